@@ -22,6 +22,7 @@ from regard.explorer._errors import ExplorerError
 from regard.explorer._run import Run
 from regard.explorer.example import readable_example, readable_examples
 from regard.gpt import CheckpointError, Sampling, load, stream
+from regard.record.intercept import last_logits, takes_logits_to_keep
 
 if TYPE_CHECKING:
     from regard.explorer.training import TrainingHistory
@@ -295,6 +296,7 @@ class ModelSubject:
             if get_ident() == here:  # another thread may be running the same model
                 outputs.append(out)
 
+        last = last_logits(1) if takes_logits_to_keep(self._model) else {}
         with ExitStack() as stack:
             for block in self._model.h:
                 stack.callback(block.attn.c_attn.register_forward_hook(keep).remove)  # type: ignore[union-attr]
@@ -302,7 +304,7 @@ class ModelSubject:
             stack.enter_context(changed(self._model, changes))
             with regard.record(self._model) as recording:
                 text = torch.tensor(ids, device=self._device)[None]
-                logits = self._model(text, logits_to_keep=1)[0, -1]
+                logits = self._model(text, **last)[0, -1]
         shares = logits.softmax(-1)
         if shares.isnan().any():
             raise ExplorerError("the model's logits are not numbers; its weights are damaged")

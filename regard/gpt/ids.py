@@ -144,13 +144,21 @@ def check_call(ids: Tensor, config: GPTConfig) -> None:
         )
 
 
-def check_logits_to_keep(count: int) -> None:
-    """Check of how many last tokens logits are wanted.
+def check_logits_to_keep(count: int | Int[Tensor, " N"]) -> None:
+    """Check of how many last tokens, or of which positions, logits are wanted.
 
     Raises:
-        TypeError: if that is not a whole number.
-        ValueError: if it is negative.
+        TypeError: if that is neither a whole number nor a tensor of int64.
+        ValueError: if it is negative, or a tensor of other than one dimension.
     """
+    if isinstance(count, Tensor):
+        if count.dtype != torch.int64:
+            raise TypeError(f"logits_to_keep is {count.dtype}; expected positions of int64")
+        if count.ndim != 1:
+            raise ValueError(
+                f"logits_to_keep has shape {tuple(count.shape)}; expected positions (N,)"
+            )
+        return
     check_whole(count, "logits_to_keep")
     if count < 0:
         raise ValueError(

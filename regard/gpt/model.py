@@ -155,7 +155,7 @@ class GPT(nn.Module):
         cache: GPTCache | None = None,
         mask: Mask | None = None,
         patterns: list[Pattern] | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Int[Tensor, " N"] = 0,
     ) -> Float[Tensor, "*b T V"]:
         """Run the model.
 
@@ -167,24 +167,27 @@ class GPT(nn.Module):
                 `regard.documents`, where a row holds several texts.
             patterns: a list to append each layer's pattern to; see `with_patterns`.
             logits_to_keep: compute the logits of so many last tokens alone, where there are more;
-                0: of all. As in transformers.
+                0: of all; or of the positions in a tensor ``(N,)``. As in transformers.
 
         Returns:
             Logits ``(B, T, V)``, or of the tokens to keep.
 
         Raises:
             TypeError: `ids` is not a tensor of int64 or int32, `mask` not a `regard.Mask`, or
-                `logits_to_keep` not a whole number.
+                `logits_to_keep` neither a whole number nor a tensor of int64.
             ValueError: `ids` has another number of dimensions, more tokens than the context or the
                 cache have room for, or an id outside the vocabulary, of which on CUDA the device
                 tells; see `check_ids`. Or `mask` meets a cache that evicts tokens, or does not fit.
-                Or `logits_to_keep` is negative.
+                Or `logits_to_keep` is negative, or not of one dimension.
+            IndexError: `logits_to_keep` names a position that there is not.
         """
         check_call(ids, self.config)
         check_logits_to_keep(logits_to_keep)
         with rollback_on_error(cache):
             x = self._run(ids, patterns, cache, mask)  # (B, T, E)
-            if logits_to_keep:
+            if isinstance(logits_to_keep, Tensor):
+                x = x[..., logits_to_keep, :]
+            elif logits_to_keep:
                 x = x[..., -logits_to_keep:, :].contiguous()
             return self._unembed(x)  # (B, T, V)
 

@@ -19,7 +19,7 @@ from regard.intervene._changer import ModelChanger
 from regard.intervene._effect_batch import BatchCheck, NotCopiesError, mixes_batch
 from regard.intervene._effect_flow import tensors_in
 from regard.intervene._effect_prefix import Prefix
-from regard.intervene._effect_targets import Target, logits_to_keep, numbers, target_of
+from regard.intervene._effect_targets import Target, last_logits_for, numbers, target_of
 from regard.intervene._intervention import Intervention
 from regard.record import Recording, record
 from regard.record.intercept import change_calls, replace_attention, uncompiled
@@ -48,21 +48,6 @@ class Unchanged:
     def layers(self) -> tuple[Layer, ...]:
         """The layers of self-attention, or of what there is, each once however often it ran."""
         return tuple({layer.index: layer for layer in self.recording.of_kind()}.values())
-
-    @property
-    def keys(self) -> int:
-        """The length of the text.
-
-        Raises:
-            ValueError: if it differs from layer to layer.
-        """
-        sizes = sorted({layer.pattern.shape[-1] for layer in self.layers})
-        if len(sizes) != 1:
-            raise ValueError(
-                f"over='keys' needs layers over the same keys, but they have {sizes}; take "
-                "over='heads'"
-            )
-        return sizes[0]
 
     @property
     def tokens(self) -> tuple[str, ...] | None:
@@ -120,8 +105,8 @@ class ModelRuns:
         self._is_function = inputs is None
         self.batches = not self._is_function
         """Whether copies of the text make a batch."""
-        self.target, self._number = target_of(target, inputs)
-        self._options = {} if inputs is None else logits_to_keep(model, target, inputs)
+        self.target, self._number = target_of(target, model, inputs)
+        self._options = {} if inputs is None else last_logits_for(target, model, inputs)
         self._tokens = tokens
         self._changer = ModelChanger(model)
         self._batch = BatchCheck(self._changer)

@@ -5,7 +5,6 @@ Axes: B batch, T tokens, V vocabulary.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from regard._indices import check_whole
 from regard._shapes import Float, Int
-from regard.record.intercept import uncompiled
+from regard.record.intercept import last_logits, takes_logits_to_keep
 
 
 @dataclass(frozen=True)
@@ -114,11 +113,14 @@ class Loss:
 Target = LogProbability | Logit | Literal["loss"] | Callable[[Any], Any]
 
 
-def target_of(target: Target, inputs: Mapping[str, Any] | None) -> tuple[str, Callable[[Any], Any]]:
+def target_of(
+    target: Target, model: nn.Module, inputs: Mapping[str, Any] | None
+) -> tuple[str, Callable[[Any], Any]]:
     """Name a target, and the function that reads it from a model's output.
 
     Args:
         target: as `effects` has it.
+        model: whose output it is read from.
         inputs: the model's keyword inputs, with ``input_ids`` if known; None if nothing is known.
 
     Raises:
@@ -126,7 +128,7 @@ def target_of(target: Target, inputs: Mapping[str, Any] | None) -> tuple[str, Ca
         ValueError: for the loss of a text that is not known, or too short.
     """
     if isinstance(target, str):
-        return "loss", _loss(target, inputs)
+        return "loss", _loss(target, model, inputs)
     if isinstance(target, (LogProbability, Logit)):
         return str(target), target
     if not callable(target):
@@ -137,22 +139,18 @@ def target_of(target: Target, inputs: Mapping[str, Any] | None) -> tuple[str, Ca
     return getattr(target, "__name__", type(target).__name__), target
 
 
-def takes_logits_to_keep(model: nn.Module) -> bool:
-    """Whether a model can be asked for the logits of the last tokens alone."""
-    return "logits_to_keep" in inspect.signature(uncompiled(model).forward).parameters
-
-
-def logits_to_keep(model: nn.Module, target: Target, inputs: Mapping[str, Any]) -> dict[str, int]:
+def last_logits_for(target: Target, model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The argument that has a model compute no logits before the target's position.
 
-    Of a model with a large vocabulary they are a large part of a run. Empty where all are needed,
-    or may be: a position from 0 is not known from the end, and labels are compared with all.
+    Empty where all are needed, or may be: a position from 0 is not known from the end, and labels
+    are compared with all.
     """
-    if not isinstance(target, (LogProbability, Logit)) or target.position >= 0:
+    if type(target) not in {LogProbability, Logit} or {"labels", "logits_to_keep"} & inputs.keys():
         return {}
-    if {"labels", "logits_to_keep"} & inputs.keys() or not takes_logits_to_keep(model):
+    ids, count = inputs.get("input_ids"), -target.position  # type: ignore[union-attr]
+    if ids is None or not 0 < count <= ids.shape[-1] or not takes_logits_to_keep(model):
         return {}
-    return {"logits_to_keep": -target.position}
+    return last_logits(count)
 
 
 def numbers(result: Any, count: int) -> Float[Tensor, " B"]:
@@ -176,18 +174,21 @@ def numbers(result: Any, count: int) -> Float[Tensor, " B"]:
     return result.reshape(count).double()
 
 
-def _loss(target: str, inputs: Mapping[str, Any] | None) -> Loss:
+def _loss(target: str, model: nn.Module, inputs: Mapping[str, Any] | None) -> Loss:
     if target != "loss":
         raise ValueError(f"target must be 'loss', not {target!r}; strings name no other target")
-    ids: Tensor | None = None if inputs is None else inputs.get("input_ids")
+    decodes = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    prefix = "decoder_" if decodes else ""
+    ids: Tensor | None = None if inputs is None else inputs.get(f"{prefix}input_ids")
     if ids is None:
+        way = "" if decodes else "as token ids, or "
         raise ValueError(
-            "target='loss' needs the ids of the text: give run as token ids, or as a mapping with "
-            "input_ids; else give a function of the output as target"
+            f"target='loss' needs the ids of the text: give run {way}as a mapping with "
+            f"{prefix}input_ids; else give a function of the output as target"
         )
     if ids.shape[-1] < 2:
         raise ValueError("target='loss' needs at least two tokens, the second of which is foreseen")
-    mask = None if inputs is None else inputs.get("attention_mask")
+    mask = None if inputs is None else inputs.get(f"{prefix}attention_mask")
     present = mask[0].bool() if isinstance(mask, Tensor) and mask.shape == ids.shape else None
     return Loss(ids[0], present)
 

@@ -66,8 +66,9 @@ def effects(
             returns the output, once for each change.
         target: the number: a `LogProbability` or `Logit` of a token; ``"loss"``, the mean negative
             log-likelihood of each next token; or a function of the model's output that gives a
-            number for each sequence, ``(B,)``. For a negative position, a model that takes
-            ``logits_to_keep`` is given it, unless `run` is a function or has labels.
+            number for each sequence, ``(B,)``. For a negative position, a `GPT` or a model
+            of `transformers` is asked for no logits before it (``logits_to_keep``), unless `run` is
+            a function or has labels, or hooks or code of yours may read them.
         over: ``"heads"``, or ``"keys"``: hide each token from all later queries. A token's own row
             keeps it, so that the last one has effect 0; what is not causal still sees it before.
         method: ``"ablation"``; or, over heads, ``"gradient"``, attribution patching: one forward
@@ -161,7 +162,7 @@ def _over_keys(
     size: int,
     progress: Progress,
 ) -> Effects:
-    length = unchanged.keys
+    length = _length([layer for layer, _ in table])
     blocks = blocks_of(length) if spans is None else checked_spans(spans, length)
     values = torch.zeros(len(blocks), dtype=torch.float64)
     hidden = [number for number, (_, stop) in enumerate(blocks) if stop < length]
@@ -193,6 +194,21 @@ def _over_keys(
         labels=(tuple(block_name(block, unchanged.tokens) for block in blocks),),
         places=tuple(blocks),
     )
+
+
+def _length(layers: Sequence[Layer]) -> int:
+    """How many keys some layers have.
+
+    Raises:
+        ValueError: if they differ from layer to layer.
+    """
+    sizes = sorted({layer.pattern.shape[-1] for layer in layers})
+    if len(sizes) != 1:
+        raise ValueError(
+            f"over='keys' needs layers over the same keys, but they have {sizes}; name those "
+            "of the text in layers, or take over='heads'"
+        )
+    return sizes[0]
 
 
 def _by_gradient(

@@ -22,6 +22,7 @@ from regard.intervene._effects import Progress, reports
 from regard.intervene._intervene import intervene
 from regard.intervene._tail_runs import TailRuns
 from regard.record import Passage, PassageWeights, record
+from regard.record.intercept import takes_logits_to_keep
 from regard.record.links import Span
 from regard.record.passage_weights import answer_span, readouts_of, select, weights_of
 from regard.record.passages import check_passages
@@ -179,11 +180,12 @@ def passage_effects(
     last = max(passage.tokens[1] for passage in passages)
     start = span[0] - 1 if hidden_from == "answer" else min(last, span[0] - 1)
     hidden = [[passage] for passage in passages]
+    keeps_logits = takes_logits_to_keep(model)
     runs_to_do = len(hidden) + 2
     with torch.inference_mode(), reports(runs_to_do, progress, "measuring passages") as step:
         readouts = readouts_of(span, range(span[1] - 1), sinks)
         with record(model, read=readouts) as run:
-            runs = TailRuns(model, text[:, : span[1] - 1], start)
+            runs = TailRuns(model, text[:, : span[1] - 1], start, keeps_logits=keeps_logits)
             unchanged = _log_probability(runs, text, span)
         step(1)
         read = run.of_kind()

@@ -12,8 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard._shapes import Float, Int
-from regard.intervene._effect_targets import takes_logits_to_keep
-from regard.record.intercept import uncompiled
+from regard.record.intercept import last_logits, uncompiled
 
 __all__ = ["TailRuns"]
 
@@ -28,19 +27,22 @@ class TailRuns:
         model: a causal language model.
         ids: the text, ``(1, T)``.
         start: the first of the last tokens.
+        keeps_logits: whether the model can be asked for the last logits; `takes_logits_to_keep`.
 
     Raises:
         ValueError: for an encoder-decoder.
     """
 
-    def __init__(self, model: nn.Module, ids: Int[Tensor, "1 T"], start: int) -> None:
+    def __init__(
+        self, model: nn.Module, ids: Int[Tensor, "1 T"], start: int, *, keeps_logits: bool
+    ) -> None:
         self._model, self._ids, self._start = model, ids, 0
         if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
             raise ValueError(
                 f"model: {type(model).__name__} reads the context in an encoder; give a causal "
                 "language model"
             )
-        self._keeps_logits = takes_logits_to_keep(model)
+        self._keeps_logits = keeps_logits
         self._cache = _full_cache(uncompiled(model)) if start > 0 else None
         if self._cache is not None:
             options = {"past_key_values": self._cache, "use_cache": True, **self._keep(1)}
@@ -58,7 +60,7 @@ class TailRuns:
 
     def _keep(self, count: int) -> dict[str, Any]:
         """Have a model compute no more logits than are wanted."""
-        return {"logits_to_keep": count} if self._keeps_logits else {}
+        return last_logits(count) if self._keeps_logits else {}
 
 
 def _full_cache(model: nn.Module) -> Any:

@@ -64,6 +64,16 @@ def test_logits_of_the_last_tokens_alone(model, ids, count):
     torch.testing.assert_close(alone, expected[1], rtol=1e-5, atol=1e-6)  # other matmul shapes
 
 
+def test_logits_of_some_positions(model, ids):
+    positions = torch.tensor([-2, 5, 0])
+    found = model(ids, logits_to_keep=positions)
+    torch.testing.assert_close(found, model(ids)[:, positions], rtol=1e-5, atol=1e-6)
+    with pytest.raises(TypeError, match="expected positions of int64"):
+        model(ids, logits_to_keep=positions.float())
+    with pytest.raises(ValueError, match=r"logits_to_keep has shape \(1, 3\); expected positions"):
+        model(ids, logits_to_keep=positions[None])
+
+
 def test_a_number_of_logits_is_a_whole_number_from_0(model, ids):
     with pytest.raises(ValueError, match="logits_to_keep is -3; expected how many last tokens"):
         model(ids, logits_to_keep=-3)

@@ -197,6 +197,32 @@ def test_activations_that_are_quantized_with_those_of_the_batch():
     assert_heads(model, inputs, lambda y: y[:, -1, 0])
 
 
+class Halved(Own):
+    """Its last layers read every other token alone."""
+
+    def forward(self, x):
+        bias = self.bias(torch.arange(HEADS)[None]).reshape(HEADS, 7, 7)
+        for number, layer in enumerate(self.layers):
+            x = x[:, ::2] if number == 1 else x
+            x = x + layer(x, bias[:, : x.shape[1], : x.shape[1]])
+        return x
+
+
+def test_keys_of_layers_that_have_as_many():
+    model, inputs = randomize(Halved()).eval(), {"x": torch.randn(1, 7, WIDTH)}
+    effects = regard.effects(model, inputs, lambda y: y[:, -1, 0], over="keys", layers=[1, 2])
+
+    def hidden(key):
+        return lambda change: Intervention.knock_out(
+            change, keys=key, queries=slice(key + 1, None), layers=[1, 2]
+        )
+
+    expected = one_by_one(model, inputs, lambda y: y[:, -1, 0], [hidden(key) for key in range(3)])
+    torch.testing.assert_close(effects.values[:3], expected, atol=2e-5, rtol=1e-4)
+    with pytest.raises(ValueError, match=r"they have \[4, 7\]; name those of the text in layers"):
+        regard.effects(model, inputs, lambda y: y[:, -1, 0], over="keys")
+
+
 def test_a_target_may_be_of_one_text():
     model, inputs = randomize(Own()).eval(), {"x": torch.randn(1, 7, WIDTH)}
     assert_heads(model, inputs, lambda y: y.square().mean())

@@ -1,6 +1,6 @@
 """Effects in models of transformers are those of ablating head by head, one run each."""
 
-from functools import partial
+from functools import partial, wraps
 
 import pytest
 import torch
@@ -67,20 +67,43 @@ def test_heads(model, inputs):
         assert value == pytest.approx(changed - effects.unchanged, abs=1e-5)
 
 
-@pytest.mark.parametrize("over", ["heads", "keys"])
-def test_logits_before_the_position_are_not_computed(model, inputs, over):
-    target = regard.LogProbability(5, position=-2)
-    lengths = set()
-    hook = model.register_forward_hook(
-        lambda module, args, output: lengths.add(output.logits.shape[1])
-    )
-    effects = regard.effects(model, inputs, target, over=over)
-    hook.remove()
-    assert lengths == {9 if isinstance(model, hf.BertForMaskedLM) else 2}
-    by_function = regard.effects(model, lambda model: model(**inputs), target, over=over)
+def spy(monkeypatch, kind):
+    """How many positions of logits each run of a model gives; not by a hook, which asks for all."""
+    lengths, forward = set(), kind.forward
+
+    @wraps(forward)
+    def seen(self, *args, **kwargs):
+        output = forward(self, *args, **kwargs)
+        lengths.add(output.logits.shape[1])
+        return output
+
+    monkeypatch.setattr(kind, "forward", seen)
+    return lengths
+
+
+def assert_as_by_function(model, inputs, target, **options):
+    """A function gives the model what it is given, so that all logits are computed."""
+    effects = regard.effects(model, inputs, target, **options)
+    expected = regard.effects(model, lambda model: model(**inputs), target, **options)
     # Both add up products of 24 numbers in float32, in another order.
-    torch.testing.assert_close(effects.values, by_function.values, rtol=1e-4, atol=1e-5)
-    assert effects.unchanged == pytest.approx(by_function.unchanged, abs=1e-5)
+    torch.testing.assert_close(effects.values, expected.values, rtol=1e-4, atol=1e-5)
+    assert effects.unchanged == pytest.approx(expected.unchanged, abs=1e-5)
+    assert effects.values.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("over", ["heads", "keys"])
+def test_logits_before_the_position_are_not_computed(model, inputs, over, monkeypatch):
+    target = regard.LogProbability(5, position=-2)
+    lengths = spy(monkeypatch, type(model))
+    regard.effects(model, inputs, target, over=over)
+    assert lengths == {9 if isinstance(model, hf.BertForMaskedLM) else 2}
+    monkeypatch.undo()
+    assert_as_by_function(model, inputs, target, over=over)
+
+
+class First(regard.Logit):
+    def __call__(self, output):
+        return output.logits[:, 0, self.token]
 
 
 @pytest.mark.parametrize(
@@ -89,20 +112,86 @@ def test_logits_before_the_position_are_not_computed(model, inputs, over):
         ({}, regard.Logit(5, position=3), 9),  # not known from the end
         ({}, "loss", 9),
         ({}, lambda output: output.logits[:, 2, 5], 9),
+        ({}, First(5), 9),
         ({"labels": torch.arange(9)[None]}, regard.Logit(5), 9),
         ({"logits_to_keep": 4}, regard.Logit(5), 4),
         ({}, regard.Logit(5), 1),
+        ({}, regard.Logit(5, position=-9), 9),
     ],
-    ids=["from_the_start", "loss", "function", "labels", "given", "last"],
+    ids=["from_the_start", "loss", "function", "own", "labels", "given", "last", "all"],
 )
-def test_logits_are_kept_where_they_are_needed(inputs, options, target, length):
+def test_logits_are_kept_where_they_are_needed(inputs, options, target, length, monkeypatch):
     kind, config = MODELS["llama"]
     model = randomize(kind(config)).eval()
-    lengths = set()
-    model.register_forward_hook(lambda module, args, output: lengths.add(output.logits.shape[1]))
+    lengths = spy(monkeypatch, kind)
     effects = regard.effects(model, {**inputs, **options}, target, layers=1)
     assert lengths == {length}
     assert effects.values.abs().max() > 1e-3
+
+
+def centred(module, args, logits):
+    return logits - logits.mean(1, keepdim=True)
+
+
+class Narrow(hf.LlamaForCausalLM):
+    def forward(self, input_ids, attention_mask=None, logits_to_keep=0):
+        output = super().forward(input_ids, attention_mask=attention_mask)
+        return centred(self, (), output.logits)
+
+
+@pytest.mark.parametrize("how", ["hook", "forward of its own", "forward of the instance"])
+def test_other_code_may_read_all_logits(inputs, how):
+    kind, config = MODELS["llama"]
+    model = randomize((Narrow if how == "forward of its own" else kind)(config)).eval()
+    if how == "hook":
+        model.lm_head.register_forward_hook(centred)
+    if how == "forward of the instance":
+        own = model.forward
+        model.forward = wraps(own)(lambda **inputs: centred(model, (), own(**inputs).logits))
+    assert_as_by_function(model, inputs, regard.LogProbability(5))
+
+
+GEMMA_4 = getattr(hf, "Gemma4TextConfig", None)
+
+
+@pytest.fixture
+def gemma_4():
+    """Told how many logits to keep, it leaves out queries of the layers that share keys, too."""
+    config = GEMMA_4(
+        **SIZES | {"num_hidden_layers": 5}, **TOKENS, num_key_value_heads=2, head_dim=6,
+        global_head_dim=6, num_kv_shared_layers=2, sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"] * 2 + ["full_attention"],
+        hidden_size_per_layer_input=8, vocab_size_per_layer_input=37,
+    )  # fmt: skip
+    return randomize(hf.Gemma4ForCausalLM(config)).eval()
+
+
+@pytest.mark.skipif(GEMMA_4 is None, reason="needs a transformers with Gemma 4")
+def test_layers_that_share_keys_have_all_queries(gemma_4, inputs):
+    assert_as_by_function(gemma_4, inputs, regard.LogProbability(5), by="mean")
+    spans, answer = [(1, 3), (4, 6)], slice(8, 9)
+    with torch.no_grad(), regard.record(gemma_4) as recording:
+        gemma_4(**inputs)
+    expected = recording.passages(spans, answer).shares
+    effects = regard.passage_effects(gemma_4, inputs["input_ids"], spans, answer)
+    torch.testing.assert_close(effects.weights.shares, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_loss_of_an_encoder_decoder_is_of_the_text_that_it_decodes(inputs):
+    config = hf.BartConfig(
+        vocab_size=37, d_model=24, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32,
+        max_position_embeddings=40, decoder_start_token_id=1, **TOKENS,
+    )  # fmt: skip
+    model = randomize(hf.BartForConditionalGeneration(config)).eval()
+    decoded = inputs["input_ids"].flip(-1)
+    effects = regard.effects(model, {**inputs, "decoder_input_ids": decoded}, "loss", layers=0)
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=decoded).logits
+    expected = nn.functional.cross_entropy(logits[0, :-1], decoded[0, 1:]).item()
+    assert effects.unchanged == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(ValueError, match="run as a mapping with decoder_input_ids"):
+        regard.effects(model, inputs, "loss")
 
 
 def test_a_position_before_the_text_is_named(inputs):

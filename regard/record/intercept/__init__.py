@@ -3,6 +3,7 @@
 from regard.record.intercept._call import Call
 from regard.record.intercept._change import Change, Changer
 from regard.record.intercept._eager import uncompiled
+from regard.record.intercept._logits_to_keep import last_logits, takes_logits_to_keep
 from regard.record.intercept._observer import (
     change_calls,
     is_observed,
@@ -19,9 +20,11 @@ __all__ = [
     "PendingContext",
     "change_calls",
     "is_observed",
+    "last_logits",
     "observe_calls",
     "observe_contexts",
     "replace_attention",
+    "takes_logits_to_keep",
     "uncompiled",
     "use_in_transformers",
 ]
