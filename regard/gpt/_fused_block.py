@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import has_torch_function
 
 from regard._contexts import is_transformed, product_dtype
+from regard._hooks import has_hooks
 from regard._shapes import Float
 from regard.backends import native
 from regard.gpt._block_shapes import block_shapes, fits
@@ -27,7 +28,6 @@ from regard.gpt._memory_pool import allocate, scratch
 from regard.gpt._pointwise import (
     LayerNorm,
     RMSNorm,
-    has_hooks,
     supports,
     supports_added,
     supports_parameter,

@@ -15,9 +15,9 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_modules
 
 from regard._contexts import are_plain, is_transformed, product_dtype
+from regard._hooks import has_hooks
 from regard._shapes import Float
 from regard.backends import native
 
@@ -65,23 +65,6 @@ def gelu(x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b E"]:
     if not is_transformed() and supports(x) and native.why_missing() is None:
         return native.gelu(x)
     return F.gelu(x, approximate="tanh")
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Whether calling a module does more than its `forward`."""
-    return has_own_hooks(module) or bool(torch_modules._has_any_global_hook())  # noqa: SLF001 - torch has no public way
-
-
-def has_own_hooks(module: nn.Module) -> bool:
-    """The same, but for hooks of all modules, which are called for its submodules too."""
-    return bool(
-        module._forward_hooks  # noqa: SLF001 - torch has no public way
-        or module._forward_pre_hooks  # noqa: SLF001 - likewise
-        or module._backward_hooks  # noqa: SLF001 - likewise
-        or module._backward_pre_hooks  # noqa: SLF001 - likewise
-        or module._compiled_call_impl is not None  # noqa: SLF001 - likewise
-        or "forward" in vars(module)
-    )
 
 
 def _residual_norm(

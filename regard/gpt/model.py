@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from regard import Mask, Pattern
+from regard._hooks import has_hooks, has_own_hooks
 from regard._shapes import Float, Int
 from regard.gpt._fused_block import run_fused
 from regard.gpt._linear import Embedding, linear
 from regard.gpt._loss import cross_entropy, linear_cross_entropy
-from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize, has_hooks, has_own_hooks
+from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
 from regard.gpt.ids import check_call, check_logits_to_keep, check_tokens, checked_targets

@@ -145,12 +145,17 @@ def last_logits_for(target: Target, model: nn.Module, inputs: Mapping[str, Any])
     Empty where all are needed, or may be: a position from 0 is not known from the end, and labels
     are compared with all.
     """
-    if type(target) not in {LogProbability, Logit} or {"labels", "logits_to_keep"} & inputs.keys():
+    if not isinstance(target, (LogProbability, Logit)) or type(target).__call__ not in _READ_ONE:
         return {}
-    ids, count = inputs.get("input_ids"), -target.position  # type: ignore[union-attr]
-    if ids is None or not 0 < count <= ids.shape[-1] or not takes_logits_to_keep(model):
+    ids, count = inputs.get("decoder_input_ids", inputs.get("input_ids")), -target.position
+    length = ids.shape[-1] if isinstance(ids, Tensor) else 0
+    if {"labels", "logits_to_keep"} & inputs.keys() or not 0 < count <= length:
         return {}
-    return last_logits(count)
+    return last_logits(count) if takes_logits_to_keep(model) else {}
+
+
+_READ_ONE = LogProbability.__call__, Logit.__call__
+"""What reads the logits of one position; a subclass may read others."""
 
 
 def numbers(result: Any, count: int) -> Float[Tensor, " B"]:

@@ -66,9 +66,9 @@ def effects(
             returns the output, once for each change.
         target: the number: a `LogProbability` or `Logit` of a token; ``"loss"``, the mean negative
             log-likelihood of each next token; or a function of the model's output that gives a
-            number for each sequence, ``(B,)``. For a negative position, a `GPT` or a model
-            of `transformers` is asked for no logits before it (``logits_to_keep``), unless `run` is
-            a function or has labels, or hooks or code of yours may read them.
+            number for each sequence, ``(B,)``. For a negative position, a `GPT` or a model of
+            `transformers` computes no logits before it (``logits_to_keep``), unless `run` is a
+            function or has labels, or hooks or code of yours may read them.
         over: ``"heads"``, or ``"keys"``: hide each token from all later queries. A token's own row
             keeps it, so that the last one has effect 0; what is not causal still sees it before.
         method: ``"ablation"``; or, over heads, ``"gradient"``, attribution patching: one forward

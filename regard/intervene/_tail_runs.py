@@ -27,7 +27,7 @@ class TailRuns:
         model: a causal language model.
         ids: the text, ``(1, T)``.
         start: the first of the last tokens.
-        keeps_logits: whether the model can be asked for the last logits; `takes_logits_to_keep`.
+        keeps_logits: what `takes_logits_to_keep` says of the model.
 
     Raises:
         ValueError: for an encoder-decoder.

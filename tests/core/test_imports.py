@@ -29,6 +29,7 @@ ROOMS = {
         "_cached",
         "_contexts",
         "_devices",
+        "_hooks",
         "_huge_pages",
         "_tensors",
     ],

@@ -68,7 +68,7 @@ def test_heads(model, inputs):
 
 
 def spy(monkeypatch, kind):
-    """How many positions of logits each run of a model gives; not by a hook, which asks for all."""
+    """How many positions of logits each run of a model gives; with a hook, it would give all."""
     lengths, forward = set(), kind.forward
 
     @wraps(forward)
@@ -156,7 +156,7 @@ GEMMA_4 = getattr(hf, "Gemma4TextConfig", None)
 
 @pytest.fixture
 def gemma_4():
-    """Told how many logits to keep, it leaves out queries of the layers that share keys, too."""
+    """Given a number of logits to keep, it leaves out queries of layers that share keys, too."""
     config = GEMMA_4(
         **SIZES | {"num_hidden_layers": 5}, **TOKENS, num_key_value_heads=2, head_dim=6,
         global_head_dim=6, num_kv_shared_layers=2, sliding_window=5,

@@ -149,3 +149,11 @@ def test_nothing_overlaps_on_wider_screens_and_what_a_head_does_is_said_whole(sh
     about = page.locator("#map-first .about")
     assert about.evaluate("(one) => one.scrollWidth <= one.clientWidth")
     assert about.evaluate("(one) => getComputedStyle(one).textOverflow") == "clip"
+
+
+def test_the_candidates_of_the_opening_are_seen_whole(phone, settled):
+    page = phone("page", 400, "#p=opening")
+    settled(page)
+    assert page.locator("body.opening").count() == 1
+    candidates = page.locator("#predictions")
+    assert candidates.evaluate("(list) => list.scrollHeight - list.clientHeight") == 0
