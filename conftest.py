@@ -3,7 +3,7 @@
 The core's annotations name shapes and dtypes, such as ``Float[Tensor, "*b L D"]``. At run time they
 are plain strings, so that users need no jaxtyping. In tests they are promises to be kept: before
 anything else imports `regard`, its core modules are imported with ``TYPE_CHECKING`` true, so that
-the names in the annotations exist, and under jaxtyping's hook, which checks every call against
+the names in the annotations exist, and under jaxtyping's hook, which checks calls against
 them (see tests/support/typecheck.py). This file lies at the root since the doctests in regard/ need
 it too, and pytest reads it before it collects either.
 """
@@ -72,3 +72,8 @@ hypothesis.settings.register_profile(
     "regard", deadline=None, derandomize=True, max_examples=60, database=None
 )
 hypothesis.settings.load_profile("regard")
+
+
+def pytest_runtest_setup() -> None:
+    """Check the first calls of each function in each test."""
+    sys.modules["support.typecheck"].calls.clear()

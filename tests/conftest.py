@@ -1,5 +1,7 @@
 """Fixtures that tests of several folders use."""
 
+import signal
+
 import jaxtyping
 import pytest
 import torch
@@ -8,6 +10,16 @@ from support.cpu_paths import EACH_SET, SETS
 from support.firefox import firefox  # noqa: F401 - a fixture
 
 from regard.backends.native import library
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts():
+    """Take Ctrl-C, here and in processes that tests start, where this one was to ignore it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:  # as behind nohup, or with & in a script
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(params=EACH_SET or ["none"])

@@ -22,6 +22,8 @@ from regard.problem import Problem
 from regard.record.run_history import RunHistory
 from regard.record.sites import Site
 
+Start = Literal["read", "cached", "dropped"]
+
 _TEXTS = 8  # that a model may read in turn, each with a cache
 
 
@@ -109,7 +111,7 @@ class _End:
     """The last one, by which the next call of a text with a cache is known."""
     count: int
     """Of queries."""
-    start: Literal["read", "cached", "dropped"] = "read"
+    start: Start = "read"
     """Its first token was read here, or came from a cache, which perhaps had dropped keys."""
 
 
@@ -120,7 +122,8 @@ class Progress:
         self._ends: dict[Site, list[_End]] = {}
         self._sources: dict[Site, _End] = {}
         self._runs = RunHistory()
-        self._latest: tuple[int, Place] | None = None
+        self._latest: tuple[int, Place, Start] | None = None
+        """Run, place and start of the latest call of self-attention."""
 
     def place(self, site: Site, problem: Problem, run: int) -> Place:
         """Find the place of the next call of a site, made in a run of the model."""
@@ -134,6 +137,9 @@ class Progress:
         # Of a rolling cache the first keys are gone: the call's first is a later one of the text.
         first_key = 0 if known is None else max(known.count - past, 0)
         start = _start(known, past, first_key)
+        if known is None and site.shares_keys and self._latest is not None:
+            latest, _, read = self._latest  # the queries before it may have been left out
+            start = read if latest == run else start
         queries = positions + first_key
         counts = _counts(queries)
         place = Place(
@@ -148,14 +154,16 @@ class Progress:
             others = [end for end in ends if end is not known]
             self._ends[site] = [_End(last.clone(), max(counts), start), *others][:_TEXTS]
         if site.kind == "self":
-            self._latest = run, place
-        self._runs.add_self_attention(run=run, queries=problem.queries, goes_on=known is not None)
+            self._latest = run, place, start
+        self._runs.add_self_attention(
+            run=run, queries=problem.queries, goes_on=known is not None, count=max(counts)
+        )
         return place
 
     def _cross_place(self, site: Site, problem: Problem, run: int) -> Place:
         follows = self._runs.follows(site, run=run, queries=problem.queries)
         if self._latest is not None:  # the queries are those of the decoder's self-attention
-            latest, place = self._latest
+            latest, place, _ = self._latest
             if latest == run and place.queries.shape[-1] == problem.queries:
                 return replace(place, first_key=0, key_counts=(problem.keys,))
         # Of a decoder that generates, each call has the next queries, and all keys every time.
@@ -173,7 +181,7 @@ class Progress:
         )
 
 
-def _start(known: _End | None, past: int, first_key: int) -> Literal["read", "cached", "dropped"]:
+def _start(known: _End | None, past: int, first_key: int) -> Start:
     """How a text began, as far as its next call tells."""
     if known is None:
         return "cached" if past else "read"

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from hashlib import file_digest, sha256
@@ -208,7 +208,7 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
         "kind": layer.kind,
         "index": layer.index,
         "heads": layer.heads,
-        "rows": len(layer.rows) if isinstance(layer.rows, range) else layer.rows,
+        "rows": _numbered(layer.rows),
         "leading": problem.leading,
         "scale": problem.scale,
         "softcap": problem.softcap,
@@ -233,6 +233,11 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
         return entry | {"line": {name: getattr(bounds, field) for name, field in _NUMBERS.items()}}
     table = (bounds.positions, bounds.start, bounds.stop)
     return entry | {"table": [tensors.add(tensor) for tensor in table]}
+
+
+def _numbered(rows: Sequence[int]) -> int | tuple[int, ...]:
+    """How many there are, where they are the first ones; else their numbers."""
+    return len(rows) if rows == range(len(rows)) else tuple(rows)
 
 
 def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:

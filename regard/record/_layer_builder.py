@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -26,55 +27,70 @@ from regard.record._selection import Selection, select_heads
 from regard.record.names import Kind
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LayerCall:
+    """A call of one layer."""
+
+    problem: Problem
+    number: int
+    """How many calls of the layer came before."""
+    left_out: int = 0
+    """How many queries the model left out before its own, if it begins a pattern."""
+    begins: bool = False
+    """Whether it is known to begin a pattern; else its keys tell."""
+    follows: bool = False
+    """Whether its queries come after those of the call before, if its keys are the same."""
+
+
 class LayerBuilder(ABC):
     """Takes in the calls of one pattern, and tells those that do not belong to it.
 
     Args:
-        problem: of the first call.
+        call: the first one.
         kind: what the layer attends to.
-        number: how many calls of the layer came before.
         selection: the part of its calls that is kept.
     """
 
-    def __init__(self, problem: Problem, kind: Kind, number: int, *, selection: Selection) -> None:
+    def __init__(self, call: LayerCall, kind: Kind, *, selection: Selection) -> None:
+        problem = call.problem
         self.heads = selection.head_numbers(problem.heads[1])
         self._selection = selection
         self._kind = kind
         self._rows: list[int] = []
-        self._queries = 0
+        self._left_out = self._queries = call.left_out
         self._traits = _traits(problem)
         problem = select_heads(problem, self.heads)
         self._keys = problem.keys if kind == "cross" else _filled(problem)
         self._from_elsewhere = None if kind == "cross" else _from_other_runs(problem)
         self._goes_on = False
         self._begin(problem.key[..., : self._keys, :])
-        self._add(problem, number, shift=0, width=self._keys)
+        self._add(problem, call.number, shift=0, width=self._keys)
+
+    @property
+    def queries(self) -> int:
+        """How many queries the text has had so far, those left out included."""
+        return self._queries
 
     @property
     def rows(self) -> Sequence[int]:
         """Numbers of the queries that are kept."""
-        everything = range(self._queries)
-        return everything if len(self._rows) == self._queries else tuple(self._rows)
+        everything = range(self._left_out, self._queries)
+        return everything if len(self._rows) == len(everything) else tuple(self._rows)
 
     @property
     def goes_on(self) -> bool:
         """Whether the latest call went on from the one before."""
         return self._goes_on
 
-    def extend(self, problem: Problem, number: int, *, follows: bool) -> bool:
+    def extend(self, call: LayerCall) -> bool:
         """Take in another call, if it continues this pattern.
-
-        Args:
-            problem: the call.
-            number: how many calls of the layer came before.
-            follows: whether its queries come after those of this pattern, if its keys are the same.
 
         Raises:
             RecordError: if it goes on from a cache, but not from the one recorded.
         """
-        self._goes_on = self._continues(problem, number, follows=follows)
-        if not self._goes_on:
-            self._refuse_other_caches(problem)
+        self._goes_on = not call.begins and self._continues(call)
+        if not self._goes_on and not call.begins:
+            self._refuse_other_caches(call.problem)
         return self._goes_on
 
     @abstractmethod
@@ -110,11 +126,12 @@ class LayerBuilder(ABC):
             width: how many keys the call had, without room that is not filled yet.
         """
 
-    def _continues(self, problem: Problem, number: int, *, follows: bool) -> bool:
+    def _continues(self, call: LayerCall) -> bool:
+        problem, number = call.problem, call.number
         if _traits(problem) != self._traits or max(self.heads, default=0) >= problem.heads[1]:
             return False
         problem = select_heads(problem, self.heads)
-        past = _past(problem)
+        past = past_keys(problem)
         width = past + problem.queries
         if self._kind != "cross" and self._may_come_after(problem, past):
             key = problem.key if width == problem.keys else problem.key[..., :width, :]
@@ -122,7 +139,7 @@ class LayerBuilder(ABC):
                 self._keys += problem.queries
                 self._add(problem, number, shift=self._keys - width, width=width)
                 return True
-        if follows and problem.keys == self._keys and self._ends_with(problem.key):
+        if call.follows and problem.keys == self._keys and self._ends_with(problem.key):
             self._add(problem, number, shift=0, width=self._keys)  # cross-attention's, which stay
             return True
         return False
@@ -136,7 +153,7 @@ class LayerBuilder(ABC):
         """
         if self._from_elsewhere is None:
             return
-        past = _past(problem)
+        past = past_keys(problem)
         begins_alike = problem.queries == 1 or self._has_first_key(problem)
         goes_on = past == self._keys or (_may_be_causal(problem) and begins_alike)
         if past > self._from_elsewhere and goes_on:
@@ -172,7 +189,7 @@ def _traits(problem: Problem) -> tuple[object, ...]:
     return problem.scale, problem.softcap, query.dtype, query.shape[0], query.shape[-1]
 
 
-def _past(problem: Problem) -> int:
+def past_keys(problem: Problem) -> int:
     """How many keys come before the first query's own.
 
     Affine bounds give it without reading anything back from a GPU.
@@ -190,7 +207,7 @@ def _from_other_runs(problem: Problem) -> int | None:
     Queries that all see more keys than there are queries do not stand among these keys: they are
     latents, or learned. One query alone may be either.
     """
-    past = max(_past(problem), 0)
+    past = max(past_keys(problem), 0)
     return past if past == 0 or _may_be_causal(problem) else None
 
 
@@ -217,6 +234,6 @@ def _last_seen(problem: Problem) -> int:
 
 def _filled(problem: Problem) -> int:
     """How many keys a call has, without the room of a cache that is not filled yet."""
-    width = _past(problem) + problem.queries
+    width = past_keys(problem) + problem.queries
     room = problem.queries < problem.keys and _last_seen(problem) <= width
     return width if room and 0 < width < problem.keys else problem.keys

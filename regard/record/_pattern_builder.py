@@ -18,7 +18,7 @@ from regard.mask.spans import Spans, join_spans
 from regard.pattern import Pattern
 from regard.problem import Problem
 from regard.record._errors import RecordError
-from regard.record._layer_builder import LayerBuilder
+from regard.record._layer_builder import LayerBuilder, LayerCall
 from regard.record._selection import Selection
 from regard.record.layer import CallPattern
 from regard.record.names import Kind
@@ -43,12 +43,12 @@ class _Piece:
 class PatternBuilder(LayerBuilder):
     """Puts the calls of one pattern together."""
 
-    def __init__(self, problem: Problem, kind: Kind, number: int, *, selection: Selection) -> None:
+    def __init__(self, call: LayerCall, kind: Kind, *, selection: Selection) -> None:
         self._pieces: list[_Piece] = []
         self._versions: list[tuple[Tensor, int]] = []
         self._pattern: Pattern | None = None
         self._grown = False
-        super().__init__(problem, kind, number, selection=selection)
+        super().__init__(call, kind, selection=selection)
 
     def pattern(self) -> Pattern:
         """All rows as one pattern.

@@ -18,7 +18,7 @@ from regard._shapes import Float, Int
 from regard.pattern.readout import Readout
 from regard.problem import Problem
 from regard.record._call_reader import CallReader
-from regard.record._layer_builder import LayerBuilder
+from regard.record._layer_builder import LayerBuilder, LayerCall
 from regard.record._selection import Selection
 from regard.record.accumulator import Accumulator
 from regard.record.names import Kind
@@ -34,26 +34,25 @@ class ReadingsBuilder(LayerBuilder):
     """Reads the calls of one pattern.
 
     Args:
-        problem, kind, number, selection: as for every `LayerBuilder`.
+        call, kind, selection: as for every `LayerBuilder`.
         readouts: what to read of each.
         reader: takes them.
     """
 
     def __init__(
         self,
-        problem: Problem,
+        call: LayerCall,
         kind: Kind,
-        number: int,
         *,
         selection: Selection,
         readouts: Sequence[Readout[Any, Any]],
         reader: CallReader,
     ) -> None:
-        self.number = number
+        self.number = call.number
         self.leading: tuple[int, ...] = ()
         self._checksums: deque[int] = deque(maxlen=_COMPARED)
         self._accumulator = Accumulator(readouts, take=reader.take)
-        super().__init__(problem, kind, number, selection=selection)
+        super().__init__(call, kind, selection=selection)
 
     @property
     def keys(self) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard._shapes import Float
 from regard.problem import Problem
+from regard.record._layer_builder import LayerCall, past_keys
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._selection import Selection
 from regard.record.intercept import Call
@@ -28,14 +29,12 @@ class Builder(Protocol):
     def goes_on(self) -> bool:
         """Whether the latest call went on from the one before."""
 
-    def extend(self, problem: Problem, number: int, *, follows: bool) -> bool:
-        """Take in another call, unless another builder has to.
+    @property
+    def queries(self) -> int:
+        """How many queries its text has had so far."""
 
-        Args:
-            problem: the call.
-            number: how many calls of the layer came before.
-            follows: what `RunHistory.follows` says of it.
-        """
+    def extend(self, call: LayerCall) -> bool:
+        """Take in another call, unless another builder has to."""
 
 
 B = TypeVar("B", bound=Builder)
@@ -56,15 +55,14 @@ class Recorder(Generic[B]):
     Args:
         model: calls of other models are left out; None records all.
         selection: the part of the calls that is kept.
-        begin: makes the builder of a call that no builder of its layer takes, given how many calls
-            of the layer came before.
+        begin: makes the builder of a call that no builder of its layer takes.
     """
 
     def __init__(
         self,
         model: nn.Module | None,
         selection: Selection,
-        begin: Callable[[Problem, Kind, int], B],
+        begin: Callable[[LayerCall, Kind], B],
     ) -> None:
         self.calls = 0
         self._selection = selection
@@ -102,7 +100,10 @@ class Recorder(Generic[B]):
         builder = self._taken(site, problem, call.run)
         if site.kind != "cross":
             self._runs.add_self_attention(
-                run=call.run, queries=problem.queries, goes_on=builder.goes_on
+                run=call.run,
+                queries=problem.queries,
+                goes_on=builder.goes_on,
+                count=builder.queries,
             )
 
     def builders(self) -> list[tuple[Place, B]]:
@@ -118,12 +119,23 @@ class Recorder(Generic[B]):
     def _taken(self, site: Site, problem: Problem, run: int) -> B:
         """Let a site's builder take a call, or another one that begins with it."""
         number = self._counts[site] = self._counts.get(site, -1) + 1
-        follows = self._runs.follows(site, run=run, queries=problem.queries)
-        if site in self._builders and self._builders[site].extend(problem, number, follows=follows):
+        call = LayerCall(
+            problem=problem,
+            number=number,
+            left_out=self._left_out(problem, run) if site.shares_keys else 0,
+            begins=site.shares_keys and self._runs.begins(run),
+            follows=self._runs.follows(site, run=run, queries=problem.queries),
+        )
+        if site in self._builders and self._builders[site].extend(call):
             return self._builders[site]
-        builder = self._builders[site] = self._begin(problem, site.kind, number)
+        builder = self._builders[site] = self._begin(call, site.kind)
         self._order.append((site, builder))
         return builder
+
+    def _left_out(self, problem: Problem, run: int) -> int:
+        """How many queries of a text came before those of a call, if all its layers read it."""
+        count = self._runs.count(run)
+        return past_keys(problem) if count is None else max(count - problem.queries, 0)
 
     def _place(self, site: Site) -> Place:
         name = self._sites.names.path(site.modules[-1] if site.modules else None)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from regard.pattern.readout import Readout, check_readout
-from regard.problem import Problem
 from regard.record._call_reader import CallReader
 from regard.record._errors import RecordError
+from regard.record._layer_builder import LayerCall
 from regard.record._readings_builder import ReadingsBuilder
 from regard.record._recorder import Recorder
 from regard.record._selection import Selection
@@ -63,7 +63,7 @@ class SiteReadings:
     """Reads the calls of one place; those that do not go on from each other are patterns apart.
 
     Args:
-        problem, kind, number: of the first call, as for `ReadingsBuilder`.
+        call, kind: as for `ReadingsBuilder`.
         selection: the part that is read.
         readouts: what to read.
         reader: takes them.
@@ -73,9 +73,8 @@ class SiteReadings:
 
     def __init__(
         self,
-        problem: Problem,
+        call: LayerCall,
         kind: Kind,
-        number: int,
         *,
         selection: Selection,
         readouts: Sequence[Readout[Any, Any]],
@@ -83,17 +82,15 @@ class SiteReadings:
         reduce: Reduction | None,
         order: Iterator[int],
     ) -> None:
-        self._start: Callable[[Problem, int], ReadingsBuilder] = lambda problem, number: (
-            ReadingsBuilder(
-                problem, kind, number, selection=selection, readouts=readouts, reader=reader
-            )
+        self._start: Callable[[LayerCall], ReadingsBuilder] = lambda call: ReadingsBuilder(
+            call, kind, selection=selection, readouts=readouts, reader=reader
         )
         self._readouts = readouts
         self._order = order
         self._reduce: Reduction | None = reduce
         self._ended: list[tuple[int, LayerReadings]] = []
         self._reduced: _Reduced | None = None
-        self._place, self._builder = next(order), self._start(problem, number)
+        self._place, self._builder = next(order), self._start(call)
         if reduce is not None:
             for _, readings in self._read():
                 _require_numbers(readings, readouts, reduce)  # before more is computed
@@ -103,15 +100,20 @@ class SiteReadings:
         """Whether the latest call went on from the one before."""
         return self._builder.goes_on
 
-    def extend(self, problem: Problem, number: int, *, follows: bool) -> bool:
+    @property
+    def queries(self) -> int:
+        """How many queries the current text has had so far."""
+        return self._builder.queries
+
+    def extend(self, call: LayerCall) -> bool:
         """Read another call, which may begin another pattern."""
-        if not self._builder.extend(problem, number, follows=follows):
+        if not self._builder.extend(call):
             for place, readings in self._read():
                 if self._reduce is None:
                     self._ended.append((place, readings))
                 else:
                     self._reduced = self._joined(self._reduced, readings, self._reduce)
-            self._place, self._builder = next(self._order), self._start(problem, number)
+            self._place, self._builder = next(self._order), self._start(call)
         return True
 
     def patterns(self) -> list[tuple[int, LayerReadings]]:

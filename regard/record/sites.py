@@ -20,6 +20,15 @@ class Site:
     layer: int
     """Its number among the sites of its kind, in the order of their first calls."""
 
+    @property
+    def shares_keys(self) -> bool:
+        """Whether it attends to an earlier layer's keys, as transformers says of its module.
+
+        Where a model has computed those and needs the last logits alone, it may leave out the other
+        queries (Gemma 4).
+        """
+        return bool(self.modules) and vars(self.modules[-1]).get("is_kv_shared_layer") is True
+
 
 class Sites:
     """Finds the site of each call.

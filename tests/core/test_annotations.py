@@ -119,3 +119,16 @@ def test_a_check_leaves_python_s_random_numbers_alone():
     assert random.getstate() == before
     with pytest.raises(Exception, match="int"):
         check(ret0=["a"])
+
+
+def test_of_many_calls_in_a_test_the_first_are_checked_and_some_of_the_rest():
+    caught = []
+    for _ in range(40):
+        try:
+            trace(torch.ones(3, 5))
+        except jaxtyping.TypeCheckError:
+            caught.append(True)
+        else:
+            caught.append(False)
+    assert all(caught[:4])
+    assert 0 < sum(caught[4:]) < 36

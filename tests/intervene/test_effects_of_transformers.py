@@ -5,6 +5,7 @@ from functools import partial, wraps
 import pytest
 import torch
 from record.models.classes import randomize
+from support.gemma_4 import gemma_4
 from torch import nn
 
 import regard
@@ -151,29 +152,14 @@ def test_other_code_may_read_all_logits(inputs, how):
     assert_as_by_function(model, inputs, regard.LogProbability(5))
 
 
-GEMMA_4 = getattr(hf, "Gemma4TextConfig", None)
-
-
-@pytest.fixture
-def gemma_4():
-    """Given a number of logits to keep, it leaves out queries of layers that share keys, too."""
-    config = GEMMA_4(
-        **SIZES | {"num_hidden_layers": 5}, **TOKENS, num_key_value_heads=2, head_dim=6,
-        global_head_dim=6, num_kv_shared_layers=2, sliding_window=5,
-        layer_types=["sliding_attention", "full_attention"] * 2 + ["full_attention"],
-        hidden_size_per_layer_input=8, vocab_size_per_layer_input=37,
-    )  # fmt: skip
-    return randomize(hf.Gemma4ForCausalLM(config)).eval()
-
-
-@pytest.mark.skipif(GEMMA_4 is None, reason="needs a transformers with Gemma 4")
-def test_layers_that_share_keys_have_all_queries(gemma_4, inputs):
-    assert_as_by_function(gemma_4, inputs, regard.LogProbability(5), by="mean")
+def test_layers_that_share_keys_have_all_queries(inputs):
+    model = gemma_4()
+    assert_as_by_function(model, inputs, regard.LogProbability(5), by="mean")
     spans, answer = [(1, 3), (4, 6)], slice(8, 9)
-    with torch.no_grad(), regard.record(gemma_4) as recording:
-        gemma_4(**inputs)
+    with torch.no_grad(), regard.record(model) as recording:
+        model(**inputs)
     expected = recording.passages(spans, answer).shares
-    effects = regard.passage_effects(gemma_4, inputs["input_ids"], spans, answer)
+    effects = regard.passage_effects(model, inputs["input_ids"], spans, answer)
     torch.testing.assert_close(effects.weights.shares, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -250,16 +236,6 @@ def gemma3n():
     return hf.Gemma3nForCausalLM(config)
 
 
-def gemma4():
-    sizes = {**SIZES, "num_key_value_heads": 2, "num_hidden_layers": 6}
-    config = hf.Gemma4TextConfig(
-        head_dim=6, global_head_dim=6, num_kv_shared_layers=2,
-        layer_types=["sliding_attention", "full_attention"] * 3, sliding_window=5,
-        vocab_size_per_layer_input=37, hidden_size_per_layer_input=7, **sizes, **TOKENS,
-    )  # fmt: skip
-    return hf.Gemma4ForCausalLM(config)
-
-
 def router(output):
     return output.router_logits[0].reshape(-1, 9, 3)[:, -1, 0]
 
@@ -271,7 +247,7 @@ def router(output):
         (mixtral, {"output_router_logits": True}, regard.Logit(5)),
         (mixtral, {"output_hidden_states": True}, lambda out: out.hidden_states[2][:, -1, 3]),
         (gemma3n, {}, regard.Logit(5)),
-        (gemma4, {}, regard.Logit(5)),
+        (gemma_4, {}, regard.Logit(5)),
     ],
 )
 def test_layers_that_hand_on_more_than_they_return(make, options, target, inputs):

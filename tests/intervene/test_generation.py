@@ -10,6 +10,9 @@ import torch
 from record.models.classes import CASES
 from support.changed_attention import ChangedAttention, edit
 from support.edits import changed
+from support.gemma_4 import gemma_4
+from support.gemma_4 import generate as generate_shared
+from support.gemma_4 import prompt as gemma_prompt
 from support.gpt_variants import VARIANTS
 from support.written_models import in_our_gpt, transformers_model
 
@@ -118,6 +121,21 @@ def test_our_gpt_with_its_cache(name, edits, monkeypatch):
     greedy = Sampling(temperature=0.0)
     actual = changed(model, edits, lambda: generate(model, ids, tokens=NEW, sampling=greedy))
     assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("how", ["eager", "sdpa"])
+def test_a_model_that_leaves_out_queries_while_it_generates(how):
+    """Of the prompt, layers that share keys have the last query alone; it has the same number."""
+    model = gemma_4(how)
+    edits = [
+        edit("knock_out", layers=4, queries=slice(8, 11), keys=slice(2, 5)),
+        edit("steer", layers=[2, 3], queries=[8, 10, 12], keys=slice(7, 10), by=2.0),
+    ]
+    options = {"return_dict_in_generate": True, "output_logits": True}
+    out = changed(model, edits, lambda: generate_shared(model, gemma_prompt(), **options))
+    logits = changed(model, edits, lambda: model(out.sequences[:, :-1]).logits[:, 8:])
+    assert (model(out.sequences[:, :-1]).logits[:, 8:] - logits).abs().max() > 1e-3
+    torch.testing.assert_close(torch.stack(out.logits, 1), logits, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("cache", [None, "static"])
