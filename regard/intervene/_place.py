@@ -138,8 +138,10 @@ class Progress:
         first_key = 0 if known is None else max(known.count - past, 0)
         start = _start(known, past, first_key)
         if known is None and site.shares_keys and self._latest is not None:
-            latest, _, read = self._latest  # the queries before it may have been left out
-            start = read if latest == run else start
+            latest, place, read = self._latest
+            if latest == run:  # queries before these may have been left out
+                first_key = max(max(place.query_counts) - past - problem.queries, 0)
+                start = read
         queries = positions + first_key
         counts = _counts(queries)
         place = Place(

@@ -35,7 +35,7 @@ class LayerCall:
     number: int
     """How many calls of the layer came before."""
     left_out: int = 0
-    """How many queries the model left out before its own, if it begins a pattern."""
+    """How many queries of the text came before its own, in a layer that may leave out some."""
     begins: bool = False
     """Whether it is known to begin a pattern; else its keys tell."""
     follows: bool = False
@@ -133,10 +133,12 @@ class LayerBuilder(ABC):
         problem = select_heads(problem, self.heads)
         past = past_keys(problem)
         width = past + problem.queries
-        if self._kind != "cross" and self._may_come_after(problem, past):
+        skipped = max(call.left_out - self._queries, 0)
+        if self._kind != "cross" and self._may_come_after(problem, past - skipped, width):
             key = problem.key if width == problem.keys else problem.key[..., :width, :]
-            if self._extend_keys(key, past):
-                self._keys += problem.queries
+            if self._extend_keys(key, past - skipped):
+                self._keys += skipped + problem.queries
+                self._queries += skipped
                 self._add(problem, number, shift=self._keys - width, width=width)
                 return True
         if call.follows and problem.keys == self._keys and self._ends_with(problem.key):
@@ -168,8 +170,7 @@ class LayerBuilder(ABC):
             return False
         return self._begins_with(select_heads(problem, self.heads).key[..., :1, :])
 
-    def _may_come_after(self, problem: Problem, past: int) -> bool:
-        width = past + problem.queries
+    def _may_come_after(self, problem: Problem, past: int, width: int) -> bool:
         return 0 < past <= self._keys and width <= problem.keys and _last_seen(problem) <= width
 
     def _add(self, problem: Problem, number: int, *, shift: int, width: int) -> None:

@@ -138,6 +138,25 @@ def test_a_model_that_leaves_out_queries_while_it_generates(how):
     torch.testing.assert_close(torch.stack(out.logits, 1), logits, rtol=0, atol=1e-5)
 
 
+def test_a_prompt_that_goes_on_from_the_cache_leaves_out_queries_amid_the_text():
+    model = gemma_4()
+    edits = [
+        edit("knock_out", layers=4, queries=slice(8, 19), keys=slice(2, 15, 3)),
+        edit("steer", layers=3, queries=[10, 18, 20], keys=slice(15, 18), by=2.0),
+    ]
+    options = {"return_dict_in_generate": True, "output_logits": True}
+
+    def in_two_turns():
+        first = generate_shared(model, gemma_prompt(), **options)
+        text = torch.cat([first.sequences, gemma_prompt(4)], dim=-1)
+        return generate_shared(model, text, past_key_values=first.past_key_values, **options)
+
+    out = changed(model, edits, in_two_turns)
+    logits = changed(model, edits, lambda: model(out.sequences[:, :-1]).logits[:, 18:])
+    assert (model(out.sequences[:, :-1]).logits[:, 18:] - logits).abs().max() > 1e-3
+    torch.testing.assert_close(torch.stack(out.logits, 1), logits, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize(("name", "how"), [("gpt2", "sdpa"), ("llama", "eager")])
 def test_padding_on_the_left_counts(name, how, cache):

@@ -61,3 +61,20 @@ def test_after_a_prompt_read_elsewhere_rows_count_from_the_block():
             model(ids[:, :3], past_key_values=cache, logits_to_keep=1)
             model(ids[:, :1], past_key_values=cache, logits_to_keep=1)
     assert [layer.rows for layer in recording.layers] == 3 * [range(4)] + 2 * [range(2, 4)]
+
+
+def test_a_prompt_that_goes_on_from_the_cache_leaves_out_queries_amid_the_text():
+    model = gemma_4()
+    with regard.record(model) as recording, regard.record(model, read=[regard.Max()]) as run:
+        first = generate(model, prompt(), return_dict_in_generate=True)
+        text = torch.cat([first.sequences, prompt(4)], dim=-1)
+        ids = generate(model, text, past_key_values=first.past_key_values, new=3)
+    rows = [*range(PROMPT - 1, LAST), *range(text.shape[-1] - 1, ids.shape[-1] - 1)]
+    whole = recorded_whole(model, ids)
+    for layer, read, other in zip(recording.layers, run.layers, whole.layers, strict=True):
+        expected = other.pattern.dense()
+        if layer.index > 2:
+            assert layer.rows == read.rows == tuple(rows)
+            expected = expected[..., rows, :]
+        torch.testing.assert_close(layer.pattern.dense(), expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(read.results[0], expected.amax(-1), rtol=0, atol=1e-5)
