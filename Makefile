@@ -96,7 +96,7 @@ sanitize-memory: $(TESTS)
 	@$(BIN)/python tools/sanitize.py address,undefined 150
 
 sanitize-threads: $(TOOLS)
-	@$(BIN)/python tools/sanitize.py thread 200 4
+	@$(BIN)/python tools/sanitize.py thread 80 4
 
 neon: $(TOOLS) ## cross-compile the kernels for NEON and run them in an emulator
 	@$(BIN)/python tools/neon.py 40

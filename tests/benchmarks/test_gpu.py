@@ -49,6 +49,7 @@ def test_the_weights_that_a_shape_counts_are_the_visible_ones():
     assert shape.elements == 2 * 3 * 7 * 4 + 2 * 1 * 7 * 4
 
 
+@pytest.mark.thorough
 def test_every_comparison_passes_and_a_wrong_result_is_reported(monkeypatch, tmp_path, capsys):
     pytest.importorskip("triton")
     for name, size in {"H": 2, "G": 1, "L": 37, "S": 41}.items():
