@@ -43,10 +43,9 @@ demo: $(COMMAND) ## show what each token of a text attends to, and write regard.
 test: style ## lint, check types, run the tests, and beside them the kernels under sanitizers
 	@$(MAKE) --no-print-directory --jobs=2 unit-tests native-checks other-checks
 
-# A process a core, each with one thread: they do not wait for each other. Each begins with tests that
-# follow one another, so that what a file's tests share is made once.
+# A process a core, each with one thread: they do not wait for each other.
 unit-tests: $(TESTS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 # These compile for minutes and import nothing of the package.
 native-checks: $(TOOLS)
@@ -56,7 +55,7 @@ other-checks: $(TESTS)
 	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 types sanitize-memory
 
 thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs and more
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m thorough
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m thorough
 
 throttled: $(TESTS) ## run the browser tests with the browser's processor throttled to a fifth
 	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest -m "" tests/explorer/browser
