@@ -75,5 +75,5 @@ hypothesis.settings.load_profile("regard")
 
 
 def pytest_runtest_setup() -> None:
-    """Check the first calls of each function in each test."""
+    """Count calls anew in each test, of which the first of each function are checked."""
     sys.modules["support.typecheck"].calls.clear()

@@ -14,12 +14,13 @@ from regard.backends.native import library
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts():
-    """Take Ctrl-C, here and in processes that tests start, where this one was to ignore it."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:  # as behind nohup, or with & in a script
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let Ctrl-C interrupt the tests' processes where it was ignored, as under nohup."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @pytest.fixture(params=EACH_SET or ["none"])

@@ -23,6 +23,8 @@ from regard.record.run_history import RunHistory
 from regard.record.sites import Site
 
 Start = Literal["read", "cached", "dropped"]
+"""How a text began: its first token was read here, or came from a cache, or from one that had
+dropped keys, so that numbers from the start are unknown."""
 
 _TEXTS = 8  # that a model may read in turn, each with a cache
 
@@ -38,8 +40,8 @@ class Place:
     """How many queries each entry of the batch has had, or one for all."""
     key_counts: tuple[int, ...]
     """How many keys, likewise."""
-    is_certain: bool = True
-    """Whether numbers from the start are known: not where a rolling cache was filled elsewhere."""
+    start: Start = "read"
+    """How the text began."""
 
     def rows(self, numbers: Selected) -> Bool[Tensor, "#b #h L"]:
         """Which of the call's rows are meant."""
@@ -65,7 +67,7 @@ class Place:
         return [(ends[:, n, :1, None], ends[:, n, 1:, None]) for n in range(width)]
 
     def _require_certain(self, name: str, numbers: Selected) -> None:
-        if self.is_certain or numbers is None or _count_from_end(numbers):
+        if self.start != "dropped" or numbers is None or _count_from_end(numbers):
             return
         raise InterventionError(
             f"{name}={numbers!r} counts from the start of the text, but a rolling cache was full "
@@ -112,7 +114,6 @@ class _End:
     count: int
     """Of queries."""
     start: Start = "read"
-    """Its first token was read here, or came from a cache, which perhaps had dropped keys."""
 
 
 class Progress:
@@ -122,8 +123,8 @@ class Progress:
         self._ends: dict[Site, list[_End]] = {}
         self._sources: dict[Site, _End] = {}
         self._runs = RunHistory()
-        self._latest: tuple[int, Place, Start] | None = None
-        """Run, place and start of the latest call of self-attention."""
+        self._latest: tuple[int, Place] | None = None
+        """Run and place of the latest call of self-attention."""
 
     def place(self, site: Site, problem: Problem, run: int) -> Place:
         """Find the place of the next call of a site, made in a run of the model."""
@@ -137,11 +138,10 @@ class Progress:
         # Of a rolling cache the first keys are gone: the call's first is a later one of the text.
         first_key = 0 if known is None else max(known.count - past, 0)
         start = _start(known, past, first_key)
-        if known is None and site.shares_keys and self._latest is not None:
-            latest, place, read = self._latest
-            if latest == run:  # queries before these may have been left out
-                first_key = max(max(place.query_counts) - past - problem.queries, 0)
-                start = read
+        earlier = self._place_in(run) if known is None and site.shares_keys else None
+        if earlier is not None:  # queries before the call's own may have been left out
+            first_key = max(max(earlier.query_counts) - past - problem.queries, 0)
+            start = earlier.start
         queries = positions + first_key
         counts = _counts(queries)
         place = Place(
@@ -149,25 +149,26 @@ class Progress:
             first_key=first_key,
             query_counts=counts,
             key_counts=counts,
-            is_certain=start != "dropped",
+            start=start,
         )
         last = _last_key(problem, past + problem.queries)
         if last is not None:
             others = [end for end in ends if end is not known]
             self._ends[site] = [_End(last.clone(), max(counts), start), *others][:_TEXTS]
         if site.kind == "self":
-            self._latest = run, place, start
-        self._runs.add_self_attention(
-            run=run, queries=problem.queries, goes_on=known is not None, count=max(counts)
-        )
+            self._latest = run, place
+        self._runs.add_self_attention(run=run, queries=problem.queries, goes_on=known is not None)
         return place
+
+    def _place_in(self, run: int) -> Place | None:
+        """The place of the latest self-attention of a run."""
+        return self._latest[1] if self._latest is not None and self._latest[0] == run else None
 
     def _cross_place(self, site: Site, problem: Problem, run: int) -> Place:
         follows = self._runs.follows(site, run=run, queries=problem.queries)
-        if self._latest is not None:  # the queries are those of the decoder's self-attention
-            latest, place, _ = self._latest
-            if latest == run and place.queries.shape[-1] == problem.queries:
-                return replace(place, first_key=0, key_counts=(problem.keys,))
+        place = self._place_in(run)  # the queries are those of the decoder's self-attention
+        if place is not None and place.queries.shape[-1] == problem.queries:
+            return replace(place, first_key=0, key_counts=(problem.keys,))
         # Of a decoder that generates, each call has the next queries, and all keys every time.
         last, known = _last_key(problem, problem.keys), self._sources.get(site)
         goes_on = follows and known is not None and _equal(known.key, last)

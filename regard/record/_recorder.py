@@ -69,6 +69,8 @@ class Recorder(Generic[B]):
         self._begin = begin
         self._sites = Sites(model)
         self._runs = RunHistory()
+        self._latest: tuple[int, B] | None = None
+        """Run and builder of the latest call that was not of cross-attention."""
         self._builders: dict[Site, B] = {}
         """The last of each site that is kept."""
         self._counts: dict[Site, int] = {}
@@ -99,11 +101,9 @@ class Recorder(Generic[B]):
             self._contexts.setdefault(site, _ContextSum()).add(context, problem)
         builder = self._taken(site, problem, call.run)
         if site.kind != "cross":
+            self._latest = call.run, builder
             self._runs.add_self_attention(
-                run=call.run,
-                queries=problem.queries,
-                goes_on=builder.goes_on,
-                count=builder.queries,
+                run=call.run, queries=problem.queries, goes_on=builder.goes_on
             )
 
     def builders(self) -> list[tuple[Place, B]]:
@@ -119,11 +119,12 @@ class Recorder(Generic[B]):
     def _taken(self, site: Site, problem: Problem, run: int) -> B:
         """Let a site's builder take a call, or another one that begins with it."""
         number = self._counts[site] = self._counts.get(site, -1) + 1
+        left_out, begins = self._of_text(problem, run) if site.shares_keys else (0, False)
         call = LayerCall(
             problem=problem,
             number=number,
-            left_out=self._left_out(problem, run) if site.shares_keys else 0,
-            begins=site.shares_keys and self._runs.begins(run),
+            left_out=left_out,
+            begins=begins,
             follows=self._runs.follows(site, run=run, queries=problem.queries),
         )
         if site in self._builders and self._builders[site].extend(call):
@@ -132,10 +133,15 @@ class Recorder(Generic[B]):
         self._order.append((site, builder))
         return builder
 
-    def _left_out(self, problem: Problem, run: int) -> int:
-        """How many queries of a text came before those of a call, if all its layers read it."""
-        count = self._runs.count(run)
-        return past_keys(problem) if count is None else max(count - problem.queries, 0)
+    def _of_text(self, problem: Problem, run: int) -> tuple[int, bool]:
+        """How many queries of its text come before a call's own, and whether the text begins.
+
+        Earlier layers of the run tell, of which no queries were left out.
+        """
+        if self._latest is None or self._latest[0] != run:
+            return past_keys(problem), False
+        builder = self._latest[1]
+        return max(builder.queries - problem.queries, 0), not builder.goes_on
 
     def _place(self, site: Site) -> Place:
         name = self._sites.names.path(site.modules[-1] if site.modules else None)

@@ -19,7 +19,6 @@ class _SelfAttention:
     run: int
     queries: int
     goes_on: bool
-    count: int
 
 
 class RunHistory:
@@ -30,11 +29,9 @@ class RunHistory:
         >>> history, cross = RunHistory(), Site((), "cross", 0)
         >>> history.follows(cross, run=0, queries=1)  # a model without self-attention
         False
-        >>> history.add_self_attention(run=1, queries=1, goes_on=True, count=6)
+        >>> history.add_self_attention(run=1, queries=1, goes_on=True)
         >>> history.follows(cross, run=1, queries=1)
         True
-        >>> history.count(1), history.count(2)
-        (6, None)
     """
 
     def __init__(self) -> None:
@@ -42,29 +39,15 @@ class RunHistory:
         self._others: dict[Site, tuple[int, int]] = {}
         """Run and number of queries of each site's latest call."""
 
-    def add_self_attention(self, *, run: int, queries: int, goes_on: bool, count: int) -> None:
+    def add_self_attention(self, *, run: int, queries: int, goes_on: bool) -> None:
         """Take note of a call of self-attention.
 
         Args:
             run: the model's run that it was made in.
             queries: how many it had.
             goes_on: whether its first keys were those of the call before, from a cache.
-            count: how many queries its text has had by then.
         """
-        self._latest = _SelfAttention(run=run, queries=queries, goes_on=goes_on, count=count)
-
-    def count(self, run: int) -> int | None:
-        """How many queries the text of a run has had by now; None before its self-attention."""
-        latest = self._latest_of(run)
-        return None if latest is None else latest.count
-
-    def begins(self, run: int) -> bool:
-        """Whether self-attention of a run has shown that it does not go on from a cache."""
-        latest = self._latest_of(run)
-        return latest is not None and not latest.goes_on
-
-    def _latest_of(self, run: int) -> _SelfAttention | None:
-        return self._latest if self._latest is not None and self._latest.run == run else None
+        self._latest = _SelfAttention(run=run, queries=queries, goes_on=goes_on)
 
     def follows(self, site: Site, *, run: int, queries: int) -> bool:
         """Whether the queries of a call over keys that stay come after those of the call before.

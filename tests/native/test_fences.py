@@ -20,7 +20,7 @@ def fenced(*arguments, instructions=""):
     )
 
 
-# The sanitizer of memory looks at the plainest set as well.
+# The processor's best set; the sanitizer of memory looks at the others as well.
 FENCED = [pytest.param(name, marks=[pytest.mark.thorough] * (name != SETS[-1])) for name in SETS]
 
 

@@ -8,7 +8,7 @@ PROMPT, NEW = 9, 6  # both beyond the window of some layers
 
 
 def gemma_4(how="sdpa"):
-    """Asked for the last logits alone, it leaves out queries of its last two layers."""
+    """Where it computes the last logits alone, it leaves out queries of its last two layers."""
     hf = pytest.importorskip("transformers")
     if not hasattr(hf, "Gemma4TextConfig"):
         pytest.skip("needs a transformers with Gemma 4")

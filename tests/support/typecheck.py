@@ -72,9 +72,9 @@ def jaxtyped(*, typechecker):
             return with_shapes(thing)
         if _names_shapes(thing):
             return _sampled(thing, with_shapes(thing))
-        return (
-            thing if "<locals>" in thing.__qualname__ else _sampled(thing, _without_shapes(thing))
-        )
+        if "<locals>" in thing.__qualname__:
+            return thing
+        return _sampled(thing, _without_shapes(thing))
 
     return decorate
 

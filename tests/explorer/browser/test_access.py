@@ -19,16 +19,7 @@ NAMED = {
 }
 
 
-MORE = {"readouts of a mean", "two heads"}  # which have the parts of the others
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(state, id=name, marks=[pytest.mark.thorough] * (name in MORE))
-        for name, state in STATES.items()
-    ],
-    scope="module",
-)
+@pytest.fixture(params=STATES.values(), ids=STATES, scope="module")
 def page(request, show_once, model):
     return show_once(model, request.param)
 
