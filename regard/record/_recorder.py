@@ -136,7 +136,7 @@ class Recorder(Generic[B]):
     def _of_text(self, problem: Problem, run: int) -> tuple[int, bool]:
         """How many queries of its text come before a call's own, and whether the text begins.
 
-        Earlier layers of the run tell, of which no queries were left out.
+        The layer before it in the run tells; its count includes queries left out.
         """
         if self._latest is None or self._latest[0] != run:
             return past_keys(problem), False
