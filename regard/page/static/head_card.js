@@ -7,7 +7,7 @@ import { meanOf, placeName, signed } from "./format.js";
 import { awaitAnswer } from "./answers.js";
 import { SCORES, unitOf, wordsFor } from "./quantities.js";
 import { isOff, switchHead } from "./changes.js";
-import { colourFor, figuresOf, get, placeOf, sourceOf, subscribe } from "./store.js";
+import { colourFor, figuresOf, get, placeOf, sides, sourceOf, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 import { requestFor } from "./zoom.js";
@@ -28,6 +28,7 @@ export function startHeadCard() {
     if (side === textSide(now.side) && layer === now.layer) showHeadCard();
   });
   document.addEventListener("inks", showHeadCard);
+  subscribe("run layer head average compare active heads", keepRoom);
 }
 
 /** Shows another head for a while; null: the chosen one again. */
@@ -62,7 +63,6 @@ function showHeadCard() {
   if (!run || !run.layers[layer] || head >= run.layers[layer].heads.length) return;
   const canvas = /** @type {HTMLCanvasElement} */ (find(card, "canvas"));
   const figures = average === "head" ? figuresOf(layer, head, source.heads) : meanFigures({ ...source, run });
-  const name = placeName(run, source);
   const look = { theme: themeNow(), causal: run.causal, exact: run.length <= SIZE, kind: colourFor(run) };
   const [at, place] = placeOf(source);
   const data =
@@ -71,7 +71,7 @@ function showHeadCard() {
       : mean.name === `${run.id}/${at}/${place}`
         ? mean.data
         : null;
-  canvas.setAttribute("aria-label", `Pattern of ${name}, small`);
+  canvas.setAttribute("aria-label", `Pattern of ${placeName(run, source)}, small`);
   if (data) paintThumbnail(canvas, data, average === "head" ? head : 0, look);
   else context2d(canvas).clearRect(0, 0, canvas.width, canvas.height);
   // The picture and the scores may still be of the text before it grew.
@@ -79,11 +79,51 @@ function showHeadCard() {
     card,
     [data, figures].some((one) => one && one.run !== run.id),
   );
-  const title = average === "head" && figures ? `${name}: ${figures.role}` : name;
+  const { title, note } = wordsOf({ ...source, run }, figures);
   find(card, "strong").textContent = title;
-  find(card, "p").textContent = average === "head" ? aboutRole(figures) : `the mean of ${meanOf(run, source)}`;
+  find(card, "p").textContent = note;
   showSwitch();
   find(card, "dl").replaceWith(scores(figures, average));
+}
+
+/**
+ * What the card says of a head or a mean.
+ * @param {OpenSource} source @param {Record<string, any>|null} figures
+ */
+function wordsOf(source, figures) {
+  const { run, average } = source;
+  const name = placeName(run, source);
+  if (average !== "head") return { title: name, note: `the mean of ${meanOf(run, source)}` };
+  return { title: figures ? `${name}: ${figures.role}` : name, note: aboutRole(figures) };
+}
+
+/**
+ * Gives the card the room of the longest that it says of any head, unseen: the grid above has what is left,
+ * and would move under the pointer if the card grew with the head that is looked at.
+ */
+function keepRoom() {
+  /** @type {Map<string, {title: string, note: string}>} */
+  const longest = new Map();
+  const add = (/** @type {string} */ role, /** @type {{title: string, note: string}} */ words) => {
+    const { title, note } = longest.get(role) ?? { title: "", note: "" };
+    if (words.title.length + words.note.length > title.length + note.length) longest.set(role, words);
+  };
+  for (const side of sides()) {
+    const source = sourceOf(side);
+    const { run, heads } = source;
+    if (!run) continue;
+    const open = { ...source, run };
+    if (source.average !== "head") add(source.average, wordsOf(open, null));
+    for (const [layer, all] of heads)
+      for (const figures of layer < run.layers.length ? all : [])
+        if (figures.head < run.layers[layer].heads.length)
+          add(figures.role, wordsOf({ ...open, layer, head: figures.head, average: "head" }, figures));
+  }
+  byId("head-card-room").replaceChildren(
+    ...[...longest.values()].map(({ title, note }) =>
+      make("div", {}, make("b", { textContent: title }), make("p", { className: "note", textContent: note })),
+    ),
+  );
 }
 
 /** What a head's role means, and what it rests on. */

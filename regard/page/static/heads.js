@@ -184,7 +184,7 @@ class Grid {
   #arrange() {
     const source = this.source();
     const { run } = source;
-    const { sort, wide } = get();
+    const { wide } = get();
     const grid = this.root;
     if (!run) {
       this.arranged = "";
@@ -196,20 +196,16 @@ class Grid {
     const room = Number.parseFloat(getComputedStyle(grid).maxHeight) || grid.clientHeight;
     const how = arrangement(run, width, room - 8);
     const heads = ordered({ ...source, run });
-    const key = [
-      run.layers.length,
-      sort,
-      wide,
-      JSON.stringify(how),
-      heads.map((one) => nameOf(one.layer, one.head)),
-    ].join();
-    if (key === this.arranged) return this.#fill();
-    this.arranged = key;
     grid.classList.toggle("small", how.small);
     grid.classList.toggle("byLayer", how.byLayer);
     grid.style.setProperty("--cell", `${how.cell}px`);
     grid.style.setProperty("--across", String(how.across));
     grid.style.gridTemplateColumns = `${how.byLayer ? "max-content " : ""}repeat(${how.across}, ${how.small ? `${how.cell}px` : `minmax(${how.cell}px, ${wide ? "132px" : "1fr"})`})`;
+    // Cells that stay where they are stay in the page: of one that is put anew a click would be lost.
+    const names = run.layers.map(({ index, name, heads: all }) => [index, name, all]);
+    const key = JSON.stringify([names, how.byLayer, how.across, heads]);
+    if (key === this.arranged) return this.#fill();
+    this.arranged = key;
     const focused = grid.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement) : null;
     grid.replaceChildren(this.#laidOut(run, heads, how));
     focused?.focus(); // cells are only put elsewhere

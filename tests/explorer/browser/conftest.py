@@ -131,11 +131,11 @@ def show_once(pages, running, settled):
 
 @pytest.fixture(scope="session")
 def resize():
-    """Give a page another width, and wait until it has drawn itself anew."""
+    """Give a page another width or height, and wait until it has drawn itself anew."""
     frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
-    def change(page, width):
-        page.set_viewport_size({"width": width, "height": page.viewport_size["height"]})
+    def change(page, width, height=None):
+        page.set_viewport_size({"width": width, "height": height or page.viewport_size["height"]})
         page.evaluate(frames)  # in which the page sees that its size is another
         page.locator("html[data-settled=true]").wait_for()
 
