@@ -37,12 +37,16 @@ class Case:
     window: int | None = None
     documents: tuple[int, ...] | None = None
     """How long each is."""
+    side_by_side: bool = False
+    """Whether heads are parts of a row in memory, as models have them; else each is by itself."""
 
     def __str__(self) -> str:
         heads = f"{self.heads}" if self.groups is None else f"{self.heads}/{self.groups}"
         shape = f"({self.batch},{heads},{self.length},{self.dim})"
         if self.window is not None:
             return f"{shape} window {self.window}"
+        if self.side_by_side:
+            return f"{shape} side by side"
         return shape if self.documents is None else f"{shape} {len(self.documents)} documents"
 
     @cached_property
@@ -83,10 +87,17 @@ class Case:
     def tensors(self, dtype: torch.dtype, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
         """Make query, key and value."""
         groups = self.groups or self.heads
-        query, key, value = (
-            torch.randn(self.batch, heads, self.length, self.dim, dtype=dtype, device=device)
-            for heads in (self.heads, groups, groups)
-        )
+        of_each = (self.heads, groups, groups)
+        if self.side_by_side:
+            rows = torch.randn(
+                self.batch, self.length, sum(of_each), self.dim, dtype=dtype, device=device
+            )
+            query, key, value = rows.transpose(1, 2).split(of_each, dim=1)
+        else:
+            query, key, value = (
+                torch.randn(self.batch, heads, self.length, self.dim, dtype=dtype, device=device)
+                for heads in of_each
+            )
         return query, key, value
 
     def ours(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -127,6 +138,8 @@ CASES = (
     Case(1, 16, 2048, 128),
     Case(1, 32, 2048, 128, groups=8),
     Case(1, 12, 4096, 64),
+    Case(1, 12, 4096, 64, side_by_side=True),
+    Case(1, 16, 2048, 128, side_by_side=True),
     WINDOWED,
     PACKED,
     Case(1, 12, 16384, 64),

@@ -18,6 +18,14 @@ struct PackedRows {
   int64_t stride;
 };
 
+// Whether rows are copied before they are multiplied several times. Those of heads side by side, as
+// models have them, lie on more pages than the core keeps track of; where a group has few blocks of
+// queries, a copy takes longer than that.
+REGARD_INLINE bool gains_by_copy(const regard_problem &p, const regard_tensor &from, int64_t dim) {
+  constexpr int64_t MANY = 16;
+  return dim > 0 && from.row >= 2 * dim && query_blocks_per_group(p) >= MANY;
+}
+
 // Multiplication and addition. The tiles depend on nothing else, so that they are compiled once for
 // all dtypes that share them.
 struct FloatProducts {
@@ -97,24 +105,34 @@ struct Widened : FloatProducts {
     load_rows(Element(), from, queries, dim, factor, to);
   }
 
-  // The rows in place, or widened into scratch.
+  // The rows as floats: in place, unless a copy in scratch is needed or wanted.
   static PackedRows<float> keys(const regard_tensor &from, const QueryBlock &queries, int64_t first,
-                                int64_t count, int64_t dim, float *scratch) {
+                                int64_t count, int64_t dim, float *scratch, bool copied = false) {
     const auto *data = first_row<Element>(from, queries, first);
     if constexpr (std::is_same_v<Element, Float32>)
-      return {data, from.row};
-    else
-      return widened(data, from.row, count, dim, scratch);
+      if (!copied) return {data, from.row};
+    return widened(data, from.row, count, dim, scratch);
   }
   // The same, with zeros up to the next multiple of LANES.
-  static bool values_in_place(int64_t dim) {
-    return std::is_same_v<Element, Float32> && dim % LANES == 0;
+  static bool values_in_place(const regard_problem &p, const regard_tensor &from, int64_t dim) {
+    return std::is_same_v<Element, Float32> && dim % LANES == 0 && !gains_by_copy(p, from, dim);
+  }
+  // Keys are read once for each block of queries, and gain less: where a task has several.
+  static bool copies_keys(const regard_problem &p) {
+    return std::is_same_v<Element, Float32> && p.dim % LANES == 0 &&
+           gains_by_copy(p, p.key, p.dim) &&
+           p.batch * p.groups * query_blocks_per_group(p) >= 64 * p.threads;
   }
   static int64_t value_stride(int64_t dim) { return padded(dim); }  // of those that are packed
-  static PackedRows<float> values(const regard_tensor &from, const QueryBlock &queries,
-                                  int64_t first, int64_t count, int64_t dim, float *scratch) {
-    if (values_in_place(dim)) return keys(from, queries, first, count, dim, scratch);
-    return widened(first_row<Element>(from, queries, first), from.row, count, dim, scratch);
+  static PackedRows<float> values(const regard_problem &p, const regard_tensor &from,
+                                  const QueryBlock &queries, int64_t first, int64_t count,
+                                  int64_t dim, float *scratch) {
+    if (values_in_place(p, from, dim)) return keys(from, queries, first, count, dim, scratch);
+    return pack_values(from, queries, first, count, dim, scratch);
+  }
+  static PackedRows<float> pack_values(const regard_tensor &from, const QueryBlock &queries,
+                                       int64_t first, int64_t count, int64_t dim, float *to) {
+    return widened(first_row<Element>(from, queries, first), from.row, count, dim, to);
   }
   static PackedRows<float> widened(const typename Element::type *rows, int64_t stride,
                                    int64_t count, int64_t dim, float *scratch) {

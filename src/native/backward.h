@@ -107,10 +107,13 @@ static KeyPanel<Arithmetic> open_panel(const Backward &w, int64_t group, int64_t
   QueryBlock of_group;
   of_group.batch = opened.batch, of_group.group = opened.group;
   const int64_t count = last - first;
-  opened.keys = Arithmetic::keys(p.key, of_group, first, count, p.dim, scratch.key);
-  opened.values = Arithmetic::keys(p.value, of_group, first, count, p.dim_value, scratch.value);
+  const auto rows = [&](const regard_tensor &from, int64_t dim, float *to) {
+    return Arithmetic::keys(from, of_group, first, count, dim, to, gains_by_copy(p, from, dim));
+  };
+  opened.keys = rows(p.key, p.dim, scratch.key);
+  opened.values = rows(p.value, p.dim_value, scratch.value);
   opened.summed_keys =
-      Arithmetic::values(p.key, of_group, first, count, p.dim, scratch.summed_keys);
+      Arithmetic::values(p, p.key, of_group, first, count, p.dim, scratch.summed_keys);
   opened.finite_keys = finite_rows<typename Arithmetic::Products>(opened.summed_keys, count, p.dim);
   return opened;
 }

@@ -9,7 +9,7 @@
 #include "dropout.h"
 #include "fetch_next.h"
 #include "online_softmax.h"
-#include "packed_values.h"
+#include "packed_inputs.h"
 #include "row_writer.h"
 #include "threads.h"
 #include "weighted_sums.h"
@@ -165,13 +165,13 @@ static void add_context(const ForwardCall &call, const QueryBlock &queries, cons
 template <class Arithmetic>
 REGARD_INLINE void score_segments(const ForwardCall &call, const QueryBlock &queries,
                                   const KeyBlock &block, bool fetches_values, FetchNextBlock &ahead,
-                                  const ForwardScratch &scratch, Softmax &softmax, floats *peak) {
+                                  PackedInputs<Arithmetic> &packed, const ForwardScratch &scratch,
+                                  Softmax &softmax, floats *peak) {
   using Element = typename Arithmetic::Element;
   constexpr int STEP = Arithmetic::STEP;
   const regard_problem &p = call.problem;
   for (int j = 0; j < VECTORS; j++) peak[j] = softmax.peak[j];
-  const auto keys = Arithmetic::keys(p.key, queries, block.first, block.last - block.first, p.dim,
-                                     scratch.packed_rows);
+  const auto keys = packed.keys_of(queries, block.first, block.last, scratch.packed_rows);
   for (int n = 0; n < block.count; n++) {
     const Segment &segment = block.segments[n];
     float *scores = scratch.scores + (segment.key - block.first) * QUERIES;
@@ -241,24 +241,24 @@ static bool hides_nonfinite(const ForwardCall &call, const KeyBlock &block,
 // that have seen a key so far, where scores are adjusted.
 template <class Arithmetic, class Keep>
 static void forward_block(const ForwardCall &call, const QueryBlock &queries, FetchNextBlock &ahead,
-                          PackedValues<Arithmetic> &packed, int32_t first, int32_t last,
+                          PackedInputs<Arithmetic> &packed, int32_t first, int32_t last,
                           const ForwardScratch &scratch, ForwardState &state, const Keep &keep) {
   const regard_problem &p = call.problem;
   const KeyBlock block(queries, first, last);
   if (block.count == 0) return keep(block, scratch.scores, state.softmax.seen);
   floats peak[VECTORS];
-  const bool fetches_values = !ahead.near() && !packed.holds(first, last);
-  score_segments<Arithmetic>(call, queries, block, fetches_values, ahead, scratch, state.softmax,
-                             peak);
+  const bool fetches_values = !ahead.near() && !packed.values.holds(first, last);
+  score_segments<Arithmetic>(call, queries, block, fetches_values, ahead, packed, scratch,
+                             state.softmax, peak);
   keep(block, scratch.scores, state.softmax.seen);
   const int64_t width = padded(p.dim_value);
   rescale(queries, peak, call.scoring.factor, width, state.softmax, scratch.context);
 
   // What is kept may go on after the last key, with a value that is hidden.
   const auto values = state.checks_values
-                          ? Arithmetic::values(p.value, queries, first, last - first, p.dim_value,
-                                               scratch.packed_rows)
-                          : packed.of(queries, first, last, scratch.packed_rows);
+                          ? Arithmetic::values(p, p.value, queries, first, last - first,
+                                               p.dim_value, scratch.packed_rows)
+                          : packed.values_of(queries, first, last, scratch.packed_rows);
   const bool visible_only = state.checks_values && hides_nonfinite<Arithmetic>(call, block, values);
   weigh_segments<Arithmetic>(call, queries, block, visible_only, scratch, state.softmax);
   if (!visible_only) return add_context<Arithmetic>(call, queries, block, values, scratch, state);
@@ -308,7 +308,7 @@ struct KeepNothing {
 
 template <class Arithmetic, class Keep = KeepNothing>
 static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
-                            FetchNextBlock ahead, PackedValues<Arithmetic> &packed,
+                            FetchNextBlock ahead, PackedInputs<Arithmetic> &packed,
                             const ForwardScratch &scratch, const Keep &keep = {}) {
   const regard_problem &p = call.problem;
   Arithmetic::load_queries(p.query, queries, p.dim, call.scoring.query_factor, scratch.query);
@@ -344,7 +344,7 @@ static int forward(const regard_problem &p, const regard_tensor &context, float 
   const auto task = [&](int64_t number, void *memory) {
     const int64_t first = number * per_task, last = min(query_blocks, first + per_task);
     const ForwardScratch scratch(p, memory);
-    PackedValues<Arithmetic> packed(p, (char *)memory + aligned(ForwardScratch::size(p)));
+    PackedInputs<Arithmetic> packed(p, (char *)memory + aligned(ForwardScratch::size(p)));
     QueryBlock blocks[2];
     begin(p, first, blocks[0]);
     for (int64_t block = first; block < last; block++) {
@@ -361,7 +361,7 @@ static int forward(const regard_problem &p, const regard_tensor &context, float 
   };
   return for_each_product_task<Arithmetic>(
       int(p.threads), (query_blocks + per_task - 1) / per_task,
-      aligned(ForwardScratch::size(p)) + PackedValues<Arithmetic>::size(p), task);
+      aligned(ForwardScratch::size(p)) + PackedInputs<Arithmetic>::size(p), task);
 }
 
 }  // namespace regard::REGARD_SET

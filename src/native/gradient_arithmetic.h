@@ -21,13 +21,13 @@ struct WidenedGradients : Widened<T> {
   using typename Widened<T>::Element;
 
   // The block's rows side by side, zeros for those that see nothing: (QUERIES, padded(dim)) in
-  // memory, or in place.
+  // memory, or in place unless a copy is wanted.
   static PackedRows<float> rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
-                                             const bool *sees, bool all_see, int64_t dim,
-                                             float *memory) {
+                                             const bool *sees, bool all_see, bool copied,
+                                             int64_t dim, float *memory) {
     const BlockRows<Element> rows(from, queries);
     if constexpr (std::is_same_v<Element, Float32>)
-      if (all_see && queries.one_head && dim % LANES == 0) return {rows[0], from.row};
+      if (all_see && !copied && queries.one_head && dim % LANES == 0) return {rows[0], from.row};
     const int count = queries.count;
     for (int r = 0; r < count; r++)
       for (int64_t d = 0; d < dim; d += LANES)
@@ -69,7 +69,7 @@ struct WidenedGradients : Widened<T> {
 struct PairGradients : Pairs {
   // Rows r and r + 1 side by side: (QUERIES / 2, padded(dim)) pairs.
   static PackedRows<float> rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
-                                             const bool *sees, bool all_see, int64_t dim,
+                                             const bool *sees, bool all_see, bool, int64_t dim,
                                              float *memory) {
     const BlockRows<BFloat16> rows(from, queries);
     const int count = queries.count;

@@ -63,11 +63,12 @@ template <class Arithmetic>
 static void find_normalizers(const regard_problem &p, const Scoring &scoring,
                              const QueryBlock &queries, const ReadScratch &scratch,
                              float *logsumexp, RowNormalizer *normalizers,
-                             Denominators denominators, const KeptScores &kept = {}) {
+                             Denominators denominators, const KeptScores &kept = {},
+                             PackedInputs<Arithmetic> *packed = nullptr) {
   for_each_read_block(queries, denominators.stop, [&](int32_t first, int32_t last) {
     WeightBlock block(p, queries, first, last, scratch);
     if (kept.holds(first, last)) block.weights = kept.of(first);
-    compute_scores<Arithmetic>(scoring, scratch, block, denominators.seen);
+    compute_scores<Arithmetic>(scoring, scratch, block, denominators.seen, packed);
     denominators.add(block);
   });
   for (int j = 0; j < queries.vectors; j++) {

@@ -115,7 +115,8 @@ struct Pairs : PairProducts {
 
   // The rows in place, or with a 0 after the last element where it has no partner.
   static PackedRows<uint16_t> keys(const regard_tensor &from, const QueryBlock &queries,
-                                   int64_t first, int64_t count, int64_t dim, float *scratch) {
+                                   int64_t first, int64_t count, int64_t dim, float *scratch,
+                                   bool = false) {
     const uint16_t *data = first_row<BFloat16>(from, queries, first);
     if (dim % 2 == 0) return {data, from.row};
     const int64_t stride = dim + 1;
@@ -127,14 +128,22 @@ struct Pairs : PairProducts {
     return {rows, stride};
   }
 
-  static bool values_in_place(int64_t) { return false; }
+  static bool copies_keys(const regard_problem &) { return false; }
+  static bool values_in_place(const regard_problem &, const regard_tensor &, int64_t) {
+    return false;
+  }
   static int64_t value_stride(int64_t dim) {
     return (2 * dim + 4 * LANES - 1) / (4 * LANES) * (4 * LANES);
   }
-  static PackedRows<uint16_t> values(const regard_tensor &from, const QueryBlock &queries,
-                                     int64_t first, int64_t count, int64_t dim, float *scratch) {
+  static PackedRows<uint16_t> values(const regard_problem &, const regard_tensor &from,
+                                     const QueryBlock &queries, int64_t first, int64_t count,
+                                     int64_t dim, float *scratch) {
+    return pack_values(from, queries, first, count, dim, scratch);
+  }
+  static PackedRows<uint16_t> pack_values(const regard_tensor &from, const QueryBlock &queries,
+                                          int64_t first, int64_t count, int64_t dim, float *to) {
     const int64_t stride = value_stride(dim);
-    uint16_t *const rows = (uint16_t *)scratch;
+    uint16_t *const rows = (uint16_t *)to;
     interleave(first_row<BFloat16>(from, queries, first), from.row, count, dim, rows, stride);
     return {rows, stride};
   }

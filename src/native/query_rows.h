@@ -76,9 +76,13 @@ static void load_query_rows(const regard_problem &p, const regard_gradients &g,
   find_row_normalizers(scoring, exact, p, queries, logsumexp, rows);
 
   const bool all_see = !rows.fully_masked;
-  rows.query_rows = Arithmetic::rows_side_by_side(p.query, queries, sees, all_see, p.dim, memory);
-  rows.gradient_rows = Arithmetic::rows_side_by_side(g.context_gradient, queries, sees, all_see,
-                                                     p.dim_value, memory + QUERIES * padded(p.dim));
+  const auto side_by_side = [&](const regard_tensor &from, int64_t dim, float *to) {
+    return Arithmetic::rows_side_by_side(from, queries, sees, all_see, gains_by_copy(p, from, dim),
+                                         dim, to);
+  };
+  rows.query_rows = side_by_side(p.query, p.dim, memory);
+  rows.gradient_rows =
+      side_by_side(g.context_gradient, p.dim_value, memory + QUERIES * padded(p.dim));
   Arithmetic::load_queries(p.query, queries, p.dim, scoring.query_factor, rows.query);
   Arithmetic::load_queries(g.context_gradient, queries, p.dim_value, 1, rows.gradient);
   using Products = typename Arithmetic::Products;

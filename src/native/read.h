@@ -76,17 +76,25 @@ struct Reading {
     if (keeps) forward = call;
   }
 
-  // Bytes on a thread: those for a block, the readouts' own, the scores that are kept, and what the
-  // forward pass needs.
+  // Bytes on a thread: those for a block, the readouts' own, the scores that are kept, what the
+  // forward pass needs, and keys and values that are packed.
   template <class Arithmetic>
   size_t memory_per_thread() const {
-    return before_forward() +
-           (forward ? aligned(ForwardScratch::size(p)) + aligned(PackedValues<Arithmetic>::size(p))
-                    : 0);
+    return before_packed() + size_of_packed<Arithmetic>();
+  }
+  template <class Arithmetic>
+  size_t size_of_packed() const {
+    if (forward) return PackedInputs<Arithmetic>::size(p);
+    return long_chunks() ? PackedInputs<Arithmetic>::size_of_keys(p) : 0;
+  }
+  size_t before_packed() const {
+    return before_forward() + (forward ? aligned(ForwardScratch::size(p)) : 0);
   }
   size_t before_forward() const {
     return aligned(ReadScratch::size(p)) + memory + (keeps ? KeptScores::size(p) : 0);
   }
+  // Whether a chunk has several blocks of queries, which gain by keys that are packed for all.
+  bool long_chunks() const { return p.queries >= 4 * QUERIES * plan.chunks; }
 
   int64_t sums_per_head_set() const { return plan.heads_per_set * plan.chunks * sums_per_head; }
 
@@ -107,7 +115,7 @@ struct Reading {
 
 template <class Arithmetic>
 static void read_queries(const Reading &reading, const RowChunk &rows, const QueryBlock &queries,
-                         PackedValues<Arithmetic> &packed, void *memory, const ReadScratch &scratch,
+                         PackedInputs<Arithmetic> &packed, void *memory, const ReadScratch &scratch,
                          double *sums) {
   const regard_problem &p = reading.p;
   const auto each = [&](auto call) { reading.for_each(rows, scratch.readouts, sums, call); };
@@ -139,7 +147,7 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
     RowNormalizer exact[QUERIES];
     normalizers.factor = reading.scoring.factor;
     find_normalizers<Arithmetic>(p, reading.scoring, queries, scratch, normalizers.logsumexp, exact,
-                                 denominators, kept);
+                                 denominators, kept, &packed);
     normalizers.prepare(queries, exact);
   }
 
@@ -151,7 +159,7 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
         take_kept(kept, reading.peaks, block);
       } else {
         ints ignored[VECTORS] = {};
-        compute_scores<Arithmetic>(reading.scoring, scratch, block, ignored);
+        compute_scores<Arithmetic>(reading.scoring, scratch, block, ignored, &packed);
       }
       each([&](auto kind, const ReadoutState &at) { kind.scores(at, block); });
       if (!reading.weights) return;
@@ -172,14 +180,11 @@ static void read_chunk(const Reading &reading, const RowChunk &rows, void *memor
     begin(p, rows, first, reading.readouts.first_key, reading.readouts.stop_key, queries);
   };
   QueryBlock queries;
-  char *of_packed = nullptr;
-  int64_t stop = 0;
-  if (reading.forward) {
-    choose((rows.count() - 1) / QUERIES * QUERIES, queries);  // the last rows see the last keys
-    stop = queries.stop_key;
-    of_packed = (char *)memory + reading.before_forward() + aligned(ForwardScratch::size(p));
-  }
-  PackedValues<Arithmetic> packed(p, of_packed);
+  choose((rows.count() - 1) / QUERIES * QUERIES, queries);  // the last rows see the last keys
+  const int64_t stop = queries.stop_key;
+  const bool packs = reading.template size_of_packed<Arithmetic>() > 0;
+  PackedInputs<Arithmetic> packed(p, packs ? (char *)memory + reading.before_packed() : nullptr,
+                                  reading.forward);
   for (int64_t first = 0; first < rows.count(); first += QUERIES) {
     choose(first, queries);
     find_spans(p, scratch.spans, queries);

@@ -121,7 +121,7 @@ REGARD_INLINE KeyRange seen_by_all(const QueryBlock &queries) {
 // Fills a block with scores, −∞ where hidden, and notes the lanes that saw a key.
 template <class Arithmetic>
 static void compute_scores(const Scoring &scoring, const ReadScratch &scratch, WeightBlock &block,
-                           ints *seen) {
+                           ints *seen, PackedInputs<Arithmetic> *packed = nullptr) {
   const regard_problem &p = block.p;
   const QueryBlock &queries = block.queries;
   Segment segments[MAX_SEGMENTS];
@@ -136,7 +136,8 @@ static void compute_scores(const Scoring &scoring, const ReadScratch &scratch, W
   for (int j = 0; j < VECTORS; j++) block.peak[j] = block.scaled[j] = broadcast(HIDDEN);
   constexpr int STEP = Arithmetic::STEP;
   const auto keys =
-      Arithmetic::keys(p.key, queries, block.key, block.keys, p.dim, scratch.packed_keys);
+      packed ? packed->keys_of(queries, block.key, end, scratch.packed_keys)
+             : Arithmetic::keys(p.key, queries, block.key, block.keys, p.dim, scratch.packed_keys);
   for (int n = 0; n < count; n++) {
     const Segment &segment = segments[n];
     floats computed[VECTORS];

@@ -13,7 +13,8 @@ Sizes random_sizes(Random &random) {
     s.batch = random.pick({1, 1, 2, 3});
     s.groups = random.pick({1, 1, 2, 3});
     s.heads = s.groups * random.pick({1, 1, 2, 5});
-    s.queries = random.pick({1, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 67, 129, 257});
+    s.queries =
+        random.pick({1, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 67, 129, 257, 1031});
     s.keys = random.pick({1, 2, 15, 16, 17, 63, 64, 65, 191, 192, 193, 257, 385, 511, 513, 1031});
     s.dim = random.pick({1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 64, 67, 128, 255, 256});
     s.dim_value = random.chance(0.5) ? s.dim : random.pick({1, 3, 4, 8, 13, 16, 19, 33, 64, 256});
