@@ -330,17 +330,19 @@ static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
   }
 }
 
-// How many of a number of pieces of work make a task: neighbours in memory, with several tasks for
-// every thread.
-REGARD_INLINE int64_t pieces_per_task(const regard_problem &p, int64_t pieces) {
-  return max(int64_t(1), min(int64_t(8), pieces / (16 * p.threads)));
+// How many of a number of pieces of work make a task, at most so many: neighbours in memory, with
+// several tasks for every thread.
+REGARD_INLINE int64_t pieces_per_task(const regard_problem &p, int64_t pieces, int64_t most = 8) {
+  return max(int64_t(1), min(most, pieces / (16 * p.threads)));
 }
 
 template <class Arithmetic>
 static int forward(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
   const ForwardCall call = {p, scoring_of(p), context, logsumexp};
   const int64_t query_blocks = p.batch * p.groups * query_blocks_per_group(p);
-  const int64_t per_task = pieces_per_task(p, query_blocks);
+  // A task has copies of its own, where it has any: then it takes more blocks.
+  const int64_t most = Arithmetic::copies_keys(p) ? 32 : 8;
+  const int64_t per_task = pieces_per_task(p, query_blocks, most);
   const auto task = [&](int64_t number, void *memory) {
     const int64_t first = number * per_task, last = min(query_blocks, first + per_task);
     const ForwardScratch scratch(p, memory);
