@@ -105,13 +105,14 @@ struct Widened : FloatProducts {
     load_rows(Element(), from, queries, dim, factor, to);
   }
 
-  // The rows as floats: in place, unless a copy in scratch is needed or wanted.
+  // The rows in place, or widened into scratch.
   static PackedRows<float> keys(const regard_tensor &from, const QueryBlock &queries, int64_t first,
-                                int64_t count, int64_t dim, float *scratch, bool copied = false) {
+                                int64_t count, int64_t dim, float *scratch) {
     const auto *data = first_row<Element>(from, queries, first);
     if constexpr (std::is_same_v<Element, Float32>)
-      if (!copied) return {data, from.row};
-    return widened(data, from.row, count, dim, scratch);
+      return {data, from.row};
+    else
+      return widened(data, from.row, count, dim, scratch);
   }
   // The same, with zeros up to the next multiple of LANES.
   static bool values_in_place(const regard_problem &p, const regard_tensor &from, int64_t dim) {
@@ -128,10 +129,10 @@ struct Widened : FloatProducts {
                                   const QueryBlock &queries, int64_t first, int64_t count,
                                   int64_t dim, float *scratch) {
     if (values_in_place(p, from, dim)) return keys(from, queries, first, count, dim, scratch);
-    return pack_values(from, queries, first, count, dim, scratch);
+    return pack_rows(from, queries, first, count, dim, scratch);
   }
-  static PackedRows<float> pack_values(const regard_tensor &from, const QueryBlock &queries,
-                                       int64_t first, int64_t count, int64_t dim, float *to) {
+  static PackedRows<float> pack_rows(const regard_tensor &from, const QueryBlock &queries,
+                                     int64_t first, int64_t count, int64_t dim, float *to) {
     return widened(first_row<Element>(from, queries, first), from.row, count, dim, to);
   }
   static PackedRows<float> widened(const typename Element::type *rows, int64_t stride,

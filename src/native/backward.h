@@ -108,12 +108,16 @@ static KeyPanel<Arithmetic> open_panel(const Backward &w, int64_t group, int64_t
   of_group.batch = opened.batch, of_group.group = opened.group;
   const int64_t count = last - first;
   const auto rows = [&](const regard_tensor &from, int64_t dim, float *to) {
-    return Arithmetic::keys(from, of_group, first, count, dim, to, gains_by_copy(p, from, dim));
+    return Arithmetic::values(p, from, of_group, first, count, dim, to);
   };
-  opened.keys = rows(p.key, p.dim, scratch.key);
-  opened.values = rows(p.value, p.dim_value, scratch.value);
-  opened.summed_keys =
-      Arithmetic::values(p, p.key, of_group, first, count, p.dim, scratch.summed_keys);
+  opened.summed_keys = rows(p.key, p.dim, scratch.summed_keys);
+  if constexpr (Arithmetic::STEP == 1) {  // rows of keys and of values lie alike
+    opened.keys = opened.summed_keys;
+    opened.values = rows(p.value, p.dim_value, scratch.value);
+  } else {
+    opened.keys = Arithmetic::keys(p.key, of_group, first, count, p.dim, scratch.key);
+    opened.values = Arithmetic::keys(p.value, of_group, first, count, p.dim_value, scratch.value);
+  }
   opened.finite_keys = finite_rows<typename Arithmetic::Products>(opened.summed_keys, count, p.dim);
   return opened;
 }

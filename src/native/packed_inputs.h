@@ -77,8 +77,8 @@ class PackedTensor {
     return memory_ + (key - base_) / STEP * Arithmetic::value_stride(dim_);
   }
   void pack(const QueryBlock &queries, KeyRange keys) {
-    Arithmetic::pack_values(from_, queries, keys.start, keys.stop - keys.start, dim_,
-                            (float *)at(keys.start));
+    Arithmetic::pack_rows(from_, queries, keys.start, keys.stop - keys.start, dim_,
+                          (float *)at(keys.start));
   }
 };
 

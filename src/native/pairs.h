@@ -115,8 +115,7 @@ struct Pairs : PairProducts {
 
   // The rows in place, or with a 0 after the last element where it has no partner.
   static PackedRows<uint16_t> keys(const regard_tensor &from, const QueryBlock &queries,
-                                   int64_t first, int64_t count, int64_t dim, float *scratch,
-                                   bool = false) {
+                                   int64_t first, int64_t count, int64_t dim, float *scratch) {
     const uint16_t *data = first_row<BFloat16>(from, queries, first);
     if (dim % 2 == 0) return {data, from.row};
     const int64_t stride = dim + 1;
@@ -138,10 +137,10 @@ struct Pairs : PairProducts {
   static PackedRows<uint16_t> values(const regard_problem &, const regard_tensor &from,
                                      const QueryBlock &queries, int64_t first, int64_t count,
                                      int64_t dim, float *scratch) {
-    return pack_values(from, queries, first, count, dim, scratch);
+    return pack_rows(from, queries, first, count, dim, scratch);
   }
-  static PackedRows<uint16_t> pack_values(const regard_tensor &from, const QueryBlock &queries,
-                                          int64_t first, int64_t count, int64_t dim, float *to) {
+  static PackedRows<uint16_t> pack_rows(const regard_tensor &from, const QueryBlock &queries,
+                                        int64_t first, int64_t count, int64_t dim, float *to) {
     const int64_t stride = value_stride(dim);
     uint16_t *const rows = (uint16_t *)to;
     interleave(first_row<BFloat16>(from, queries, first), from.row, count, dim, rows, stride);

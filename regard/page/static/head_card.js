@@ -28,7 +28,7 @@ export function startHeadCard() {
     if (side === textSide(now.side) && layer === now.layer) showHeadCard();
   });
   document.addEventListener("inks", showHeadCard);
-  subscribe("run layer head average compare active heads", keepRoom);
+  subscribe("run layer average compare heads", keepRoom);
 }
 
 /** Shows another head for a while; null: the chosen one again. */
@@ -115,8 +115,8 @@ function keepRoom() {
     const open = { ...source, run };
     if (source.average !== "head") add(source.average, wordsOf(open, null));
     for (const [layer, all] of heads)
-      for (const figures of layer < run.layers.length ? all : [])
-        if (figures.head < run.layers[layer].heads.length)
+      for (const figures of all)
+        if (run.layers[layer] && figures.head < run.layers[layer].heads.length)
           add(figures.role, wordsOf({ ...open, layer, head: figures.head, average: "head" }, figures));
   }
   byId("head-card-room").replaceChildren(
