@@ -71,6 +71,12 @@ bool runs_amx() {
 // as long with dot products of pairs as with floats.
 bool is_faster_by_avx512bf16() { return cpuid(0).ebx != signature_INTEL_ebx; }
 
+bool is_amd() { return cpuid(0).ebx == signature_AMD_ebx; }
+
+#else
+
+bool is_amd() { return false; }
+
 #endif
 
 }  // namespace regard::processor

@@ -13,4 +13,7 @@ bool runs_amx();
 bool is_faster();
 bool is_faster_by_avx512bf16();
 
+// Whether AMD made it.
+bool is_amd();
+
 }  // namespace regard::processor

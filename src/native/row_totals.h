@@ -2,8 +2,7 @@
 //
 // It costs what reading W from memory costs, if the processor is never kept from reading on:
 // - For one or two vectors W is read in the order of memory, where that is faster. Else they are
-//   multiplied by tiles of rows, whose sums fill the registers, and the tiles that follow are
-//   prefetched.
+//   multiplied by tiles of rows, and the tiles that follow are prefetched.
 // - x stays in the nearest cache, which W streams through: tiles go over a block of the inputs at a
 //   time, whose part of x serves a group of rows.
 //
@@ -11,18 +10,43 @@
 // a block, then its lanes in pairs, then block by block.
 #pragma once
 
+#include "processor.h"
 #include "row_products.h"
 
 namespace regard::REGARD_SET {
 
 constexpr int BLOCK_STEPS = 192 / LANES;  // of a block: float32 x of 8 vectors takes 6 KiB
 constexpr int ROWS_OF_GROUP = 24;         // that a block's part of x serves, at most
-constexpr int64_t BYTES_AHEAD = 8192;     // that are prefetched
 
-// Rows that are read side by side for so many vectors: the registers hold a sum of each pair.
+// How W is read, which differs by who made the processor. Measured on one thread of a Zen 4, shares
+// of the bandwidth that a thread reads at: in order 83 to 100 % where nothing that comes later is
+// prefetched, 66 to 87 where it is; 8 vectors by tiles 71 to 75 % where these are prefetched into
+// the second cache, 30 to 39 where into the nearest, which has room for few lines under way.
+struct WeightReading {
+  int64_t ahead_in_order;   // in bytes; 0 where the core reads on by itself
+  int64_t ahead_of_tile;    // likewise
+  bool into_second_cache;   // tiles
+  bool floats_in_order;     // float32 by 8 lanes
+  int64_t bytes_of_inputs;  // at most, of vectors that stay in the nearest cache beside W in order
+};
+
+static const WeightReading &weight_reading() {
+  constexpr int64_t KiB = 1024;
+  static const WeightReading chosen =
+      processor::is_amd() ? WeightReading{0, 32 * KiB, true, true, 16 * KiB}
+                          : WeightReading{8 * KiB, 8 * KiB, false, false, INT64_MAX};
+  return chosen;
+}
+
+// Rows that are read side by side for so many vectors: the registers hold a sum of each pair. With
+// 16 lanes the most that are a divisor of a group and have no more sums than a vector has lanes,
+// which are summed up together.
 constexpr int rows_of_tile(int vectors) {
-  constexpr int sums = REGISTERS == 32 ? 24 : 12, most = REGISTERS == 32 && LANES >= 8 ? 8 : 4;
-  return sums / vectors < most ? sums / vectors : most;
+  constexpr int sums = LANES >= 16 ? LANES : REGISTERS == 32 ? 24 : 12;
+  constexpr int most = REGISTERS == 32 && LANES >= 8 ? 8 : 4;
+  int rows = sums / vectors < most ? sums / vectors : most;
+  while (ROWS_OF_GROUP % rows) rows--;
+  return rows;
 }
 
 // Totals of a tile of so many rows and vectors, whole vectors of lanes.
@@ -64,6 +88,14 @@ REGARD_INLINE void add_each(const floats *sums, float *totals) {
   }
 }
 
+REGARD_INLINE void prefetch(const void *line, bool into_second_cache) {
+  constexpr int nearest = 3, second = 2;
+  if (into_second_cache)
+    __builtin_prefetch(line, 0, second);
+  else
+    __builtin_prefetch(line, 0, nearest);
+}
+
 template <class Totals>
 struct RowBlocks {
   static constexpr int STEP = Totals::STEP;
@@ -73,9 +105,16 @@ struct RowBlocks {
   static constexpr int64_t SIZE = sizeof(typename Totals::Weight);
   static constexpr int LINE_STEPS = STEP * SIZE < 64 ? int(64 / (STEP * SIZE)) : 1;
   // Measured with 8 lanes, time of a token beside tiles of rows: half precisions 0.78 on Zen 3,
-  // 0.99 to 1.08 on Emerald Rapids; one vector of float32 0.92 to 0.96, 1.06 to 1.17, of int8 1.16
-  // to 1.18 on the latter. With 4 lanes float32 takes 1.10 to 1.20 there, bfloat16 0.93 to 1.16.
-  static constexpr int VECTORS_IN_ORDER = LANES >= 16 || (LANES == 8 && SIZE == 2) ? 2 : 0;
+  // 0.99 to 1.08 on Emerald Rapids; one vector of float32 0.92 to 0.96, 1.06 to 1.17, and 0.67 on
+  // Zen 4; of int8 1.16 to 1.18 on Emerald Rapids, 1.9 on Zen 4. With 4 lanes float32 takes 1.10 to
+  // 1.20 on Emerald Rapids, bfloat16 0.93 to 1.16.
+  static constexpr int VECTORS_IN_ORDER = LANES >= 16 || (LANES == 8 && SIZE >= 2) ? 2 : 0;
+
+  static bool in_order(int64_t bytes_of_inputs) {
+    const WeightReading &reading = weight_reading();
+    if (LANES == 8 && SIZE == 4 && !reading.floats_in_order) return false;
+    return bytes_of_inputs <= reading.bytes_of_inputs;
+  }
 };
 
 // Adds to the totals (vectors, rows) of a tile what a block of `count` inputs gives, of rows that
@@ -83,7 +122,8 @@ struct RowBlocks {
 template <class Totals, int rows, int vectors>
 REGARD_INLINE void multiply_tile(const typename Totals::Weight *row, int64_t stride, int64_t count,
                                  const typename Totals::Input *x,
-                                 const typename Totals::Weight *next, float *totals) {
+                                 const typename Totals::Weight *next, bool into_second_cache,
+                                 float *totals) {
   using Blocks = RowBlocks<Totals>;
   constexpr int STEP = Totals::STEP;
   const int64_t whole = count / STEP;
@@ -101,7 +141,7 @@ REGARD_INLINE void multiply_tile(const typename Totals::Weight *row, int64_t str
   for (int64_t step = 0; step < whole; step++) {
     if (step % Blocks::LINE_STEPS == 0)
       REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-        __builtin_prefetch(next + r * stride + step * STEP);
+        prefetch(next + r * stride + step * STEP, into_second_cache);
     REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
       numbers[r] = Totals::load_row(row + r * stride + step * STEP);
     add(step);
@@ -123,30 +163,31 @@ __attribute__((noinline)) void total_tiles(const typename Totals::Weight *first,
   using Blocks = RowBlocks<Totals>;
   constexpr int per_tile = totals_of_tile(rows, vectors);
   constexpr int64_t tile_bytes = rows * Blocks::INPUTS * Blocks::SIZE;
-  constexpr int64_t rows_ahead = (BYTES_AHEAD + tile_bytes - 1) / tile_bytes * rows;
+  const WeightReading &reading = weight_reading();
+  const int64_t rows_ahead = (reading.ahead_of_tile + tile_bytes - 1) / tile_bytes * rows;
   memset(totals, 0, size_t(count / rows * per_tile) * sizeof *totals);
   for (int64_t i = 0; i < inputs; i += Blocks::INPUTS) {
     const int64_t block = min(Blocks::INPUTS, inputs - i);
     for (int64_t row = 0; row < count; row += rows) {
-      int64_t next_row = row + rows_ahead, next = i;
-      if (next_row >= count) {  // the next block, or the next group
-        next_row -= count, next += block;
-        if (next == inputs) next_row += count, next = 0;
+      int64_t next_row = row + rows_ahead, next = i, group = 0;
+      for (; next_row >= count; next_row -= count) {
+        next += Blocks::INPUTS;
+        if (next >= inputs) next = 0, group += count;
       }
       multiply_tile<Totals, rows, vectors>(first + row * inputs + i, inputs, block, x + i * vectors,
-                                           first + next_row * inputs + next,
+                                           first + (group + next_row) * inputs + next,
+                                           reading.into_second_cache,
                                            totals + row / rows * per_tile);
     }
   }
 }
 
-// The lanes' sums of a block of one row times each vector.
+// The lanes' sums of a block of one row times each vector. Numbers `ahead` of it are prefetched.
 template <class Totals, int vectors>
 REGARD_INLINE void multiply_block(const typename Totals::Weight *row, int64_t count,
-                                  const typename Totals::Input *x, floats *sums) {
+                                  const typename Totals::Input *x, int64_t ahead, floats *sums) {
   using Blocks = RowBlocks<Totals>;
   constexpr int STEP = Totals::STEP;
-  constexpr int64_t ahead = BYTES_AHEAD / Blocks::SIZE;
   REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
     sums[v] = floats{};
     keep_in_register(sums[v]);  // or of the first two products either may be rounded
@@ -179,6 +220,7 @@ __attribute__((noinline)) void total_in_order(const typename Totals::Weight *row
   constexpr int LINE_STEPS = RowBlocks<Totals>::LINE_STEPS;
   constexpr int64_t INPUTS = RowBlocks<Totals>::INPUTS;
   const int64_t blocks = (inputs + INPUTS - 1) / INPUTS;
+  const int64_t ahead = weight_reading().ahead_in_order / RowBlocks<Totals>::SIZE;
   const bool whole = inputs % INPUTS == 0;
   memset(totals, 0, size_t(vectors * stride) * sizeof *totals);
   int64_t block = 0, summed = 0;  // of a row: those that are multiplied, and those in its total
@@ -187,7 +229,7 @@ __attribute__((noinline)) void total_in_order(const typename Totals::Weight *row
     const int together = int(min(left, int64_t(LANES)));
     const auto multiply = [&](int i, int64_t first, int64_t size) REGARD_INLINE_LAMBDA {
       floats of_block[vectors];
-      multiply_block<Totals, vectors>(row, size, x + first * vectors, of_block);
+      multiply_block<Totals, vectors>(row, size, x + first * vectors, ahead, of_block);
       REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) sums[v][i] = of_block[v];
       row += size;
       if (++block == blocks) block = 0;
@@ -241,37 +283,52 @@ REGARD_INLINE void with_count(int64_t count, Call call) {
   }
 }
 
-// Results of `count` rows, at most a group, times so many vectors.
+// Results of `count` rows, at most a group, times so many vectors, with W in the order of memory.
+template <class Products, int vectors>
+static void multiply_group_in_order(const LinearMap<Products> &map, int64_t first, int64_t count,
+                                    const typename Products::Input *x,
+                                    typename Products::Number *result, int64_t stride) {
+  alignas(64) float totals[vectors * ROWS_OF_GROUP + LANES];  // whole vectors are loaded
+  total_in_order<typename Products::Totals, vectors>(map.weight + first * map.inputs, count,
+                                                     map.inputs, x, totals, ROWS_OF_GROUP);
+  const auto write = [&](int64_t row, auto rows) {
+    write_results<Products, rows, vectors>(map, first + row, totals + row, ROWS_OF_GROUP, result,
+                                           stride);
+  };
+  int64_t row = 0;
+  for (; row + LANES <= count; row += LANES) write(row, std::integral_constant<int, LANES>());
+  for (; row < count; row++) write(row, std::integral_constant<int, 1>());
+}
+
+// The same by tiles.
+template <class Products, int vectors>
+static void multiply_group_by_tiles(const LinearMap<Products> &map, int64_t first, int64_t count,
+                                    const typename Products::Input *x,
+                                    typename Products::Number *result, int64_t stride) {
+  alignas(64) float totals[MAX_TOTALS + LANES];  // whole vectors are loaded
+  const auto multiply = [&](int64_t row, int64_t last, auto rows) {
+    if (row == last) return;
+    total_tiles<typename Products::Totals, rows, vectors>(map.weight + (first + row) * map.inputs,
+                                                          last - row, map.inputs, x, totals);
+    const float *of_tile = totals;
+    for (; row < last; row += rows, of_tile += totals_of_tile(rows, vectors))
+      write_results<Products, rows, vectors>(map, first + row, of_tile, rows, result, stride);
+  };
+  constexpr int tile = rows_of_tile(vectors);
+  const int64_t whole = count / tile * tile;
+  multiply(0, whole, std::integral_constant<int, tile>());
+  multiply(whole, count, std::integral_constant<int, 1>());
+}
+
 template <class Products, int vectors>
 static void multiply_group(const LinearMap<Products> &map, int64_t first, int64_t count,
                            const typename Products::Input *x, typename Products::Number *result,
                            int64_t stride) {
-  alignas(64) float totals[MAX_TOTALS + LANES];  // whole vectors are loaded
-  const typename Products::Weight *weight = map.weight + first * map.inputs;
-  if constexpr (vectors <= RowBlocks<typename Products::Totals>::VECTORS_IN_ORDER) {
-    total_in_order<typename Products::Totals, vectors>(weight, count, map.inputs, x, totals,
-                                                       ROWS_OF_GROUP);
-    const auto write = [&](int64_t row, auto rows) {
-      write_results<Products, rows, vectors>(map, first + row, totals + row, ROWS_OF_GROUP, result,
-                                             stride);
-    };
-    int64_t row = 0;
-    for (; row + LANES <= count; row += LANES) write(row, std::integral_constant<int, LANES>());
-    for (; row < count; row++) write(row, std::integral_constant<int, 1>());
-  } else {
-    const auto multiply = [&](int64_t row, int64_t last, auto rows) {
-      if (row == last) return;
-      total_tiles<typename Products::Totals, rows, vectors>(weight + row * map.inputs, last - row,
-                                                            map.inputs, x, totals);
-      const float *of_tile = totals;
-      for (; row < last; row += rows, of_tile += totals_of_tile(rows, vectors))
-        write_results<Products, rows, vectors>(map, first + row, of_tile, rows, result, stride);
-    };
-    constexpr int tile = rows_of_tile(vectors);
-    const int64_t whole = count / tile * tile;
-    multiply(0, whole, std::integral_constant<int, tile>());
-    multiply(whole, count, std::integral_constant<int, 1>());
-  }
+  using Blocks = RowBlocks<typename Products::Totals>;
+  if constexpr (vectors <= Blocks::VECTORS_IN_ORDER)
+    if (Blocks::in_order(vectors * map.inputs * int64_t(sizeof *x)))
+      return multiply_group_in_order<Products, vectors>(map, first, count, x, result, stride);
+  multiply_group_by_tiles<Products, vectors>(map, first, count, x, result, stride);
 }
 
 // Results (V, outputs) of rows [first, last), `stride` apart.
