@@ -18,12 +18,15 @@ namespace regard::REGARD_SET {
 constexpr int MAX_ROWS = 16;          // of a group that are taken together
 constexpr int64_t MANY = 4096;        // keys from which on it counts that threads can share them
 constexpr int32_t DECODE_BLOCK = 32;  // keys whose rows stay in the nearest cache
-// Bytes that are fetched before they are needed, as measured with AVX2 and AVX-512.
-template <class Number>
-constexpr int64_t AHEAD = sizeof(Number) == 2 ? 12288
-                          : LANES == 16       ? 8192
-                                              : 16384;
 static_assert(MAX_ROWS <= QUERIES && SPLIT % DECODE_BLOCK == 0 && DECODE_BLOCK % LANES == 0);
+
+// Bytes that are fetched before they are needed, as measured with AVX2 and AVX-512; those for AMD
+// on Zen 4.
+template <class Number>
+static int64_t bytes_ahead() {
+  if (processor::is_amd()) return 32768;
+  return sizeof(Number) == 2 ? 12288 : LANES == 16 ? 8192 : 16384;
+}
 
 // Whether a problem is computed this way: where queries in the lanes would leave more than half of
 // them idle, or one thread alone with many keys. Only these sizes may decide, not the threads or
@@ -98,10 +101,11 @@ static void copy_rows(const typename Element::type *from, int64_t stride, int64_
   }
 }
 
-// The keys or values of a split, and what is read after them.
+// The keys or values of a split, for how many queries they are read, and what is read after them.
 template <class Element>
 struct SplitRows {
   using Number = typename Element::type;
+  int queries;
   const Number *rows;
   int64_t stride, count, dim;
   const Number *next;
@@ -110,14 +114,18 @@ struct SplitRows {
   // Begins with the row that follows those which were fetched while others were read; as many rows
   // as the first block has may be fetched.
   Prefetch prefetch() const {
+    if (reads_on()) return {};
     constexpr int64_t size = sizeof(Number);
-    const int64_t skipped = min(count, AHEAD<Number> / (dim * size) + 1);
+    const int64_t skipped = min(count, bytes_ahead<Number>() / (dim * size) + 1);
     Prefetch fetched = {{uintptr_t(rows + skipped * stride), stride * size, count - skipped},
                         {uintptr_t(next), next_stride * size, 0},
                         dim * size};
     fetched.plan(min(int64_t(DECODE_BLOCK), count));
     return fetched;
   }
+
+  // An AMD processor reads on by itself where one query reads a whole split.
+  bool reads_on() const { return queries == 1 && count == SPLIT && processor::is_amd(); }
 
   // Calls use(rows, stride, first, count) for blocks; rows that do not fill whole vectors are
   // copied first.
@@ -255,9 +263,10 @@ static void decode_split(const regard_problem &p, const Scoring &scoring, const 
   const auto *next_rows = key + keys < queries.stop_key
                               ? key_rows + keys * p.key.row
                               : first_row<Element>(p.key, queries, queries.first_key) + p.key.head;
-  const SplitRows<Element> split_keys = {key_rows, p.key.row, keys, p.dim, value_rows, p.value.row};
-  const SplitRows<Element> split_values = {value_rows,  p.value.row, keys,
-                                           p.dim_value, next_rows,   p.key.row};
+  const SplitRows<Element> split_keys = {queries.count, key_rows,   p.key.row,  keys,
+                                         p.dim,         value_rows, p.value.row};
+  const SplitRows<Element> split_values = {queries.count, value_rows, p.value.row, keys,
+                                           p.dim_value,   next_rows,  p.key.row};
   scores_of<Arithmetic>(split_keys, queries.count, scratch);
   auto *all_weights = (typename Arithmetic::Number *)scratch.weights;
   Prefetch prefetch = split_values.prefetch();

@@ -8,7 +8,9 @@
 // to which other dtypes are widened, or that of pairs of bfloat16.
 #pragma once
 
+#include "fetch_line.h"
 #include "pairs.h"
+#include "processor.h"
 
 namespace regard::REGARD_SET {
 
@@ -154,7 +156,9 @@ class Prefetch {
       : row_(place.first), stride_(place.stride), rows_(place.count), next_(next), width_(width) {}
 
   // So many more rows may be fetched.
-  void plan(int64_t rows) { left_ += rows; }
+  void plan(int64_t rows) {
+    if (width_ > 0) left_ += rows;
+  }
 
   template <int64_t bytes>
   __attribute__((always_inline)) void step() {
@@ -164,7 +168,7 @@ class Prefetch {
       if (!whole && at_ >= end_ && !begin_rows()) return;
       // It may be past the end, where pointers may not point.
       // NOLINTNEXTLINE(performance-no-int-to-ptr)
-      __builtin_prefetch((const void *)at_);
+      fetch_line((const void *)at_, into_second_cache_);
       at_ += LINE;
     }
   }
@@ -175,6 +179,7 @@ class Prefetch {
   int64_t stride_ = 0, rows_ = 0;
   Place next_ = {};
   int64_t width_ = 0, left_ = 0;
+  bool into_second_cache_ = processor::is_amd();
   uintptr_t at_ = 0, end_ = 0;
 
   // One row, or all that are planned where they follow each other without gaps.

@@ -71,7 +71,11 @@ bool runs_amx() {
 // as long with dot products of pairs as with floats.
 bool is_faster_by_avx512bf16() { return cpuid(0).ebx != signature_INTEL_ebx; }
 
-bool is_amd() { return cpuid(0).ebx == signature_AMD_ebx; }
+bool is_amd() {
+  static const bool amd =
+      cpuid(0).ebx == signature_AMD_ebx;  // asking takes long in virtual machines
+  return amd;
+}
 
 #else
 

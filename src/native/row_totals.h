@@ -10,6 +10,7 @@
 // a block, then its lanes in pairs, then block by block.
 #pragma once
 
+#include "fetch_line.h"
 #include "processor.h"
 #include "row_products.h"
 
@@ -21,7 +22,7 @@ constexpr int ROWS_OF_GROUP = 24;         // that a block's part of x serves, at
 // How W is read, which differs by who made the processor. Measured on one thread of a Zen 4, shares
 // of the bandwidth that a thread reads at: in order 83 to 100 % where nothing that comes later is
 // prefetched, 66 to 87 where it is; 8 vectors by tiles 71 to 75 % where these are prefetched into
-// the second cache, 30 to 39 where into the nearest, which has room for few lines under way.
+// the second cache, 30 to 39 where into the nearest.
 struct WeightReading {
   int64_t ahead_in_order;   // in bytes; 0 where the core reads on by itself
   int64_t ahead_of_tile;    // likewise
@@ -88,14 +89,6 @@ REGARD_INLINE void add_each(const floats *sums, float *totals) {
   }
 }
 
-REGARD_INLINE void prefetch(const void *line, bool into_second_cache) {
-  constexpr int nearest = 3, second = 2;
-  if (into_second_cache)
-    __builtin_prefetch(line, 0, second);
-  else
-    __builtin_prefetch(line, 0, nearest);
-}
-
 template <class Totals>
 struct RowBlocks {
   static constexpr int STEP = Totals::STEP;
@@ -141,7 +134,7 @@ REGARD_INLINE void multiply_tile(const typename Totals::Weight *row, int64_t str
   for (int64_t step = 0; step < whole; step++) {
     if (step % Blocks::LINE_STEPS == 0)
       REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
-        prefetch(next + r * stride + step * STEP, into_second_cache);
+        fetch_line(next + r * stride + step * STEP, into_second_cache);
     REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
       numbers[r] = Totals::load_row(row + r * stride + step * STEP);
     add(step);
