@@ -18,6 +18,7 @@ namespace regard::REGARD_SET {
 
 constexpr int BLOCK_STEPS = 192 / LANES;  // of a block: float32 x of 8 vectors takes 6 KiB
 constexpr int ROWS_OF_GROUP = 24;         // that a block's part of x serves, at most
+constexpr int ROWS_IN_ORDER = 3 * LANES;  // whose results are written together, at most
 
 // How W is read, which differs by who made the processor. Measured on one thread of a Zen 4, shares
 // of the bandwidth that a thread reads at: in order 83 to 100 % where nothing that comes later is
@@ -103,10 +104,10 @@ struct RowBlocks {
   // 1.20 on Emerald Rapids, bfloat16 0.93 to 1.16.
   static constexpr int VECTORS_IN_ORDER = LANES >= 16 || (LANES == 8 && SIZE >= 2) ? 2 : 0;
 
-  static bool in_order(int64_t bytes_of_inputs) {
+  static bool in_order(int64_t vectors, int64_t bytes_of_vector) {
     const WeightReading &reading = weight_reading();
     if (LANES == 8 && SIZE == 4 && !reading.floats_in_order) return false;
-    return bytes_of_inputs <= reading.bytes_of_inputs;
+    return vectors <= VECTORS_IN_ORDER && vectors * bytes_of_vector <= reading.bytes_of_inputs;
   }
 };
 
@@ -276,16 +277,16 @@ REGARD_INLINE void with_count(int64_t count, Call call) {
   }
 }
 
-// Results of `count` rows, at most a group, times so many vectors, with W in the order of memory.
+// Results of `count` rows, at most ROWS_IN_ORDER, times so many vectors: W in the order of memory.
 template <class Products, int vectors>
-static void multiply_group_in_order(const LinearMap<Products> &map, int64_t first, int64_t count,
-                                    const typename Products::Input *x,
-                                    typename Products::Number *result, int64_t stride) {
-  alignas(64) float totals[vectors * ROWS_OF_GROUP + LANES];  // whole vectors are loaded
+static void multiply_in_order(const LinearMap<Products> &map, int64_t first, int64_t count,
+                              const typename Products::Input *x, typename Products::Number *result,
+                              int64_t stride) {
+  alignas(64) float totals[vectors * ROWS_IN_ORDER + LANES];  // whole vectors are loaded
   total_in_order<typename Products::Totals, vectors>(map.weight + first * map.inputs, count,
-                                                     map.inputs, x, totals, ROWS_OF_GROUP);
+                                                     map.inputs, x, totals, ROWS_IN_ORDER);
   const auto write = [&](int64_t row, auto rows) {
-    write_results<Products, rows, vectors>(map, first + row, totals + row, ROWS_OF_GROUP, result,
+    write_results<Products, rows, vectors>(map, first + row, totals + row, ROWS_IN_ORDER, result,
                                            stride);
   };
   int64_t row = 0;
@@ -293,11 +294,11 @@ static void multiply_group_in_order(const LinearMap<Products> &map, int64_t firs
   for (; row < count; row++) write(row, std::integral_constant<int, 1>());
 }
 
-// The same by tiles.
+// Results of `count` rows, at most a group, times so many vectors: W by tiles.
 template <class Products, int vectors>
-static void multiply_group_by_tiles(const LinearMap<Products> &map, int64_t first, int64_t count,
-                                    const typename Products::Input *x,
-                                    typename Products::Number *result, int64_t stride) {
+static void multiply_by_tiles(const LinearMap<Products> &map, int64_t first, int64_t count,
+                              const typename Products::Input *x, typename Products::Number *result,
+                              int64_t stride) {
   alignas(64) float totals[MAX_TOTALS + LANES];  // whole vectors are loaded
   const auto multiply = [&](int64_t row, int64_t last, auto rows) {
     if (row == last) return;
@@ -313,29 +314,27 @@ static void multiply_group_by_tiles(const LinearMap<Products> &map, int64_t firs
   multiply(whole, count, std::integral_constant<int, 1>());
 }
 
-template <class Products, int vectors>
-static void multiply_group(const LinearMap<Products> &map, int64_t first, int64_t count,
-                           const typename Products::Input *x, typename Products::Number *result,
-                           int64_t stride) {
-  using Blocks = RowBlocks<typename Products::Totals>;
-  if constexpr (vectors <= Blocks::VECTORS_IN_ORDER)
-    if (Blocks::in_order(vectors * map.inputs * int64_t(sizeof *x)))
-      return multiply_group_in_order<Products, vectors>(map, first, count, x, result, stride);
-  multiply_group_by_tiles<Products, vectors>(map, first, count, x, result, stride);
-}
-
 // Results (V, outputs) of rows [first, last), `stride` apart.
 template <class Products>
 static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t last,
                           const Inputs<Products> &x, typename Products::Number *result,
                           int64_t stride) {
+  using Blocks = RowBlocks<typename Products::Totals>;
+  if (Blocks::in_order(x.count, map.inputs * int64_t(sizeof *x.data))) {
+    for (int64_t row = first; row < last; row += ROWS_IN_ORDER)
+      with_count<Blocks::VECTORS_IN_ORDER + 1>(x.count, [&](auto vectors) {
+        multiply_in_order<Products, vectors>(map, row, min(int64_t(ROWS_IN_ORDER), last - row),
+                                             x.data, result, stride);
+      });
+    return;
+  }
   constexpr int most = Products::VECTORS_AT_ONCE;
   for (int64_t row = first; row < last; row += ROWS_OF_GROUP) {
     const int64_t count = min(int64_t(ROWS_OF_GROUP), last - row);
     for (int64_t v = 0; v < x.count; v += most)
       with_count<most + 1>(min(x.count - v, int64_t(most)), [&](auto vectors) {
-        multiply_group<Products, vectors>(map, row, count, x.data + v * x.width,
-                                          result + v * stride, stride);
+        multiply_by_tiles<Products, vectors>(map, row, count, x.data + v * x.width,
+                                             result + v * stride, stride);
       });
   }
 }
