@@ -24,6 +24,11 @@ def check_indices(name: str, indices: Any) -> tuple[int, ...] | slice | None:
         if indices.step is not None and indices.step < 1:
             raise ValueError(f"{name}={indices!r} must go forward; give a step of at least 1")
         return indices
+    if hasattr(indices, "tolist"):
+        raise TypeError(
+            f"{name} must be an integer, a slice or integers, but is a {type(indices).__name__} "
+            f"of shape {tuple(indices.shape)}; give its tolist()"
+        )
     numbers: Iterable[Any] = [indices] if is_whole(indices) else indices
     try:
         listed = tuple(numbers)

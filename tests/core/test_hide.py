@@ -193,6 +193,7 @@ def test_masks_with_spans_say_so():
     [
         (lambda: hide(True), TypeError, "keys must be an integer, a slice or integers, but is Tr"),
         (lambda: hide("a"), TypeError, "keys must be an integer, a slice or integers, but is 'a'"),
+        (lambda: hide(torch.tensor([1, 2])), TypeError, r"of shape \(2,\); give its tolist\(\)$"),
         (lambda: hide([1, 2.0]), TypeError, r"keys must be .* but is \[1, 2.0\]"),
         (lambda: hide(None), TypeError, r"for all keys pass slice\(None\)"),
         (lambda: hide(slice(0.5)), TypeError, "keys=slice.* must be a slice of integers"),
