@@ -216,5 +216,11 @@
     return make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows));
   }
 
+  // Answers given on another page of these questions, which this one would else overwrite.
+  addEventListener("storage", ({ key }) => {
+    if (key !== KEY && key !== null) return;
+    sittings = restored();
+    show();
+  });
   show();
 })();
