@@ -25,7 +25,7 @@ constexpr int ROWS_IN_ORDER = 3 * LANES;  // whose results are written together,
 // prefetched, 66 to 87 where it is; 8 vectors by tiles 71 to 75 % where these are prefetched into
 // the second cache, 30 to 39 where into the nearest.
 struct WeightReading {
-  int64_t ahead_in_order;   // in bytes; 0 where the core reads on by itself
+  int64_t ahead_in_order;   // in bytes that are prefetched; 0 where the core reads on by itself
   int64_t ahead_of_tile;    // likewise
   bool into_second_cache;   // tiles
   bool floats_in_order;     // float32 by 8 lanes
@@ -176,7 +176,8 @@ __attribute__((noinline)) void total_tiles(const typename Totals::Weight *first,
   }
 }
 
-// The lanes' sums of a block of one row times each vector. Numbers `ahead` of it are prefetched.
+// The lanes' sums of a block of one row times each vector. Numbers `ahead` of it are prefetched; 0
+// names those that are loaded anyway, which costs nothing.
 template <class Totals, int vectors>
 REGARD_INLINE void multiply_block(const typename Totals::Weight *row, int64_t count,
                                   const typename Totals::Input *x, int64_t ahead, floats *sums) {
