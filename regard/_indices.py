@@ -24,18 +24,17 @@ def check_indices(name: str, indices: Any) -> tuple[int, ...] | slice | None:
         if indices.step is not None and indices.step < 1:
             raise ValueError(f"{name}={indices!r} must go forward; give a step of at least 1")
         return indices
-    if hasattr(indices, "tolist"):
-        raise TypeError(
-            f"{name} must be an integer, a slice or integers, but is a {type(indices).__name__} "
-            f"of shape {tuple(indices.shape)}; give its tolist()"
-        )
     numbers: Iterable[Any] = [indices] if is_whole(indices) else indices
     try:
         listed = tuple(numbers)
     except TypeError:
         listed = (None,)
     if isinstance(indices, str) or not all(is_whole(number) for number in listed):
-        raise TypeError(f"{name} must be an integer, a slice or integers, but is {indices!r}")
+        given = repr(indices)
+        if hasattr(indices, "shape"):  # all numbers of a tensor would fill many lines
+            kind = type(indices).__name__
+            given = f"a {kind} of shape {tuple(indices.shape)}; give its tolist()"
+        raise TypeError(f"{name} must be an integer, a slice or integers, but is {given}")
     return listed
 
 

@@ -72,7 +72,7 @@ bool runs_amx() {
 bool is_faster_by_avx512bf16() { return cpuid(0).ebx != signature_INTEL_ebx; }
 
 bool is_amd() {
-  // Asked once: that takes long in virtual machines.
+  // Once: the instruction takes long in virtual machines.
   static const bool amd = cpuid(0).ebx == signature_AMD_ebx;
   return amd;
 }

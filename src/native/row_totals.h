@@ -21,8 +21,8 @@ constexpr int ROWS_OF_GROUP = 24;         // that a block's part of x serves, at
 constexpr int ROWS_IN_ORDER = 3 * LANES;  // whose results are written together, at most
 
 // How W is read, which differs by who made the processor. Measured on one thread of a Zen 4, shares
-// of the bandwidth that a thread reads at: in order 83 to 100 % where nothing that comes later is
-// prefetched, 66 to 87 where it is; 8 vectors by tiles 71 to 75 % where these are prefetched into
+// of the bandwidth that a thread reads at: in order 92 to 100 % where nothing that comes later is
+// prefetched, 66 to 89 where it is; 8 vectors by tiles 70 to 78 % where these are prefetched into
 // the second cache, 30 to 39 where into the nearest.
 struct WeightReading {
   int64_t ahead_in_order;   // in bytes that are prefetched; 0 where the core reads on by itself
@@ -99,7 +99,7 @@ struct RowBlocks {
   static constexpr int64_t SIZE = sizeof(typename Totals::Weight);
   static constexpr int LINE_STEPS = STEP * SIZE < 64 ? int(64 / (STEP * SIZE)) : 1;
   // Measured with 8 lanes, time of a token beside tiles of rows: half precisions 0.78 on Zen 3,
-  // 0.99 to 1.08 on Emerald Rapids; one vector of float32 0.92 to 0.96, 1.06 to 1.17, and 0.67 on
+  // 0.99 to 1.08 on Emerald Rapids; one vector of float32 0.92 to 0.96, 1.06 to 1.17, and 0.68 on
   // Zen 4; of int8 1.16 to 1.18 on Emerald Rapids, 1.9 on Zen 4. With 4 lanes float32 takes 1.10 to
   // 1.20 on Emerald Rapids, bfloat16 0.93 to 1.16.
   static constexpr int VECTORS_IN_ORDER = LANES >= 16 || (LANES == 8 && SIZE >= 2) ? 2 : 0;

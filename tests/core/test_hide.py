@@ -1,6 +1,7 @@
 """`hide` and what adds to scores: their meaning beside other masks, their errors, their memory."""
 
 import itertools
+from array import array
 
 import pytest
 import torch
@@ -186,6 +187,11 @@ def test_masks_with_spans_say_so():
     assert mask.affine is None
     with pytest.raises(ValueError, match=r"dense and hide make no intervals; call visible\(\)"):
         mask.intervals(9, 9)
+
+
+@pytest.mark.parametrize("keys", [(1, 2), range(1, 3), bytes([1, 2]), array("i", [1, 2])])
+def test_whatever_holds_integers_is_an_index(keys):
+    assert torch.equal(hide(keys).visible(3, 5), hide([1, 2]).visible(3, 5))
 
 
 @pytest.mark.parametrize(

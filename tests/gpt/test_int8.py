@@ -241,7 +241,7 @@ def test_it_is_recorded_and_changed_like_any_other():
         int8(ids)
     _, patterns = exact.with_patterns(ids)
     assert len(recording) == 3
-    # float32 beside float64, behind two layers: some tens of roundings of numbers near 1.
+    # float32 beside float64, after two layers: some tens of roundings of numbers near 1.
     close = {"rtol": 1e-5, "atol": 40 * 2**-24}
     torch.testing.assert_close(recording[2].dense().double(), patterns[2].dense(), **close)
     with regard.intervene(int8) as change:

@@ -59,7 +59,7 @@ def int8_drawn(inputs, outputs):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
-@pytest.mark.parametrize("inputs", [768, 809, 4211])  # two of 4,211 take more than a cache
+@pytest.mark.parametrize("inputs", [768, 809, 4211])  # 4,211: two exceed a cache
 def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(
     inputs, dtype, threads, instructions
 ):
