@@ -42,7 +42,8 @@ def describe(run: Run) -> Response:
 
 def numbers(tensor: torch.Tensor, *names: str) -> Numbers:
     """Send numbers, with their shape in headers."""
-    data = tensor.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes()
+    array = tensor.detach().to("cpu", torch.float32).numpy()
+    data = array.astype("<f4", copy=False).tobytes()
     headers = {name: str(size) for name, size in zip(names, tensor.shape, strict=len(names) > 0)}
     return Numbers(data, headers=headers)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import avg_pool2d
 
 from regard.explorer._work import require_wanted
 from regard.pattern import MeanPattern, Pattern
@@ -26,6 +26,7 @@ Span = tuple[int, int]
 _FINEST = 2048
 """Cells along a side of a whole pattern that is kept, or up to twice as many."""
 _KEPT = 4  # whole patterns, of 64 MiB at most
+_JOINED = 4  # cells along a side at a time: one long sum would round more
 _BANDS = 16  # that a large window is computed in, so that it can be cancelled in between
 _SMALL = 2**22  # weights of a window that is not worth cutting into bands
 
@@ -101,16 +102,18 @@ class Windows:
             sums = self.keep(head, length, average(window._replace(block=finest), cancelled))
         if sums is None or not _covered_by(finest, length, window):
             return average(window, cancelled)
-        down, across = (
+        rows, columns = (
             slice(first // finest, -(-stop // finest)) for first, stop in (queries, keys)
         )
-        total = _join(_join(sums[down, across], block // finest).T, block // finest).T
-        return total / _areas(window, total.device)
+        total = _join(sums[rows, columns], block // finest)
+        down, across = (_counts(span, block, total.device) for span in (queries, keys))
+        return (total / across).div_(down[:, None])
 
     def keep(self, head: Hashable, length: int, cells: Tensor) -> Tensor:
         """Keep the whole of a head, averaged to cells of `finest_block`; gives their sums."""
         finest = finest_block(length)
-        sums = cells * _areas(Window((0, length), (0, length), finest), cells.device)
+        counts = _counts((0, length), finest, cells.device)
+        sums = (cells.float() * counts).mul_(counts[:, None])
         with self._lock:
             self._wholes[head] = finest, sums
             while len(self._wholes) > _KEPT:
@@ -134,18 +137,16 @@ def _cells(span: Span, block: int) -> int:
     return -(-(span[1] - span[0]) // block)
 
 
-def _areas(window: Window, device: torch.device) -> Tensor:
-    """How many weights each cell covers, ``(rows, columns)``."""
-    down, across = (_counts(s, window.block, device) for s in (window.queries, window.keys))
-    return down[:, None] * across
-
-
 def _counts(span: Span, block: int, device: torch.device) -> Tensor:
-    """How many tokens each cell covers."""
+    """How many tokens each cell covers, as float32."""
     edges = torch.arange(*span, block, device=device)
-    return (edges + block).clamp(max=span[1]) - edges
+    return ((edges + block).clamp(max=span[1]) - edges).float()
 
 
 def _join(sums: Tensor, many: int) -> Tensor:
-    """Add up so many rows after one another; the last may be fewer."""
-    return pad(sums, (0, 0, 0, -len(sums) % many)).unflatten(0, (-1, many)).sum(1)
+    """Add up squares of so many cells along a side, a power of two; the last ones may be cut."""
+    while many > 1:
+        side = min(many, _JOINED)
+        sums = avg_pool2d(sums[None], side, ceil_mode=True, divisor_override=1)[0]
+        many //= side
+    return sums

@@ -119,11 +119,18 @@ class Blocks(Readout[_Grid, "Tensor"]):
         return replace(spec, kind=Kind.MAX_BLOCKS) if self.reduce == "max" else spec
 
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:
-        """Turn means over whole blocks into sums, and those into means over what is there."""
+        """Turn means over whole blocks into sums, or into means over what is there of each."""
         (cells,) = tensors
-        if self.reduce != "max":
-            cells = cells.double() * (self.rows * self.columns)
-        return self.finish(_Grid(cells, sizes.queries, sizes.keys), sizes)
+        if self.reduce == "sum":
+            return sizes.restore(cells.double() * (self.rows * self.columns))
+        if self.reduce == "mean":
+            for axis, length, side in (
+                (-2, sizes.queries, self.rows),
+                (-1, sizes.keys, self.columns),
+            ):
+                if length % side:  # the last blocks are cut
+                    cells.select(axis, -1).mul_(side / (length % side))
+        return sizes.restore(cells)
 
     def of_tile(self, state: _Grid, tile: Tile) -> tuple[Readout[Any, Any], ...]:
         """Draw the tile into the grid of the whole: blocks need not end where tiles do."""

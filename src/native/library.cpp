@@ -87,6 +87,15 @@ void prefer_huge_pages(const regard_problem &p, const regard_tensor &result, int
 void prefer_huge_pages_for_context(const regard_problem &p, const regard_tensor &context) {
   prefer_huge_pages(p, context, p.heads, p.queries, p.dim_value);
 }
+// A fine picture has millions of numbers.
+void prefer_huge_pages_for_pictures(const regard_problem &p, const regard_readouts &readouts) {
+  for (int64_t i = 0; i < readouts.count; i++) {
+    const regard_readout &r = readouts.list[i];
+    if (r.kind == REGARD_IMAGE || r.kind == REGARD_MAX_BLOCKS)
+      system::prefer_huge_pages(r.result,
+                                size_t(p.batch * p.heads * r.size * r.columns) * sizeof(float));
+  }
+}
 
 }  // namespace
 
@@ -160,7 +169,9 @@ REGARD_EXPORT int regard_backward(const regard_problem *problem,
 }
 
 REGARD_EXPORT int regard_read(const regard_problem *problem, const regard_readouts *readouts) {
-  return has_no_heads(*problem) ? REGARD_DONE : kernels().read(*problem, *readouts);
+  if (has_no_heads(*problem)) return REGARD_DONE;
+  prefer_huge_pages_for_pictures(*problem, *readouts);
+  return kernels().read(*problem, *readouts);
 }
 
 REGARD_EXPORT int regard_forward_and_read(const regard_problem *problem,
@@ -168,6 +179,7 @@ REGARD_EXPORT int regard_forward_and_read(const regard_problem *problem,
                                           const regard_readouts *readouts) {
   if (has_no_rows(*problem)) return regard_read(problem, readouts);
   prefer_huge_pages_for_context(*problem, *context);
+  prefer_huge_pages_for_pictures(*problem, *readouts);
   return kernels().forward_and_read(*problem, *context, logsumexp, *readouts);
 }
 

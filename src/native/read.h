@@ -9,6 +9,7 @@
 #include "normalizers.h"
 #include "offsets.h"
 #include "row_readouts.h"
+#include "system.h"
 #include "top.h"
 
 namespace regard::REGARD_SET {
@@ -236,6 +237,7 @@ static int read_by_chunks(const Reading &reading) {
   const int64_t together = max(int64_t(1), min(plan.head_sets, most / max(int64_t(1), size)));
   double *all_sums = (double *)malloc(size_t(together * size) + 1);
   if (!all_sums) return REGARD_OUT_OF_MEMORY;
+  system::prefer_huge_pages(all_sums, size_t(together * size));  // a fine picture has millions
 
   int result = REGARD_DONE;
   for (int64_t start = 0; start < plan.head_sets && result == REGARD_DONE; start += together) {
