@@ -7,6 +7,10 @@ namespace regard::REGARD_SET {
 
 // `operand` holds the chosen keys in rising order, and after them the column of each in the result.
 struct Chosen : Readout {
+  static bool looks_at(const ReadoutState &at, const QueryBlock &, int32_t first, int32_t last) {
+    const int64_t *keys = (const int64_t *)at.request.operand, count = at.request.size;
+    return lower_bound(keys, count, first) < lower_bound(keys, count, last);
+  }
   static void weights(const ReadoutState &at, const WeightBlock &block) {
     const int64_t count = at.request.size;
     const int64_t *keys = (const int64_t *)at.request.operand, *columns = keys + count;

@@ -155,6 +155,11 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
   each([&](auto kind, const ReadoutState &at) { kind.begin(at, queries); });
   if (reading.scores)
     for_each_read_block(queries, [&](int32_t first, int32_t last) {
+      bool needed = normalizers.any_nonfinite;  // a weight that is NaN reaches sums times 0, too
+      each([&](auto kind, const ReadoutState &at) {
+        needed |= kind.looks_at(at, queries, first, last);
+      });
+      if (!needed) return;
       WeightBlock block(p, queries, first, last, scratch);
       if (kept.holds(first, last)) {
         take_kept(kept, reading.peaks, block);

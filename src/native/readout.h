@@ -50,12 +50,21 @@ struct Readout {
   static int64_t sums(const regard_problem &, const regard_readout &) { return 0; }
 
   static void begin(const ReadoutState &, const QueryBlock &) {}
+  // Whether it looks at keys [first, last) of these queries; what none looks at is not computed.
+  static bool looks_at(const ReadoutState &, const QueryBlock &, int32_t, int32_t) { return true; }
   static void scores(const ReadoutState &, const WeightBlock &) {}
   static void weights(const ReadoutState &, const WeightBlock &) {}
   static void end(const ReadoutState &, const QueryBlock &, const Normalizers &) {}
   // Writes what was summed up for a head, numbered b·H + h.
   static void finish(const regard_problem &, const regard_readout &, int64_t, const Sums &) {}
 };
+
+template <class Value, class Test>
+REGARD_INLINE bool any_of(const Value *first, const Value *last, Test test) {
+  for (; first < last; first++)
+    if (test(*first)) return true;
+  return false;
+}
 
 // Adds numbers to sums that don't lose them, whatever the length.
 REGARD_INLINE void add_to(double *sums, floats x) {

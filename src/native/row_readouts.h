@@ -24,6 +24,7 @@ struct RowReadout : Readout {
 struct LogSumExp : Readout {
   static constexpr bool of_weights = false;
 
+  static bool looks_at(const ReadoutState &, const QueryBlock &, int32_t, int32_t) { return false; }
   static void end(const ReadoutState &at, const QueryBlock &queries,
                   const Normalizers &normalizers) {
     RowReadout::write(at, queries, [&](int r) { return normalizers.logsumexp[r]; });
@@ -97,6 +98,12 @@ struct Lag : Readout {
           keys ? keys[row_number(at.p, queries, r)] : queries.position[r] - at.request.size,
           HIDDEN};
   }
+  static bool looks_at(const ReadoutState &at, const QueryBlock &queries, int32_t first,
+                       int32_t last) {
+    const Row *rows = at.kept<Row>();
+    return any_of(rows, rows + queries.count,
+                  [&](const Row &row) { return row.key >= first && row.key < last; });
+  }
   static void scores(const ReadoutState &at, const WeightBlock &block) {
     for (int r = 0; r < block.queries.count; r++) {
       Row &row = at.kept<Row>()[r];
@@ -162,6 +169,10 @@ struct Distance : RowReadout {
 
 // Σ of the weights of marked keys.
 struct Mass : RowReadout {
+  static bool looks_at(const ReadoutState &at, const QueryBlock &, int32_t first, int32_t last) {
+    const float *marked = (const float *)at.request.operand;
+    return any_of(marked + first, marked + last, [](float mark) { return mark != 0; });
+  }
   static void weights(const ReadoutState &at, const WeightBlock &block) {
     const float *marked = (const float *)at.request.operand + block.key;
     for (int j = 0; j < block.queries.vectors; j++) {
@@ -183,6 +194,10 @@ struct Spans : Readout {
   }
   static void begin(const ReadoutState &at, const QueryBlock &) {
     memset(at.memory, 0, memory(at.p, at.request));
+  }
+  static bool looks_at(const ReadoutState &at, const QueryBlock &, int32_t first, int32_t last) {
+    const int64_t *spans = (const int64_t *)at.request.operand;
+    return any_of(spans + first, spans + last, [](int64_t span) { return span >= 0; });
   }
   static void weights(const ReadoutState &at, const WeightBlock &block) {
     const int64_t *spans = (const int64_t *)at.request.operand + block.key;

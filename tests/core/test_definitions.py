@@ -196,6 +196,26 @@ def test_a_weight_that_is_nan_is_read_as_such(instructions):
         assert not bool(one.isnan().all())
 
 
+@pytest.mark.parametrize("of", [None, "query", "key"])
+def test_readouts_of_few_keys_have_the_bits_of_those_beside_one_of_all(of, instructions):
+    """The kernels leave out blocks of keys at which no readout looks, but not where NaN is."""
+    query, key = normal(2, 331, 19), normal(2, 409, 19, seed=1)
+    if of is not None:
+        {"query": query, "key": key}[of][0, 203, 5] = math.nan
+    labels = [0 if 150 <= j < 160 else 1 if j == 401 else -1 for j in range(409)]
+    pattern = regard.Pattern(query, key, mask=regard.causal() & regard.window(307))
+    assert pattern.logsumexp.isnan().any() == (of is not None)
+    for readout in (Mass([3, 192]), Mass([408]), Lag(1), Lag(-2), Lag(101), Spans(labels)):
+        alone, (beside, _) = pattern.read(readout), pattern.read(readout, Entropy())
+        for one, other in zip(flat(alone), flat([beside]), strict=True):
+            torch.testing.assert_close(
+                one, other, rtol=0, atol=0, equal_nan=True, msg=lambda m, r=readout: f"{r}: {m}"
+            )
+    torch.testing.assert_close(
+        pattern[:, :, [7, 250]], pattern.dense()[:, :, [7, 250]], rtol=0, atol=0, equal_nan=True
+    )
+
+
 @pytest.mark.parametrize("block", [None, 2**8])
 def test_batch_entries_and_other_readouts_change_no_bit(block):
     query, key = normal(3, 6, 13, 7), normal(3, 2, 17, 7, seed=1)
