@@ -84,6 +84,13 @@ struct Offsets : Readout {
     return count;
   }
 
+  static bool looks_at(const ReadoutState &at, const QueryBlock &queries, int32_t first,
+                       int32_t last) {
+    const int64_t n = at.request.size;
+    return any_of(queries.position, queries.position + queries.count,
+                  [&](int32_t position) { return first <= position && last > position - n + 1; });
+  }
+
   static void weights(const ReadoutState &at, const WeightBlock &block) {
     if (!in_order(at, block.queries)) return add_one_by_one(at, block);
     // Lane 0 of vector j and key k are position + j·LANES − k tokens apart. Keys LANES apart are

@@ -205,7 +205,8 @@ def test_readouts_of_few_keys_have_the_bits_of_those_beside_one_of_all(of, instr
     labels = [0 if 150 <= j < 160 else 1 if j == 401 else -1 for j in range(409)]
     pattern = regard.Pattern(query, key, mask=regard.causal() & regard.window(307))
     assert pattern.logsumexp.isnan().any() == (of is not None)
-    for readout in (Mass([3, 192]), Mass([408]), Lag(1), Lag(-2), Lag(101), Spans(labels)):
+    few = Mass([3, 192]), Mass([408]), Lag(1), Lag(-2), Lag(101), Spans(labels), Offsets(1)
+    for readout in (*few, Offsets(23)):
         alone, (beside, _) = pattern.read(readout), pattern.read(readout, Entropy())
         for one, other in zip(flat(alone), flat([beside]), strict=True):
             torch.testing.assert_close(
