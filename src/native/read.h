@@ -155,10 +155,14 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
   each([&](auto kind, const ReadoutState &at) { kind.begin(at, queries); });
   if (reading.scores)
     for_each_read_block(queries, [&](int32_t first, int32_t last) {
-      bool needed = normalizers.any_nonfinite;  // a weight that is NaN reaches sums times 0, too
-      each([&](auto kind, const ReadoutState &at) {
-        needed |= kind.looks_at(at, queries, first, last);
-      });
+      const auto each_that_looks = [&](auto call) {
+        each([&](auto kind, const ReadoutState &at) {
+          // A weight that is NaN reaches sums times 0, too.
+          if (normalizers.any_nonfinite || kind.looks_at(at, queries, first, last)) call(kind, at);
+        });
+      };
+      bool needed = false;
+      each_that_looks([&](auto, const ReadoutState &) { needed = true; });
       if (!needed) return;
       WeightBlock block(p, queries, first, last, scratch);
       if (kept.holds(first, last)) {
@@ -167,10 +171,10 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
         ints ignored[VECTORS] = {};
         compute_scores<Arithmetic>(reading.scoring, scratch, block, ignored, &packed);
       }
-      each([&](auto kind, const ReadoutState &at) { kind.scores(at, block); });
+      each_that_looks([&](auto kind, const ReadoutState &at) { kind.scores(at, block); });
       if (!reading.weights) return;
       compute_weights(normalizers, reading.entropy, block);
-      each([&](auto kind, const ReadoutState &at) { kind.weights(at, block); });
+      each_that_looks([&](auto kind, const ReadoutState &at) { kind.weights(at, block); });
     });
   each([&](auto kind, const ReadoutState &at) { kind.end(at, queries, normalizers); });
 }

@@ -149,12 +149,11 @@ struct Distance : RowReadout {
   }
   static void weights(const ReadoutState &at, const WeightBlock &block) {
     for (int j = 0; j < block.queries.vectors; j++) {
-      const ints position = load(block.queries.position + j * LANES);
-      floats moment = {}, share = {};
-      for (int32_t k = 0; k < block.keys; k++) {
+      const ints ahead = load(block.queries.position + j * LANES) - block.key;
+      floats distance = __builtin_convertvector(ahead, floats), moment = {}, share = {};
+      for (int32_t k = 0; k < block.keys; k++, distance -= 1) {
         const floats weight = load(block.weights + k * QUERIES + j * LANES);
-        const ints ahead = position - (block.key + k);
-        moment += weight * abs(__builtin_convertvector(ahead, floats));
+        moment += weight * abs(distance);
         share += weight;
       }
       add_to(at.kept<double>() + j * LANES, moment);
