@@ -200,11 +200,17 @@ struct Spans : Readout {
   }
   static void weights(const ReadoutState &at, const WeightBlock &block) {
     const int64_t *spans = (const int64_t *)at.request.operand + block.key;
-    for (int32_t k = 0; k < block.keys; k++) {
-      if (spans[k] < 0) continue;
-      double *sums = at.kept<double>() + spans[k] * QUERIES;
-      for (int j = 0; j < block.queries.vectors; j++)
-        add_to(sums + j * LANES, load(block.weights + k * QUERIES + j * LANES));
+    for (int32_t first = 0, last; first < block.keys; first = last) {
+      const int64_t span = spans[first];
+      for (last = first + 1; last < block.keys && spans[last] == span;) last++;
+      if (span < 0) continue;
+      double *sums = at.kept<double>() + span * QUERIES;
+      for (int j = 0; j < block.queries.vectors; j++) {
+        floats mass = {};
+        for (int32_t k = first; k < last; k++)
+          mass += load(block.weights + k * QUERIES + j * LANES);
+        add_to(sums + j * LANES, mass);
+      }
     }
   }
   static void end(const ReadoutState &at, const QueryBlock &queries, const Normalizers &) {
