@@ -32,6 +32,7 @@ class Kind(IntEnum):
     MAX_RECEIVED = 14
     MEAN_RECEIVED = 15
     MAX_BLOCKS = 16
+    REPEATS = 17
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

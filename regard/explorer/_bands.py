@@ -15,6 +15,7 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.explorer._work import require_wanted
 from regard.pattern import MeanPattern, Pattern
+from regard.pattern.reading import are_streamed
 from regard.pattern.readout import Sizes
 from regard.pattern.readouts import Blocks, Distance, Entropy, Mass, Readout, Received
 from regard.pattern.stream import WeightBlock
@@ -222,7 +223,7 @@ def cancellable_reader(cancelled: Event | None) -> Read:
 
     def read(pattern: Pattern, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
         require_wanted(cancelled)
-        if not all(readout.has_kernel for readout in readouts):  # it is streamed
+        if are_streamed(readouts, pattern.problem):
             return pattern.read(*readouts, CancelCheck(cancelled))[:-1]
         return pattern.read(*readouts)
 

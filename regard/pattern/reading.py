@@ -94,6 +94,12 @@ def take(
     )
 
 
+def are_streamed(readouts: Sequence[Readout[Any, Any]], problem: Problem) -> bool:
+    """Whether kernels do not compute all of some readouts, so that blocks are streamed."""
+    _, specs = _kernel_specs(readouts, problem, sizes_of(problem))
+    return len(specs) < len(readouts)
+
+
 def attend_and_take(
     readouts: Sequence[Readout[Any, Any]], problem: Problem
 ) -> tuple[Float[Tensor, "B H L Dv"], tuple[Any, ...]]:

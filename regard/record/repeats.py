@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Float, Int, Shaped
+from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.ordered import totals
 from regard.pattern.readouts import Readout, Sizes
 from regard.pattern.stream import WeightBlock
 
+_OF_ROW, _OF_KEY = 2 * 3, 2 * 4  # numbers that the kernels find
 __all__ = ["Controlled", "ControlledRepeats", "Repeats", "targets", "with_targets"]
 
 
@@ -139,18 +141,58 @@ class ControlledRepeats(Readout[_State, tuple[Controlled, Controlled]]):
         """Compare each key's queries."""
 
         def controlled(sums: _Sums) -> Controlled:
-            others = state.pairs_of_key - sums.pairs_of_key
-            elsewhere = (state.weight_of_key - sums.weight_of_key) / others.clamp_min(1)
-            of_others = torch.where(others > 0, sums.pairs_of_key * elsewhere, sums.weight_of_key)
-            return Controlled(
-                *(
-                    # In float64, in which half precision loses no count.
-                    total.reshape(*sizes.leading, -1)
-                    for total in (sums.targets, sums.share, sums.shuffled, of_others)
-                )
+            return _controlled(
+                sizes,
+                *(sums.targets, sums.share, sums.shuffled, sums.pairs_of_key, sums.weight_of_key),
+                state.pairs_of_key - sums.pairs_of_key,
+                state.weight_of_key - sums.weight_of_key,
             )
 
         return controlled(state.copies), controlled(state.successors)
+
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
+        """Number the tokens; what is not the pattern of a text is streamed."""
+        length = len(self.ids)
+        if not length == sizes.queries == sizes.keys:
+            return None
+        numbers = self.ids.to(sizes.device).unique(return_inverse=True)[1]
+        return KernelSpec(
+            kind=Kind.REPEATS, shape=((_OF_ROW + _OF_KEY) * length,), operand=numbers.contiguous()
+        )
+
+    def from_kernel(
+        self, tensors: tuple[Tensor, ...], sizes: Sizes
+    ) -> tuple[Controlled, Controlled]:
+        """Compare each key's queries."""
+        rows, keys = tensors[0].double().split([_OF_ROW * sizes.queries, _OF_KEY * sizes.keys], -1)
+        of_rows = rows.unflatten(-1, (sizes.queries, 2, -1)).permute(2, 3, 0, 1)
+        of_keys = keys.unflatten(-1, (2, -1, sizes.keys)).permute(1, 2, 0, 3)
+        copies, successors = (
+            _controlled(sizes, *row, *key) for row, key in zip(of_rows, of_keys, strict=True)
+        )
+        return copies, successors
+
+
+def _controlled(
+    sizes: Sizes,
+    targets: Float[Tensor, "N L"],
+    share: Float[Tensor, "N L"],
+    shuffled: Float[Tensor, "N L"],
+    pairs_of_key: Float[Tensor, "N S"],
+    weight_of_key: Float[Tensor, "N S"],
+    others: Float[Tensor, "N S"],
+    weight_of_others: Float[Tensor, "N S"],
+) -> Controlled:
+    """Give each key's queries what the others give it on average."""
+    elsewhere = weight_of_others / others.clamp_min(1)
+    of_others = torch.where(others > 0, pairs_of_key * elsewhere, weight_of_key)
+    return Controlled(
+        *(
+            # In float64, in which half precision loses no count.
+            total.reshape(*sizes.leading, -1)
+            for total in (targets, share, shuffled, of_others)
+        )
+    )
 
 
 def _add_targets(

@@ -42,7 +42,7 @@ class Tallier:
         """Tally the heads of a text of two tokens or more, ``(H, T, T)``, by score."""
         repeats: tuple[ControlledRepeats, ...] = ()
         if known and any(with_targets(self._ids, following=one).any() for one in (False, True)):
-            repeats = (ControlledRepeats(self._ids),)  # row by row: not where there is none
+            repeats = (ControlledRepeats(self._ids),)
         first, entropy, distance, received, *of_repeats = read(
             pattern, Mass(0), Entropy(), Distance(), Received(), *repeats
         )

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 12
+#define REGARD_ABI 13
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -113,6 +113,11 @@ enum {
   REGARD_MAX_RECEIVED,   // (S)
   REGARD_MEAN_RECEIVED,  // (2, S), sums and how many queries see each key
   REGARD_MAX_BLOCKS,     // as REGARD_IMAGE, of pixels that are whole queries and keys
+  REGARD_REPEATS,  // of a text, L = S: (L, 2, 3), of the copies of a query's token and of what
+                   // follows them how many it sees, their weight, and that with the keys shuffled;
+                   // then (2, 2, 2, S), of the queries whose copy or follower a key is, and of the
+                   // others that see it, how many and their weight; see repeats.h [operand: int64
+                   // (S), numbers of the tokens]
 };
 
 typedef struct {

@@ -8,6 +8,7 @@
 #include "key_readouts.h"
 #include "normalizers.h"
 #include "offsets.h"
+#include "repeats.h"
 #include "row_readouts.h"
 #include "system.h"
 #include "top.h"
@@ -38,6 +39,7 @@ REGARD_INLINE void with_kind(int64_t kind, Call call) {
     case REGARD_MAX_RECEIVED: return call(MaxReceived());
     case REGARD_MEAN_RECEIVED: return call(MeanReceived());
     case REGARD_MAX_BLOCKS: return call(MaxBlocks());
+    case REGARD_REPEATS: return call(Repeats());
   }
 }
 

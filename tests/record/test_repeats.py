@@ -69,6 +69,45 @@ def test_controls_are_those_of_the_definition(ids, seed, windowed):
                 torch.testing.assert_close(mine[head], definition, rtol=0, atol=1e-13)
 
 
+def assert_as_streamed(ids, query, key, **options):
+    """Compare what the kernels find with what is streamed in float64, as the definition is."""
+    readout = ControlledRepeats(ids)
+    (by_kernels,) = regard.Pattern(query, key, **options).read(readout)
+    (exact,) = regard.Pattern(query.double(), key.double(), **options).read(readout)
+    for one, other in zip(by_kernels, exact, strict=True):
+        for mine, definition in zip(one, other, strict=True):
+            # Sums of up to some tens of weights, each of a score within some 1e-6 of the exact one.
+            torch.testing.assert_close(mine, definition, rtol=1e-5, atol=2e-5, equal_nan=True)
+
+
+# Rows of several heads in a block of the kernels, rows that fill none, and several blocks.
+@pytest.mark.parametrize("length", [1, 2, 3, 23, 67, 131, 331])
+@pytest.mark.parametrize("window", [None, 7, 97])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernels_find_the_same_controls(length, window, dtype, instructions):
+    generator = torch.Generator().manual_seed(length)
+    ids = torch.randint(9, (length,), generator=generator)
+    query, key = (torch.randn(heads, length, 5, generator=generator).to(dtype) for heads in (4, 2))
+    mask = regard.causal() & regard.window(window) if window else regard.causal()
+    assert_as_streamed(ids, query, key, mask=mask)
+
+
+@pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo(torch.float32).min])
+def test_what_a_bias_hides_is_no_pair(hidden):
+    generator = torch.Generator().manual_seed(4)
+    ids = torch.randint(5, (67,), generator=generator)
+    x = torch.randn(3, 67, 5, generator=generator)
+    seen = torch.rand(67, 67, generator=generator).tril() > 0.3
+    bias = torch.zeros(67, 67).masked_fill(~(seen | torch.eye(67, dtype=torch.bool)), hidden)
+    assert_as_streamed(ids, x, x, bias=bias)
+
+
+def test_a_weight_that_is_nan_is_that_of_its_pairs_alone():
+    x = torch.randn(2, 67, 5, generator=torch.Generator().manual_seed(5))
+    x[0, 61] = torch.nan
+    assert_as_streamed(torch.arange(67) % 5, x, x, mask=regard.causal())
+
+
 def test_controls_of_many_blocks_add_up():
     generator = torch.Generator().manual_seed(7)
     ids = torch.randint(50, (1699,), generator=generator)  # more rows than one block holds

@@ -24,6 +24,7 @@ class Head {
       case REGARD_MAX_RECEIVED: return hold_max_received();
       case REGARD_MEAN_RECEIVED: return hold_mean_received();
       case REGARD_MAX_BLOCKS: return hold_max_blocks();
+      case REGARD_REPEATS: return hold_repeats();
     }
     for (int64_t i = 0; i < s.queries; i++) switch (reading.kind) {
         case REGARD_MAX: hold_max(i); break;
@@ -194,6 +195,65 @@ class Head {
         cell = std::max(cell, weight(i, j));
       }
     for (int64_t at = 0; at < reading.length; at++) hold("block", at, plain(most[size_t(at)]));
+  }
+
+  void hold_count(const char *what, int64_t at, double count) {
+    const int64_t place = pair() * reading.length + at;
+    judge.hold(what, place, double(reading.result[place]), count, 0);
+  }
+
+  // Whether a query and a key count, and whether they are a copy or, `following`, a successor.
+  bool is_pair(int64_t i, int64_t j) const { return j >= 1 && j <= i - 2 && sees(i, j); }
+  bool is_repeat(int64_t i, int64_t j, int following) const {
+    return is_pair(i, j) && reading.keys[j - following] == reading.keys[i];
+  }
+
+  void hold_repeats() {
+    for (int following = 0; following < 2; following++) {
+      for (int64_t i = 0; i < s.queries; i++) hold_repeats_of_query(i, following);
+      for (int64_t j = 0; j < s.keys; j++) hold_repeats_of_key(j, following);
+    }
+  }
+
+  void hold_repeats_of_query(int64_t i, int following) {
+    double targets = 0;
+    Sum share, shuffled;
+    for (int64_t near = 2; near <= i; near *= 2) {  // distances from `near` to 2 · near − 1
+      double pairs = 0, repeats = 0;
+      Sum mass;
+      for (int64_t j = std::max(first, i - 2 * near + 1); j <= std::min(last - 1, i - near); j++) {
+        if (!is_pair(i, j)) continue;
+        pairs++;
+        mass.add(weight(i, j), plain(1));
+        if (!is_repeat(i, j, following)) continue;
+        repeats++;
+        share.add(weight(i, j), plain(1));
+      }
+      targets += repeats;
+      if (repeats) shuffled.add(repeats / pairs, mass);
+    }
+    const int64_t at = 6 * i + 3 * following;
+    hold_count("repeats of a query", at, targets);
+    hold("weight of repeats", at + 1, share);
+    hold("weight of repeats, shuffled", at + 2, shuffled);
+  }
+
+  void hold_repeats_of_key(int64_t j, int following) {
+    double count[2] = {};
+    Sum mass[2], all;
+    for (int64_t i = 0; i < s.queries; i++) {
+      if (!is_pair(i, j)) continue;
+      const bool other = !is_repeat(i, j, following);
+      count[other]++;
+      mass[other].add(weight(i, j), plain(1));
+      all.add(weight(i, j), plain(1));
+    }
+    mass[1].size = all.size;  // as the difference of all and the repeats
+    for (int other = 0; other < 2; other++) {
+      const int64_t at = 6 * s.queries + (4 * following + 2 * other) * s.keys + j;
+      hold_count("queries that a key is a repeat of, or not", at, count[other]);
+      hold("their weight", at + s.keys, mass[other]);
+    }
   }
 
   void hold_left_product() {

@@ -81,6 +81,14 @@ Reading random_reading(Random &random, const Sample &sample, int64_t kind) {
       reading.length = reading.size * s.keys;
       reading.given = numbers(pairs * reading.size * s.queries);
       break;
+    case REGARD_REPEATS: {
+      reading.length = 6 * s.queries + 8 * s.keys;
+      reading.keys = Numbers<int64_t>(std::max(s.queries, s.keys));
+      const int64_t tokens = random.pick({1, 3, 30});
+      for (int64_t i = 0; i < std::max(s.queries, s.keys); i++)
+        reading.keys[i] = random.below(tokens);
+      break;
+    }
     case REGARD_OFFSETS: reading.size = reading.length = random.pick({1, 2, 16, 33, 300}); break;
     case REGARD_IMAGE:
       reading.size = std::min(s.queries, random.pick({1, 2, 7, 64}));
@@ -110,7 +118,7 @@ std::vector<Reading> read_by(Random &random, const Sample &sample, const float *
     const bool blocks = kind == REGARD_MAX_BLOCKS && !(sample.sizes.queries && sample.sizes.keys);
     return !blocks && !(kind == REGARD_MAX_SCORE && sample.spans_add());
   };
-  for (int64_t kind = REGARD_LOGSUMEXP; kind <= REGARD_MAX_BLOCKS; kind++)
+  for (int64_t kind = REGARD_LOGSUMEXP; kind <= REGARD_REPEATS; kind++)
     if (random.chance(0.6) && possible(kind))
       readings.push_back(random_reading(random, sample, kind));
   std::vector<regard_readout> list;

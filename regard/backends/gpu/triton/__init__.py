@@ -59,6 +59,8 @@ def objection_to_reading(problem: Problem) -> str | None:
 
 def objection_to(spec: KernelSpec, problem: Problem) -> str | None:  # noqa: ARG001 - every reader answers this question
     """Say why `read` does not take a readout, or None."""
+    if spec.kind == Kind.REPEATS:
+        return "weights between repeated tokens are streamed on a GPU"
     if spec.kind == Kind.TOP and spec.size > _MOST:
         return f"{spec.size} ranked keys are above {_MOST}"
     return None
