@@ -19,6 +19,7 @@ import regard
 from benchmarks.measure import extra_memory, high_water, interleaved
 from benchmarks.report import Report, milliseconds
 from regard.pattern.readouts import Readout
+from regard.record import Recording
 
 HEADS, DIM = 12, 64
 LENGTHS = (4096, 16384)
@@ -103,6 +104,7 @@ def _rows(report: Report, length: int) -> None:
         "our forward": lambda: regard.attention(query, key, value, mask=regard.causal()),
     }
     tasks |= {name: partial(pattern.read, *readouts) for name, readouts in TOGETHER.items()}
+    tasks["roles of heads, tokens known"] = _text(query, key, value).heads
     tasks["32 spans"] = partial(pattern.spans, torch.arange(length) * 32 // length)
     _, coarse = regard.attention_with_pattern(
         query, (key * 8).round() / 8, value, mask=regard.causal()
@@ -120,6 +122,14 @@ def _rows(report: Report, length: int) -> None:
         over = taken / seconds["our forward"]
         ratio = report.at_most(f"L = {length}, {name}", over, targets.get(name))
         report.row(name, milliseconds(taken), ratio)
+
+
+def _text(query: Tensor, key: Tensor, value: Tensor) -> Recording:
+    """Record a text of some hundred words, of which some are frequent."""
+    words = [f"word {number}" for number in (torch.rand(query.shape[-2]) ** 3 * 300).int().tolist()]
+    with regard.record(tokens=words) as recording:
+        regard.attention(query, key, value, mask=regard.causal())
+    return recording
 
 
 def _rows_with_forward(report: Report, length: int, heads: int, key_heads: int) -> None:
