@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PIXELS = 800
 LONG, USUAL, DIM = 65_536, 4096, 64
-SHORTER = 1024, 2048, USUAL, 8192  # whose first map is to come as soon as any
+FIRST_MAPS = 1024, 2048, 4096, 8192  # lengths
 GRID_LENGTH, GRID = 2048, 12
 ROUNDS = 7
 MANY = 25  # of what comes soon: the slowest of them counts
@@ -44,7 +44,7 @@ def exploring(report: Report) -> None:
         return
     title = f"exploring: what the page waits for, on a map of {PIXELS} × {PIXELS} pixels"
     report.table(title, ("request", 46), ("ms", 30))
-    for length in SHORTER:
+    for length in FIRST_MAPS:
         taken = statistics.median(_first_map(length) for _ in range(ROUNDS))
         _row(report, f"map at {length}, whole, first time", taken, 0.1)
     with _recording(_recorded(USUAL, heads=1, layers=1)) as client:

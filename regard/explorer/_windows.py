@@ -85,7 +85,7 @@ class Windows:
         window: Window,
         cancelled: Event,
     ) -> Tensor:
-        """Find a window among the wholes that are kept, or compute it.
+        """Find a window among the wholes that are kept, or compute it; in float32.
 
         Args:
             head: whose pattern it is.
@@ -101,7 +101,7 @@ class Windows:
             finest = finest_block(length)
             sums = self.keep(head, length, average(window._replace(block=finest), cancelled))
         if sums is None or not _covered_by(finest, length, window):
-            return average(window, cancelled)
+            return average(window, cancelled).float()
         rows, columns = (
             slice(first // finest, -(-stop // finest)) for first, stop in (queries, keys)
         )

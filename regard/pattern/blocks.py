@@ -90,7 +90,8 @@ class Blocks(Readout[_Grid, "Tensor"]):
         if self.reduce == "max":
             down = slice(block.rows.start // self.rows, -(-block.rows.stop // self.rows))
             cells = state.cells[block.heads, down, across]
-            cells.copy_(torch.maximum(cells, self._largest(block)))
+            sides = self._sides(state.queries, state.keys)
+            cells.copy_(torch.maximum(cells, _largest(block, *sides)))
             return
         device = state.cells.device
         column = torch.arange(block.columns.start, block.columns.stop, device=device)
@@ -114,20 +115,19 @@ class Blocks(Readout[_Grid, "Tensor"]):
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
         """Blocks are the pixels of an image whose last ones stick out over the pattern."""
-        rows, columns = -(-sizes.queries // self.rows), -(-sizes.keys // self.columns)
-        spec = image_spec((rows, columns), rows * self.rows, columns * self.columns)
+        height, width = self._sides(sizes.queries, sizes.keys)
+        rows, columns = -(-sizes.queries // height), -(-sizes.keys // width)
+        spec = image_spec((rows, columns), rows * height, columns * width)
         return replace(spec, kind=Kind.MAX_BLOCKS) if self.reduce == "max" else spec
 
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:
         """Turn means over whole blocks into sums, or into means over what is there of each."""
         (cells,) = tensors
+        height, width = self._sides(sizes.queries, sizes.keys)
         if self.reduce == "sum":
-            return sizes.restore(cells.double() * (self.rows * self.columns))
+            return sizes.restore(cells.double() * (height * width))
         if self.reduce == "mean":
-            for axis, length, side in (
-                (-2, sizes.queries, self.rows),
-                (-1, sizes.keys, self.columns),
-            ):
+            for axis, length, side in ((-2, sizes.queries, height), (-1, sizes.keys, width)):
                 if length % side:  # the last blocks are cut
                     cells.select(axis, -1).mul_(side / (length % side))
         return sizes.restore(cells)
@@ -144,9 +144,14 @@ class Blocks(Readout[_Grid, "Tensor"]):
         """The grid grows with the pattern."""
         return True
 
-    def _largest(self, block: WeightBlock) -> Float[Tensor, "n rows columns"]:
-        ends = []
-        for span, side in ((block.columns, self.columns), (block.rows, self.rows)):
-            ends += [span.start % side, -span.stop % side]
-        whole = pad(block.weights, ends)  # weights are not below 0
-        return whole.unflatten(2, (-1, self.columns)).unflatten(1, (-1, self.rows)).amax((2, 4))
+    def _sides(self, queries: int, keys: int) -> tuple[int, int]:
+        """Rows and columns of a block that is not cut; none is larger than the pattern."""
+        return min(self.rows, max(1, queries)), min(self.columns, max(1, keys))
+
+
+def _largest(block: WeightBlock, rows: int, columns: int) -> Float[Tensor, "n rows columns"]:
+    ends = []
+    for span, side in ((block.columns, columns), (block.rows, rows)):
+        ends += [span.start % side, -span.stop % side]
+    whole = pad(block.weights, ends)  # weights are not below 0
+    return whole.unflatten(2, (-1, columns)).unflatten(1, (-1, rows)).amax((2, 4))

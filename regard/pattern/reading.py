@@ -110,17 +110,17 @@ def attend_and_take(
         problem: one that these kernels have no objection to, and that needs no gradients.
     """
     sizes = sizes_of(problem)
-    whole = [r for r in readouts if r.restricted(sizes.queries) is None]
-    _, found = _kernel_specs(whole, problem, sizes)
-    specs = {id(whole[i]): spec for i, spec in found.items()}
+    whole = [i for i, r in enumerate(readouts) if r.restricted(sizes.queries) is None]
+    _, found = _kernel_specs([readouts[i] for i in whole], problem, sizes)
+    specs = {whole[place]: spec for place, spec in found.items()}
     context, logsumexp, computed = native.run_and_read(problem, list(specs.values()))
     from_kernel = dict(zip(specs, computed, strict=True))
-    rest = [r for r in readouts if id(r) not in specs]
+    rest = [readout for i, readout in enumerate(readouts) if i not in specs]
     known = logsumexp.reshape(sizes.heads, sizes.queries)
     others = iter(take(rest, problem, sizes, known) if rest else ())
     return context, tuple(
-        r.from_kernel(from_kernel[id(r)], sizes) if id(r) in specs else next(others)
-        for r in readouts
+        readout.from_kernel(from_kernel[i], sizes) if i in specs else next(others)
+        for i, readout in enumerate(readouts)
     )
 
 

@@ -157,14 +157,12 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
   each([&](auto kind, const ReadoutState &at) { kind.begin(at, queries); });
   if (reading.scores)
     for_each_read_block(queries, [&](int32_t first, int32_t last) {
-      const auto each_that_looks = [&](auto call) {
-        each([&](auto kind, const ReadoutState &at) {
-          // A weight that is NaN reaches sums times 0, too.
-          if (normalizers.any_nonfinite || kind.looks_at(at, queries, first, last)) call(kind, at);
-        });
+      // Rows that are NaN leave nothing out: their sums add 0 · NaN for keys that do not count.
+      const auto looks = [&](auto kind, const ReadoutState &at) {
+        return normalizers.any_nonfinite || kind.looks_at(at, queries, first, last);
       };
       bool needed = false;
-      each_that_looks([&](auto, const ReadoutState &) { needed = true; });
+      each([&](auto kind, const ReadoutState &at) { needed = needed || looks(kind, at); });
       if (!needed) return;
       WeightBlock block(p, queries, first, last, scratch);
       if (kept.holds(first, last)) {
@@ -173,10 +171,12 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
         ints ignored[VECTORS] = {};
         compute_scores<Arithmetic>(reading.scoring, scratch, block, ignored, &packed);
       }
-      each_that_looks([&](auto kind, const ReadoutState &at) { kind.scores(at, block); });
+      each([&](auto kind, const ReadoutState &at) { kind.scores(at, block); });
       if (!reading.weights) return;
       compute_weights(normalizers, reading.entropy, block);
-      each_that_looks([&](auto kind, const ReadoutState &at) { kind.weights(at, block); });
+      each([&](auto kind, const ReadoutState &at) {
+        if (looks(kind, at)) kind.weights(at, block);
+      });
     });
   each([&](auto kind, const ReadoutState &at) { kind.end(at, queries, normalizers); });
 }
@@ -248,7 +248,7 @@ static int read_by_chunks(const Reading &reading) {
   const int64_t together = max(int64_t(1), min(plan.head_sets, most / max(int64_t(1), size)));
   double *all_sums = (double *)malloc(size_t(together * size) + 1);
   if (!all_sums) return REGARD_OUT_OF_MEMORY;
-  system::prefer_huge_pages(all_sums, size_t(together * size));  // a fine picture has millions
+  system::prefer_huge_pages(all_sums, size_t(together * size));
 
   int result = REGARD_DONE;
   for (int64_t start = 0; start < plan.head_sets && result == REGARD_DONE; start += together) {

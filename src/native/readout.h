@@ -50,7 +50,9 @@ struct Readout {
   static int64_t sums(const regard_problem &, const regard_readout &) { return 0; }
 
   static void begin(const ReadoutState &, const QueryBlock &) {}
-  // Whether it looks at keys [first, last) of these queries; what none looks at is not computed.
+  // Whether it looks at the weights of these queries, for which it has begun, to keys [first,
+  // last). Where no readout does they are not computed; of rows that are NaN all see them
+  // nevertheless.
   static bool looks_at(const ReadoutState &, const QueryBlock &, int32_t, int32_t) { return true; }
   static void scores(const ReadoutState &, const WeightBlock &) {}
   static void weights(const ReadoutState &, const WeightBlock &) {}

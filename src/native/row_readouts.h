@@ -149,11 +149,12 @@ struct Distance : RowReadout {
   }
   static void weights(const ReadoutState &at, const WeightBlock &block) {
     for (int j = 0; j < block.queries.vectors; j++) {
-      const ints ahead = load(block.queries.position + j * LANES) - block.key;
-      floats distance = __builtin_convertvector(ahead, floats), moment = {}, share = {};
-      for (int32_t k = 0; k < block.keys; k++, distance -= 1) {
+      const ints back = load(block.queries.position + j * LANES) - block.key;
+      const floats of_first = __builtin_convertvector(back, floats);
+      floats key = {}, moment = {}, share = {};  // the key is counted from the block's first
+      for (int32_t k = 0; k < block.keys; k++, key += 1) {
         const floats weight = load(block.weights + k * QUERIES + j * LANES);
-        moment += weight * abs(distance);
+        moment += weight * abs(of_first - key);
         share += weight;
       }
       add_to(at.kept<double>() + j * LANES, moment);

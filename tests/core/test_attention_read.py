@@ -110,6 +110,13 @@ def test_heads_that_share_keys(heads, what, name):
             assert_same_bits(*short, readouts, mask=regard.causal())
 
 
+def test_a_readout_that_is_named_twice():
+    cut = Blocks(7, 9)
+    twice = regard.attention(*tensors(), mask=regard.causal(), read=[cut, Entropy(), cut])[1]
+    assert torch.equal(twice[0], twice[2])
+    assert_same_bits(*tensors(), [cut, Entropy(), cut], mask=regard.causal())
+
+
 @pytest.mark.parametrize("heads", [3, 4, 5, 8])
 def test_a_head_alone_and_beside_those_that_share_its_keys(heads):
     query, key, value = normal(2, heads, QUERIES, 17), *(t[:2, :1] for t in tensors()[1:])

@@ -196,25 +196,40 @@ def test_a_weight_that_is_nan_is_read_as_such(instructions):
         assert not bool(one.isnan().all())
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("of", [None, "query", "key"])
-def test_readouts_of_few_keys_have_the_bits_of_those_beside_one_of_all(of, instructions):
+def test_readouts_of_few_keys_have_the_bits_of_those_beside_one_of_all(of, known, instructions):
     """The kernels leave out blocks of keys at which no readout looks, but not where NaN is."""
     query, key = normal(2, 331, 19), normal(2, 409, 19, seed=1)
     if of is not None:
         {"query": query, "key": key}[of][0, 203, 5] = math.nan
     labels = [0 if 150 <= j < 160 else 1 if j == 401 else -1 for j in range(409)]
-    pattern = regard.Pattern(query, key, mask=regard.causal() & regard.window(307))
-    assert pattern.logsumexp.isnan().any() == (of is not None)
+    mask = regard.causal() & regard.window(307)
+    pattern = regard.Pattern(query, key, mask=mask)
+    if known:
+        _, pattern = regard.attention_with_pattern(query, key, key, mask=mask)
+        assert pattern.logsumexp.isnan().any() == (of is not None)
     few = Mass([3, 192]), Mass([408]), Lag(1), Lag(-2), Lag(101), Spans(labels), Offsets(1)
     for readout in (*few, Offsets(23)):
         alone, (beside, _) = pattern.read(readout), pattern.read(readout, Entropy())
-        for one, other in zip(flat(alone), flat([beside]), strict=True):
+        _, with_context = regard.attention(query, key, key, mask=mask, read=[readout])
+        others = (beside, *with_context) if known else (beside,)  # which are by log-sum-exps
+        for one, other in zip(flat(alone) * len(others), flat(others), strict=True):
             torch.testing.assert_close(
                 one, other, rtol=0, atol=0, equal_nan=True, msg=lambda m, r=readout: f"{r}: {m}"
             )
     torch.testing.assert_close(
         pattern[:, :, [7, 250]], pattern.dense()[:, :, [7, 250]], rtol=0, atol=0, equal_nan=True
     )
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_blocks_may_be_larger_than_the_pattern(reduce):
+    query, key = normal(2, 11, 7), normal(2, 13, 7, seed=1)
+    for dtype in (torch.float32, torch.float64):
+        pattern = regard.Pattern(query.to(dtype), key.to(dtype))
+        whole, larger = pattern.blocks(11, 13, reduce), pattern.blocks(10**15, 10**9, reduce)
+        torch.testing.assert_close(larger, whole)
 
 
 @pytest.mark.parametrize("block", [None, 2**8])
