@@ -15,6 +15,7 @@ from regard.cli.errors import MisuseError, memory_errors, user_errors
 from regard.cli.model import SHIPPED, Fetch, Model, Weights
 from regard.cli.reader import Encoded, Reader, open_reader
 from regard.cli.text import read_text
+from regard.errors import Error
 from regard.record.links import Span
 from regard.view.passages_report import passages_report
 
@@ -50,7 +51,8 @@ def passages(
     The document is split into paragraphs and headings. The weight of each stands beside what the
     answer's log-probability loses without it.
 
-    The model is one of regard, or any causal language model of transformers in a folder.
+    The model is one of regard, or a causal language model of transformers in a folder whose
+    attention can be recorded.
 
     Example: regard passages --context notes.md --question "When was it built?" --model DIR
     """
@@ -69,7 +71,8 @@ def passages(
     with memory_errors("give a shorter document, or a smaller model"):
         encoded, span = _with_answer(reader, text, answer, tokens)
         parts = regard.split_passages(document, encoded.offsets, start=start)
-        with user_errors(ValueError):  # of a model whose logits are NaN
+        # Of a model whose logits are NaN, or whose attention cannot be recorded.
+        with user_errors(ValueError, Error):
             effects = regard.passage_effects(
                 reader.model,
                 torch.tensor(encoded.ids, device=place),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from regard._extras import needing
@@ -27,6 +29,8 @@ __all__ = ["Encoded", "Reader", "open_reader"]
 
 _UNREADABLE = (OSError, ValueError, ImportError, KeyError)
 """What transformers raises where a folder holds no model, or one that it does not know."""
+
+_SHOWN = 200  # characters of what it says
 
 
 class Encoded(NamedTuple):
@@ -127,7 +131,15 @@ class _TransformersReader:
     def __init__(self, folder: Path, device: torch.device) -> None:
         with needing("transformers"):
             from transformers import AutoModelForCausalLM, AutoTokenizer
-        with user_errors(*_UNREADABLE, rewrite=_first_line), _without_bars():
+
+        def refusal(message: str) -> str:
+            reason = shorten(message, _SHOWN, placeholder=" …")
+            return (
+                f"{folder} holds no causal language model that transformers can read: {reason}; "
+                "give the folder of one, with its weights and tokenizer"
+            )
+
+        with user_errors(*_UNREADABLE, SafetensorError, rewrite=refusal), _without_bars():
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             model, about = AutoModelForCausalLM.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, output_loading_info=True
@@ -164,13 +176,14 @@ class _TransformersReader:
 
     def answer(self, ids: Sequence[int], tokens: int) -> list[int]:
         prompt = torch.tensor([ids], device=self.model.device)
-        whole: Tensor = self.model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=tokens,
-            do_sample=False,
-            pad_token_id=0,  # of one text there is no padding; else it warns
-        )
+        with user_errors(ValueError):  # a model without a cache that transformers can use
+            whole: Tensor = self.model.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                max_new_tokens=tokens,
+                do_sample=False,
+                pad_token_id=0,  # of one text there is no padding; else it warns
+            )
         ends = self.model.generation_config.eos_token_id
         known = [] if ends is None else ends if isinstance(ends, list) else [ends]
         return _until(whole[0, len(ids) :].tolist(), known)
@@ -198,7 +211,3 @@ def _until(ids: list[int], ends: Sequence[int]) -> list[int]:
     """The tokens before the first that ends a text."""
     first = min((ids.index(end) for end in ends if end in ids), default=len(ids))
     return ids[:first]
-
-
-def _first_line(message: str) -> str:
-    return message.strip().split("\n")[0]

@@ -35,7 +35,7 @@ def read_text(text: str | None, file: Path | None) -> str | None:
             read as UTF-8.
     """
     if text is not None and file is not None:
-        raise MisuseError("the text is given twice: leave out the argument, or --file")
+        raise MisuseError("the text is given twice: give it as text, or by --file")
     if text is None and file is None:
         return None
     if file is not None:

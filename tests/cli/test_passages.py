@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from itertools import islice
 
 import pytest
@@ -188,3 +189,29 @@ def test_files_that_cannot_be_read_are_refused(misused, tmp_path, folders):
     broken.mkdir()
     (broken / "config.json").write_text('{"model_type": "llama"}')
     assert "regard: " in line(blank, broken)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("model.safetensors", "cut"), ("tokenizer.json", "{"), ("tokenizer.json", None)],
+)
+def test_a_damaged_folder_is_named_in_one_line(misused, document, tmp_path, folders, name, content):
+    folder = shutil.copytree(folders["plain"], tmp_path / "damaged")
+    (folder / name).unlink() if content is None else (folder / name).write_text(content)
+    line = misused("passages", "--context", document, "--question", "?", "--model", folder)
+    assert f"{folder} holds no causal language model that transformers can read: " in line
+
+
+@pytest.fixture(scope="session")
+def bloom(tmp_path_factory, folders):
+    """A Bloom, whose attention transformers does not let anyone replace."""
+    folder = shutil.copytree(folders["plain"], tmp_path_factory.mktemp("bloom") / "model")
+    size = hf.AutoConfig.from_pretrained(folder).vocab_size
+    shape = hf.BloomConfig(vocab_size=size, hidden_size=8, n_layer=1, n_head=2)
+    hf.BloomForCausalLM(shape).save_pretrained(folder)
+    return folder
+
+
+def test_attention_that_cannot_be_recorded_is_refused_in_one_line(misused, document, bloom):
+    command = ("--question", "?", "--answer", "the cat", "--model", bloom)
+    assert "does not let it be replaced" in misused("passages", "--context", document, *command)

@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import struct
 import sys
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,7 +98,9 @@ def _open() -> ctypes.CDLL | str:
         return f"the native library can't be loaded: {error}"
     abi = library.regard_abi()
     if abi != _ABI:
-        return f"the native library has ABI {abi}, but this regard needs {_ABI}; install it again"
+        why = f"the native library has ABI {abi}, but this regard needs {_ABI}; install it again"
+        warnings.warn(f"{why}. Until then torch computes, which takes longer", stacklevel=2)
+        return why
     _declare(library)
     _choose(library)
     return library
