@@ -34,7 +34,7 @@ struct Repeats : Readout {
       place = token + ROWS;
     }
     static size_t size(const regard_problem &p) {
-      const size_t numbers = size_t(SUMS * PAIRS * Repeats::ranges(p));
+      const size_t numbers = SUMS * PAIRS * size_t(Repeats::ranges(p));
       return ROWS * (numbers * sizeof(double) + 2 * sizeof(int32_t));
     }
     double *of(int sum, int pairs, int range) const {
