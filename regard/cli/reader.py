@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Encoded", "Reader", "open_reader"]
 
 
-_UNREADABLE = (OSError, ValueError, ImportError, KeyError)
+_UNREADABLE = (OSError, ValueError, ImportError, KeyError, SafetensorError)
 """What transformers raises where a folder holds no model, or one that it does not know."""
 
 _SHOWN = 200  # characters of what it says
@@ -139,7 +139,7 @@ class _TransformersReader:
                 "give the folder of one, with its weights and tokenizer"
             )
 
-        with user_errors(*_UNREADABLE, SafetensorError, rewrite=refusal), _without_bars():
+        with user_errors(*_UNREADABLE, rewrite=refusal), _without_bars():
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             model, about = AutoModelForCausalLM.from_pretrained(
                 folder, local_files_only=True, use_safetensors=True, output_loading_info=True
@@ -176,7 +176,8 @@ class _TransformersReader:
 
     def answer(self, ids: Sequence[int], tokens: int) -> list[int]:
         prompt = torch.tensor([ids], device=self.model.device)
-        with user_errors(ValueError):  # a model without a cache that transformers can use
+        # Of a model whose layers have no cache that transformers can use.
+        with user_errors(ValueError, rewrite="transformers cannot generate with it: {}".format):
             whole: Tensor = self.model.generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),

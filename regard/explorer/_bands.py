@@ -21,7 +21,7 @@ from regard.pattern.readouts import Blocks, Distance, Entropy, Mass, Readout, Re
 from regard.pattern.stream import WeightBlock
 from regard.record.tallies import Read
 
-_BAND = 2**27  # weights, after which a request may be cancelled: a tenth of a second on 2 cores
+_BAND = 2**27  # weights, after which a request may be cancelled: some 140 ms on 2 cores
 MEAN_BAND = 2**22  # weights of each head of a mean
 _KEPT = 4  # heads that were cancelled, with what was read: 64 MiB at most each
 _PATIENCE = 0.1  # seconds after which a waiting thread checks whether to go on

@@ -20,8 +20,9 @@ from regard.pattern.ordered import totals
 from regard.pattern.readouts import Readout, Sizes
 from regard.pattern.stream import WeightBlock
 
-_OF_ROW, _OF_KEY = 2 * 3, 2 * 4  # numbers that the kernels find
 __all__ = ["Controlled", "ControlledRepeats", "Repeats", "targets", "with_targets"]
+
+_OF_ROW, _OF_KEY = 2 * 3, 2 * 4  # numbers that the kernels find; see REGARD_REPEATS in abi.h
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,11 +113,11 @@ enum {
   REGARD_MAX_RECEIVED,   // (S)
   REGARD_MEAN_RECEIVED,  // (2, S), sums and how many queries see each key
   REGARD_MAX_BLOCKS,     // as REGARD_IMAGE, of pixels that are whole queries and keys
-  REGARD_REPEATS,  // of a text, L = S: (L, 2, 3), of the copies of a query's token and of what
-                   // follows them how many it sees, their weight, and that with the keys shuffled;
-                   // then (2, 2, 2, S), of the queries whose copy or follower a key is, and of the
-                   // others that see it, how many and their weight; see repeats.h [operand: int64
-                   // (S), numbers of the tokens]
+  REGARD_REPEATS,  // (L, 2, 3), of the copies of a query's token and of their successors: how many
+                   // it sees, their weight, and that with the keys shuffled; then (2, 2, 2, S), of
+                   // the queries that a key is a copy or successor for, and of the others that see
+                   // it: how many, and their weight; see repeats.h [operand: int64 (max(L, S)),
+                   // numbers of the tokens]
 };
 
 typedef struct {

@@ -87,7 +87,7 @@ void prefer_huge_pages(const regard_problem &p, const regard_tensor &result, int
 void prefer_huge_pages_for_context(const regard_problem &p, const regard_tensor &context) {
   prefer_huge_pages(p, context, p.heads, p.queries, p.dim_value);
 }
-// A fine picture has millions of numbers.
+// Of pictures, which have millions of numbers where they are fine.
 void prefer_huge_pages_for_pictures(const regard_problem &p, const regard_readouts &readouts) {
   for (int64_t i = 0; i < readouts.count; i++) {
     const regard_readout &r = readouts.list[i];

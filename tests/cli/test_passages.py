@@ -215,3 +215,14 @@ def bloom(tmp_path_factory, folders):
 def test_attention_that_cannot_be_recorded_is_refused_in_one_line(misused, document, bloom):
     command = ("--question", "?", "--answer", "the cat", "--model", bloom)
     assert "does not let it be replaced" in misused("passages", "--context", document, *command)
+
+
+def test_a_model_that_cannot_generate_is_refused_in_one_line(
+    misused, document, folders, monkeypatch
+):
+    def generate(*_arguments, **_options):
+        raise ValueError("no layer has a cache")
+
+    monkeypatch.setattr(hf.LlamaForCausalLM, "generate", generate)
+    command = ("passages", "--context", document, "--question", "?", "--model", folders["plain"])
+    assert "transformers cannot generate with it: no layer has a cache" in misused(*command)

@@ -181,8 +181,7 @@ class Head {
     for (int64_t j = 0; j < s.keys; j++) {
       double count = 0;
       for (int64_t i = 0; i < s.queries; i++) count += sees(i, j);
-      const int64_t place = pair() * reading.length + s.keys + j;
-      judge.hold("queries that see a key", place, double(reading.result[place]), count, 0);
+      hold_count("queries that see a key", s.keys + j, count);
     }
   }
 
