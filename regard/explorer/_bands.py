@@ -22,7 +22,7 @@ from regard.pattern.stream import WeightBlock
 from regard.record.tallies import Read
 
 _BAND = 2**27  # weights, after which a request may be cancelled: some 140 ms on 2 cores
-MEAN_BAND = 2**22  # weights of each head of a mean
+_ROWS = 64  # of a band, for each thread, which kernels give a thread at a time
 _KEPT = 4  # heads that were cancelled, with what was read: 64 MiB at most each
 _PATIENCE = 0.1  # seconds after which a waiting thread checks whether to go on
 
@@ -34,6 +34,16 @@ def rows(pattern: Pattern | MeanPattern, first: int, stop: int) -> Pattern | Mea
 def rows(pattern: Pattern | MeanPattern, first: int, stop: int) -> Pattern | MeanPattern:
     """Take the rows of a range, ``(stop − first, S)``, of a head or of a mean of heads."""
     return pattern.crop((first, stop))
+
+
+def heads_of(pattern: Pattern | MeanPattern) -> int:
+    """How many heads are averaged: 1 of a head."""
+    return len(pattern.patterns) if isinstance(pattern, MeanPattern) else 1
+
+
+def fewest_rows() -> int:
+    """So many rows of a mean that each thread has some."""
+    return _ROWS * torch.get_num_threads()
 
 
 class _Along:
@@ -177,7 +187,6 @@ def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
 def readouts_along(
     pattern: Pattern | MeanPattern,
     cancelled: Event | None,
-    band: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Tensor:
     """Read entropy, distance, weight on the first key and weight received, ``(4, L)``.
@@ -185,11 +194,10 @@ def readouts_along(
     Args:
         pattern: a head, or a mean of heads.
         cancelled: ends it early.
-        band: weights that are read at a time; None: `_BAND`.
         progress: called after each band with how many rows have been read.
     """
     along = _Along(pattern)
-    for first, stop in bands(pattern, band or _BAND):
+    for first, stop in bands(pattern, _BAND):
         require_wanted(cancelled)
         along.add(*rows(pattern, first, stop).read(*along.READOUTS))
         if progress is not None:
@@ -233,8 +241,10 @@ def cancellable_reader(cancelled: Event | None) -> Read:
 def bands(
     pattern: Pattern | MeanPattern, weights: int, first: int = 0, block: int = 1
 ) -> Iterator[tuple[int, int]]:
-    """Cut a head's rows into ranges of whole blocks, of so many weights each."""
+    """Cut the rows of a head or a mean into ranges of whole blocks, of so many weights in all."""
     queries, keys = pattern.shape
-    height = max(1, weights // max(keys, 1) // block) * block
+    heads = heads_of(pattern)
+    least = fewest_rows() if heads > 1 else 1
+    height = max(least, weights // max(keys * heads, 1)) // block * block or block
     for start in range(first, queries, height):
         yield start, min(start + height, queries)

@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from torch import Tensor
 
-from regard.explorer._bands import MEAN_BAND, readouts_along
+from regard.explorer._bands import readouts_along
 from regard.explorer._windows import Window, average_window
 from regard.explorer._work import require_wanted
 from regard.pattern import MeanPattern, Pattern
@@ -46,7 +46,7 @@ class Mean:
         They are those of the mean pattern. Its entropy is not the mean of the heads' entropies, so
         all its rows are computed; `progress` is called with how many of them are.
         """
-        return readouts_along(self._until(cancelled), cancelled, MEAN_BAND, progress)
+        return readouts_along(self._until(cancelled), cancelled, progress)
 
     def cell(self, query: int, key: int, cancelled: Event | None = None) -> dict[str, Any]:
         """One weight; a mean of softmaxes has no score of its own."""

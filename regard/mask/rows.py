@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import starmap
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,6 +77,21 @@ class Rows:
             return False
         index = torch.arange(self.keys, device=self.stop.device)
         return not bool(self.start.any()) and bool((self.stop == index + 1).all())
+
+    def equals(self, other: Rows) -> bool:
+        """Whether the other says the same of the same queries and keys, by the numbers of both."""
+        mine, others = self._parts(), other._parts()
+        return len(mine) == len(others) and all(starmap(_equal, zip(mine, others, strict=True)))
+
+    def _parts(self) -> tuple[Any, ...]:
+        bounds, spans = self.bounds, self.spans
+        ends = (
+            (bounds.queries, bounds.position, bounds.first_start, bounds.first_stop)
+            if isinstance(bounds, AffineBounds)
+            else (bounds.positions, bounds.start, bounds.stop)
+        )
+        of_spans = () if spans is None else (spans.start, spans.stop, spans.added)
+        return (self.heads, self.keys, *ends, self.allowed, self.bias, *of_spans)
 
     def hides_all(self) -> bool:
         """Whether every query is fully masked by its interval, as far as no device is waited for.
@@ -233,6 +250,15 @@ class Rows:
     def spread(self, tensor: Shaped[Tensor, "b h L"]) -> Shaped[Tensor, "B H L"]:
         """Expand what batch entries and heads share."""
         return tensor.expand(*self.heads, -1)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return one is other or (type(one) is type(other) and bool(one == other))
+    if one.dtype != other.dtype or one.device != other.device or one.shape != other.shape:
+        return False
+    same_memory = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
+    return same_memory or torch.equal(one, other)
 
 
 def _crop(matrix: Tensor, rows: slice, columns: slice) -> Tensor:

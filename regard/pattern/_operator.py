@@ -87,6 +87,11 @@ class LinearOperator(Factor):
     def problem(self) -> Problem:
         """The attention whose weights these are, its tensors laid out as ``(B, H, L, D)``."""
 
+    @property
+    @abstractmethod
+    def logsumexp(self) -> Float[Tensor, "*b L"]:
+        """Log-sum-exp of each row."""
+
     @abstractmethod
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
         """Take a part: lazy if only batch and heads are picked, else exact weights."""

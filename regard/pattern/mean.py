@@ -12,9 +12,13 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Float
+from regard.backends import native
+from regard.backends.kernel_spec import KernelSpec
 from regard.errors import Error
+from regard.mask.rows import Rows
 from regard.pattern._operator import Factor, LinearOperator
 from regard.pattern.index import Index
+from regard.pattern.reading import require_numbers
 from regard.pattern.readout import Readout, Sizes, check_readout
 from regard.pattern.stream import HIDDEN, LOWEST, WeightBlock
 
@@ -27,10 +31,11 @@ _LIMIT = 2**30  # bytes that `dense` may take, by default
 class MeanPattern(Factor):
     """The mean of patterns of one shape, ``(..., L, S)``, none of them stored.
 
-    Made by `Pattern.mean`, of the heads of a layer; or of patterns of several layers. A readout
-    that is linear in the weights is the mean of the heads' own, by their kernels; any other is
-    taken of the averaged weights, block by block. There is no score and no log-sum-exp: a mean of
-    softmaxes is not the softmax of anything that was computed.
+    Made by `Pattern.mean`, of the heads of a layer; or of patterns of several layers. On a CPU a
+    kernel averages weights that see the same keys and reads the mean. Elsewhere a readout that is
+    linear in the weights is the mean of the heads' own, and any other is taken of the averaged
+    weights, block by block. There is no score and no log-sum-exp: a mean of softmaxes is not the
+    softmax of anything that was computed.
 
     Args:
         patterns: at least one, all of the same shape, dtype and device. They are gone through once
@@ -125,10 +130,41 @@ class MeanPattern(Factor):
         """
         for readout in readouts:
             check_readout(readout)
-        linear = [readout for readout in readouts if readout.is_linear]
-        others = [readout for readout in readouts if not readout.is_linear]
+        known = self._by_kernel(readouts)
+        rest = [readout for i, readout in enumerate(readouts) if i not in known]
+        linear = [readout for readout in rest if readout.is_linear]
+        others = [readout for readout in rest if not readout.is_linear]
         means, streamed = iter(self._means(linear)), iter(self._streamed(others))
-        return tuple(next(means if readout.is_linear else streamed) for readout in readouts)
+        return tuple(
+            known[i] if i in known else next(means if readout.is_linear else streamed)
+            for i, readout in enumerate(readouts)
+        )
+
+    def _sizes(self) -> Sizes:
+        *leading, queries, keys = self.shape
+        return Sizes(tuple(leading), queries, keys, self.dtype, self.device)
+
+    def _by_kernel(self, readouts: Sequence[Readout[Any, Any]]) -> dict[int, Any]:
+        """What the kernels take of the mean itself, each by its place among the readouts."""
+        sizes = self._sizes()
+        problems = [pattern.problem for pattern in self.patterns]
+        for problem in problems:
+            require_numbers(problem)
+        if 0 in self.shape or native.objection_to_mean(problems) is not None:
+            return {}
+        specs: dict[int, KernelSpec] = {}
+        for i, readout in enumerate(readouts):
+            spec = readout.kernel_spec(sizes) if readout.restricted(sizes.queries) is None else None
+            if spec and native.objection_to_reading_mean(spec, problems[0]) is None:
+                specs[i] = spec
+        if not specs:
+            return {}
+        logsumexps = [one.logsumexp.reshape(-1, sizes.queries) for one in self.patterns]
+        computed = native.read_mean(problems, list(specs.values()), logsumexps)
+        return {
+            i: readouts[i].from_kernel(tensors, sizes)
+            for i, tensors in zip(specs, computed, strict=True)
+        }
 
     def _mean(self, take: Callable[[LinearOperator], Tensor]) -> Tensor:
         (mean,) = self._means_of(lambda pattern: (take(pattern),))
@@ -153,8 +189,7 @@ class MeanPattern(Factor):
         queries = self.shape[-2]
         apart = {i: readout.restricted(queries) for i, readout in enumerate(readouts)}
         together = [readout for i, readout in enumerate(readouts) if apart[i] is None]
-        *leading, _, keys = self.shape
-        sizes = Sizes(tuple(leading), queries, keys, self.dtype, self.device)
+        sizes = self._sizes()
         states = [readout.begin(sizes) for readout in together]
         for block in self._blocks() if together else ():
             for readout, state in zip(together, states, strict=True):
@@ -171,7 +206,9 @@ class MeanPattern(Factor):
     def _blocks(self) -> Iterator[WeightBlock]:
         """Average the weights a few rows at a time."""
         *leading, queries, keys = self.shape
-        height = max(1, _BLOCK // max(1, torch.Size(leading).numel() * keys))
+        if 0 in self.shape:
+            return
+        height = max(1, _BLOCK // (torch.Size(leading).numel() * keys))
         for top in range(0, queries, height):
             rows = slice(top, min(top + height, queries))
             block = self._block(rows, self.crop((rows.start, rows.stop)).visible_keys())
@@ -179,7 +216,7 @@ class MeanPattern(Factor):
                 yield block
 
     def _block(self, rows: slice, columns: slice) -> WeightBlock | None:
-        if columns.start >= columns.stop or 0 in self.shape:
+        if columns.start >= columns.stop:
             return None
         part = self.crop((rows.start, rows.stop), (columns.start, columns.stop))
         height, width = part.shape[-2:]
@@ -202,13 +239,13 @@ class MeanPattern(Factor):
 
     def _seen(self, rows: slice, columns: slice) -> Bool[Tensor, "N 1 R C"]:
         """Say which keys any of the heads sees, of masks that differ: most layers have one."""
-        masks = {}
+        masks: list[Rows] = []
         for pattern in self.patterns:
             own = pattern.problem.rows
-            parts = (own.bounds, own.allowed, own.bias, own.spans)
-            masks[own.heads, *map(id, parts)] = own
+            if not any(own.equals(mask) for mask in masks):
+                masks.append(own)
         seen: Tensor | None = None
-        for own in masks.values():
+        for own in masks:
             visible = own.visible(rows, columns).expand(*own.heads, -1, -1)
             seen = visible if seen is None else seen | visible
         assert seen is not None, "there is a pattern at least"

@@ -1,120 +1,14 @@
 // Readouts: any number of reductions of the pattern, in one pass over scores that are recomputed.
 #pragma once
 
-#include <stdlib.h>
-
-#include "chosen.h"
-#include "image.h"
-#include "key_readouts.h"
-#include "normalizers.h"
-#include "offsets.h"
-#include "repeats.h"
-#include "row_readouts.h"
+#include "read_mean.h"
 #include "system.h"
-#include "top.h"
 
 namespace regard::REGARD_SET {
 
 // Bytes of sums over rows that are kept at a time: on each thread, or by all together for each head
 // of a set, of four at most, so that sets of several heads make as many tasks.
 constexpr int64_t MAX_SUM_BYTES = 1 << 24, MOST_HEADS_COUNTED = 4;
-
-template <class Call>
-REGARD_INLINE void with_kind(int64_t kind, Call call) {
-  switch (kind) {
-    case REGARD_LOGSUMEXP: return call(LogSumExp());
-    case REGARD_MAX: return call(Max());
-    case REGARD_ENTROPY: return call(Entropy());
-    case REGARD_DISTANCE: return call(Distance());
-    case REGARD_MASS: return call(Mass());
-    case REGARD_TOP: return call(Top());
-    case REGARD_WEIGHTS: return call(Chosen());
-    case REGARD_RECEIVED: return call(Received());
-    case REGARD_LEFT_PRODUCT: return call(LeftProduct());
-    case REGARD_OFFSETS: return call(Offsets());
-    case REGARD_IMAGE: return call(Image());
-    case REGARD_MAX_SCORE: return call(MaxScore());
-    case REGARD_LAG: return call(Lag());
-    case REGARD_SPANS: return call(Spans());
-    case REGARD_MAX_RECEIVED: return call(MaxReceived());
-    case REGARD_MEAN_RECEIVED: return call(MeanReceived());
-    case REGARD_MAX_BLOCKS: return call(MaxBlocks());
-    case REGARD_REPEATS: return call(Repeats());
-  }
-}
-
-struct Reading {
-  const regard_problem &p;
-  const regard_readouts &readouts;
-  const Scoring scoring;
-  const ChunkPlan plan;
-  int64_t sums_per_head = 0;             // numbers, for each chunk
-  size_t memory = 0;                     // bytes that the readouts need on a thread
-  bool scores = false;                   // whether more than the log-sum-exp is to be computed
-  bool weights = false;                  // whether more than scores tell
-  bool entropy = false, peaks = false;   // see `WeightBlock`
-  bool scaled = false;                   // likewise, where scores are adjusted
-  bool whole_blocks = false;             // see `Readout`
-  bool keeps = false;                    // whether scores are kept; see KeptScores
-  const ForwardCall *forward = nullptr;  // computed in the same pass, where it is wanted
-
-  Reading(const regard_problem &problem, const regard_readouts &request,
-          const ForwardCall *call = nullptr)
-      : p(problem), readouts(request), scoring(scoring_of(problem)),
-        plan(problem, call != nullptr) {
-    for (int64_t i = 0; i < readouts.count; i++) {
-      const regard_readout &readout = readouts.list[i];
-      with_kind(readout.kind, [&](auto kind) {
-        sums_per_head += kind.sums(p, readout);
-        memory += aligned(kind.memory(p, readout));
-        weights |= kind.of_weights;
-        entropy |= kind.of_entropy;
-        peaks |= kind.of_peaks;
-        scaled |= kind.of_scaled && scoring.adjusted;
-        whole_blocks |= kind.of_whole_blocks;
-      });
-      scores |= readout.kind != REGARD_LOGSUMEXP;
-    }
-    keeps = (call || !readouts.logsumexp) && scores && !scaled;
-    if (keeps) forward = call;
-  }
-
-  // Bytes on a thread: those for a block, the readouts' own, the scores that are kept, what the
-  // forward pass needs, and keys and values that are packed.
-  template <class Arithmetic>
-  size_t memory_per_thread() const {
-    return before_packed() + size_of_packed<Arithmetic>();
-  }
-  template <class Arithmetic>
-  size_t size_of_packed() const {
-    if (forward) return PackedInputs<Arithmetic>::size(p);
-    return long_chunks() ? PackedInputs<Arithmetic>::size_of_keys(p) : 0;
-  }
-  size_t before_packed() const {
-    return before_forward() + (forward ? aligned(ForwardScratch::size(p)) : 0);
-  }
-  size_t before_forward() const {
-    return aligned(ReadScratch::size(p)) + memory + (keeps ? KeptScores::size(p) : 0);
-  }
-  // Whether a chunk has several blocks of queries, which gain by keys that are packed for all.
-  bool long_chunks() const { return p.queries >= 4 * QUERIES * plan.chunks; }
-
-  int64_t sums_per_head_set() const { return plan.heads_per_set * plan.chunks * sums_per_head; }
-
-  // Calls call(kind, at) for every readout.
-  template <class Call>
-  void for_each(const RowChunk &rows, char *kept, double *sums, Call call) const {
-    const int64_t step = plan.chunks * sums_per_head;
-    for (int64_t i = 0; i < readouts.count; i++) {
-      const regard_readout &readout = readouts.list[i];
-      with_kind(readout.kind, [&](auto kind) {
-        call(kind, ReadoutState{p, readout, rows, kept, sums, step});
-        kept += aligned(kind.memory(p, readout));
-        sums += kind.sums(p, readout);
-      });
-    }
-  }
-};
 
 template <class Arithmetic>
 static void read_queries(const Reading &reading, const RowChunk &rows, const QueryBlock &queries,
@@ -201,7 +95,10 @@ static void read_chunk(const Reading &reading, const RowChunk &rows, void *memor
     choose(first, queries);
     find_spans(p, scratch.spans, queries);
     packed.begin(queries, stop);
-    read_queries<Arithmetic>(reading, rows, queries, packed, memory, scratch, sums);
+    if (reading.mean)
+      read_mean_queries<Arithmetic>(reading, rows, queries, scratch, sums);
+    else
+      read_queries<Arithmetic>(reading, rows, queries, packed, memory, scratch, sums);
   }
 }
 

@@ -10,8 +10,8 @@
 namespace regard::REGARD_SET {
 
 struct Repeats : Readout {
-  enum Pairs { ALL, COPIES, SUCCESSORS, PAIRS };
-  enum Sum { COUNT, WEIGHT, SUMS };
+  static constexpr int ALL = 0, COPIES = 1, SUCCESSORS = 2, PAIRS = 3;
+  static constexpr int COUNT = 0, WEIGHT = 1, SUMS = 2;
 
   static constexpr int OF_ROW = 2 * 3, OF_KEY = 2 * 4;  // results; see regard_readout
 

@@ -53,7 +53,7 @@ struct Max : Readout {
     for (int j = 0; j < queries.vectors; j++) {
       const floats peak = load(at.kept<float>() + j * LANES);
       store(weights + j * LANES,
-            exp2((peak - normalizers.peak_of(j)) * normalizers.factor - normalizers.log_of(j)));
+            normalizers.weights_of(peak, normalizers.peak_of(j), normalizers.log_of(j)));
     }
     RowReadout::write(at, queries, [&](int r) { return weights[r]; });
   }

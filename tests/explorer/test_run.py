@@ -116,10 +116,14 @@ def test_a_mean_can_be_called_off_between_heads(recorded, looks):
         assert cancelled.looks == -1
 
 
+def cut_means(monkeypatch, weights):
+    """Have means read in bands of so many weights of all heads."""
+    monkeypatch.setattr("regard.explorer._bands._BAND", weights)
+    monkeypatch.setattr("regard.explorer._bands.fewest_rows", lambda: 1)
+
+
 def test_the_readouts_of_a_long_mean_come_in_bands(make_recording, dense, monkeypatch):
-    monkeypatch.setattr(
-        "regard.explorer._means.MEAN_BAND", 61 * 7
-    )  # rows that 61 is not a multiple of
+    cut_means(monkeypatch, 3 * 61 * 7)  # rows that 61 is not a multiple of
     query, key = torch.randn(2, 1, 3, 61, D, generator=torch.Generator().manual_seed(8))
     run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
     mean = dense(query, key, torch.ones(61, 61, dtype=torch.bool).tril())[1][0].mean(0)
@@ -130,8 +134,8 @@ def test_the_readouts_of_a_long_mean_come_in_bands(make_recording, dense, monkey
 
 
 def test_the_readouts_of_a_mean_say_how_far_they_are_and_are_kept(recorded, monkeypatch):
-    monkeypatch.setattr("regard.explorer._means.MEAN_BAND", 5 * L)
     run, said = recorded.run("0"), []
+    cut_means(monkeypatch, len(run.layers[1].heads) * 5 * L)
     stopped = Once(2)
     with pytest.raises(ReplacedError):
         run.readouts(1, "mean", stopped, lambda *_: None)

@@ -51,13 +51,10 @@ Sum divergence(int64_t kind, const std::vector<Pair> &row) {
 
 }  // namespace
 
-void judge_divergences(Judge &judge, const Results &results) {
+void judge_divergences(Judge &judge, const Results &results, const Reference &other) {
   const Sizes &s = judge.sample.sizes;
   // The share of a sink beyond that is lost in the rounding of its row's normalizer.
   if (judge.sample.sink && judge.sample.logit_unit > 0x1p30) return;
-  Sample scaled = Sample::random(judge.sample.seed);
-  scaled.scale *= Results::OTHER_SCALE;
-  const Reference other(scaled, true);
   int64_t place = 0;
   for (int64_t b = 0; b < s.batch; b++)
     for (int64_t h = 0; h < s.heads; h++)

@@ -56,7 +56,7 @@ class Judge {
 // Holds a readout of keys [first, last) to the weights.
 void judge_reading(Judge &judge, const Reading &reading, int64_t first, int64_t last);
 
-// Holds the divergences to those of two matrices of weights.
-void judge_divergences(Judge &judge, const Results &results);
+// Holds the divergences to those of two matrices of weights, of which `other` has the second.
+void judge_divergences(Judge &judge, const Results &results, const Reference &other);
 
 }  // namespace driver

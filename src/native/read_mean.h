@@ -1,0 +1,109 @@
+// Readouts of the mean of several patterns' weights: a block of them is added up at a time, and the
+// readouts see the mean alone.
+#pragma once
+
+#include "reading.h"
+
+namespace regard::REGARD_SET {
+
+// Adds a pattern's weights to the sums; the first pattern's begin them.
+template <int vectors>
+static void add_weights(const WeightBlock &block, bool first, float *sums) {
+  for (int32_t i = 0; i < block.keys * QUERIES; i += QUERIES)
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
+      const floats own = load(block.weights + i + j * LANES);
+      store(sums + i + j * LANES, first ? own : load(sums + i + j * LANES) + own);
+    }
+}
+
+// From sums to means; on the way notes each row's largest and its Σ w·log₂ w.
+template <int vectors, bool entropy>
+static void divide(float share, WeightBlock &block) {
+  floats peak[vectors], sums[vectors];
+  REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) peak[j] = broadcast(HIDDEN), sums[j] = floats{};
+  for (int32_t i = 0; i < block.keys * QUERIES; i += QUERIES)
+    REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
+      float *at = block.weights + i + j * LANES;
+      const floats weight = load(at) * share;
+      store(at, weight);
+      peak[j] = max(peak[j], weight);
+      if (entropy) sums[j] += weight * max(broadcast(-127.0f), log2(weight));
+    }
+  REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
+    block.peak[j] = peak[j];
+    if (entropy) block.entropy[j] = sums[j];
+  }
+}
+
+// Puts one number in the place of another.
+static void replace(const WeightBlock &block, float old, float by) {
+  for (int32_t i = 0; i < block.keys * QUERIES; i += LANES) {
+    const floats weight = load(block.weights + i);
+    store(block.weights + i, weight == old ? broadcast(by) : weight);
+  }
+}
+
+template <class Arithmetic>
+static void read_mean_queries(const Reading &reading, const RowChunk &rows,
+                              const QueryBlock &queries, const ReadScratch &scratch, double *sums) {
+  const regard_mean &mean = *reading.mean;
+  const MeanScratch own(mean.count, scratch.readouts + reading.memory);
+  const auto each = [&](auto call) { reading.for_each(rows, scratch.readouts, sums, call); };
+  const auto scratch_of = [&](int64_t i) {
+    ReadScratch part = scratch;
+    part.query = own.queries + i * padded(reading.p.dim) * QUERIES;
+    return part;
+  };
+
+  Normalizers normalizers{};
+  normalizers.are_of_mean = true;
+  for (int64_t i = 0; i < mean.count; i++) {
+    const regard_problem &p = mean.problems[i];
+    const Scoring scoring = scoring_of(p);
+    const ReadScratch part = scratch_of(i);
+    Arithmetic::load_queries(p.query, queries, p.dim, scoring.query_factor, part.query);
+    load_normalizers<Arithmetic>(p, scoring, queries, part, mean.logsumexps[i], own.normalizers[i]);
+    for (int j = 0; j < queries.vectors; j++)
+      normalizers.nonfinite[j] |= own.normalizers[i].nonfinite[j];
+    normalizers.any_nonfinite |= own.normalizers[i].any_nonfinite;
+  }
+  for (int j = 0; j < queries.vectors; j++)
+    store(normalizers.log + j * LANES, normalizers.nonfinite[j] ? broadcast(NAN) : floats{});
+
+  each([&](auto kind, const ReadoutState &at) { kind.begin(at, queries); });
+  for_each_read_block(queries, [&](int32_t first, int32_t last) {
+    const auto looks = [&](auto kind, const ReadoutState &at) {
+      return normalizers.any_nonfinite || kind.looks_at(at, queries, first, last);
+    };
+    bool needed = false;
+    each([&](auto kind, const ReadoutState &at) { needed = needed || looks(kind, at); });
+    if (!needed) return;
+    for (int64_t i = 0; i < mean.count; i++) {
+      const regard_problem &p = mean.problems[i];
+      const ReadScratch part = scratch_of(i);
+      WeightBlock block(p, queries, first, last, part);
+      ints ignored[VECTORS] = {};
+      compute_scores<Arithmetic>(scoring_of(p), part, block, ignored);
+      compute_weights(own.normalizers[i], false, block);
+      with_live(queries.vectors,
+                [&](auto vectors) { add_weights<vectors>(block, i == 0, own.weights); });
+    }
+    WeightBlock block(reading.p, queries, first, last, scratch);
+    block.weights = own.weights;
+    with_live(queries.vectors, [&](auto vectors) {
+      const float share = 1 / float(mean.count);
+      if (reading.entropy) return divide<vectors, true>(share, block);
+      divide<vectors, false>(share, block);
+    });
+    // What ranks scores is to leave hidden keys out, whose weight is 0.
+    if (reading.ranks) replace(block, 0, HIDDEN);
+    each([&](auto kind, const ReadoutState &at) { kind.scores(at, block); });
+    if (reading.ranks) replace(block, HIDDEN, 0);
+    each([&](auto kind, const ReadoutState &at) {
+      if (looks(kind, at)) kind.weights(at, block);
+    });
+  });
+  each([&](auto kind, const ReadoutState &at) { kind.end(at, queries, normalizers); });
+}
+
+}  // namespace regard::REGARD_SET
