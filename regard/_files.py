@@ -14,7 +14,7 @@ from stat import S_IMODE
 def require_writable(folder: Path) -> None:
     """Make a folder if need be, and raise `OSError` unless files can be made in it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
+    with _errors_of(folder), tempfile.TemporaryFile(dir=folder):
         pass
 
 
@@ -26,6 +26,17 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """Have an `OSError` of the block name `path` in place of a temporary file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 @contextmanager
@@ -69,15 +80,18 @@ def replace_files(contents: Mapping[Path, bytes]) -> None:
     follow in the order given.
     """
     targets = {Path(os.path.realpath(path)): data for path, data in contents.items()}
-    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in targets}
+    written: dict[Path, Path] = {}
     try:
         for path, data in targets.items():
-            with temporaries[path].open("wb") as file:
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            with _errors_of(path), temporary.open("wb") as file:
+                written[path] = temporary
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-        for path, temporary in temporaries.items():
-            temporary.replace(path)
+        for path, temporary in written.items():
+            with _errors_of(path):
+                temporary.replace(path)
     finally:
-        for temporary in temporaries.values():
+        for temporary in written.values():
             temporary.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -79,7 +79,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2)
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "regard"
-        return _fail(f"{error.format_message().rstrip('.')} (see {command} --help)", 2)
+        return _fail(f"{_usage_message(error)} (see {command} --help)", 2)
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:  # the reader of our output has closed it
@@ -89,6 +89,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _discard_output()
         return _fail(str(error), 1)
     return status if isinstance(status, int) else 0
+
+
+def _usage_message(error: typer.BadParameter) -> str:
+    """What is wrong, with the value; pydantic, by which typer reads values, leaves it out."""
+    message = error.format_message().rstrip(".")
+    problems: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    return ": ".join([message, *(repr(problem["input"]) for problem in problems)])
 
 
 def _fail(message: str, status: int) -> int:

@@ -20,6 +20,7 @@ from regard.problem import Problem, Scoring, check
 
 __all__ = ["doctor"]
 
+_BOUNDLESS = 10_000  # characters of a line
 _EXPLAINED = {
     "amx": "AVX-512, and AMX for bfloat16",
     "avx512bf16": "AVX-512 and its bfloat16 dot products",
@@ -39,7 +40,9 @@ def doctor() -> None:
     """
     with user_errors(ValueError):
         library = describe()
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
+    if not console.is_terminal:  # a path that goes to a file or a command stays whole
+        console.width = _BOUNDLESS
     console.print(_facts(library))
     console.print()
     console.print(_choices())
@@ -47,6 +50,8 @@ def doctor() -> None:
 
 def _facts(library: Description | None) -> Table:
     table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     table.add_row("regard", version("regard"))
     table.add_row("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
     table.add_row("python", f"{platform.python_version()} on {platform.system()}")

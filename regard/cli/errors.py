@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,7 +10,7 @@ import torch
 
 from regard.errors import Error
 
-__all__ = ["MisuseError", "memory_errors", "user_errors"]
+__all__ = ["MisuseError", "memory_errors", "naming_options", "user_errors"]
 
 
 class MisuseError(Error):
@@ -42,3 +43,21 @@ def user_errors(*kinds: type[Exception], rewrite: Callable[[str], str] = str) ->
         yield
     except kinds as error:
         raise MisuseError(rewrite(str(error))) from error
+
+
+def naming_options(*arguments: str) -> Callable[[str], str]:
+    """What puts options in place of Python's arguments in a message.
+
+    >>> naming_options("tokens", "past")("tokens is -1; choose tokens=3 or past='slide'")
+    '--tokens is -1; choose --tokens 3 or --past slide'
+    """
+    name = f"({'|'.join(arguments)})"
+
+    def option(found: re.Match[str]) -> str:
+        return f"--{found[1].replace('_', '-')} "
+
+    def rewrite(message: str) -> str:
+        message = re.sub(rf"^{name} (?=is )", option, message)
+        return re.sub(rf"\b{name}=([\"']?)(\w+)\2", lambda found: option(found) + found[3], message)
+
+    return rewrite

@@ -4,15 +4,17 @@ import gc
 import os
 import sys
 import webbrowser
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from regard.cli.device import Device
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.model import Fetch, Model, Weights
-from regard.cli.subject import Shown, one_name, subject_of
+from regard.cli.subject import Shown, one_name, print_notes, subject_of
 from regard.cli.text import read_text
 
 __all__ = ["explore"]
@@ -52,8 +54,15 @@ def explore(
     subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)
     with user_errors(OSError):
         explorer = Explorer(subject, host=host, port=port)
+    if opened is not None:
+        print_notes(subject)
     gc.freeze()  # searching what is loaded for garbage would pause answers for 0.1 s
     typer.echo(f"{explorer.url}  (Ctrl-C ends)")
+    if _is_any_address(host):
+        typer.echo(
+            "Other machines reach it, without a password, at this machine's own addresses, port "
+            f"{urlsplit(explorer.url).port}"
+        )
     if open_page:
         webbrowser.open(explorer.url)
     try:
@@ -63,3 +72,10 @@ def explore(
             sys.stdout.flush()
             os._exit(130)
         raise
+
+
+def _is_any_address(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:  # a name
+        return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from regard.cli.device import Device, device_of
-from regard.cli.errors import MisuseError, memory_errors, user_errors
+from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.cli.model import Fetch, Model, Weights, open_model
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import read_text
@@ -62,7 +62,10 @@ def generate(
         )
     settings, place = sampling.apply(), device_of(device)
     network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)
-    with memory_errors("lower --tokens, or give fewer texts"), user_errors(ValueError):
+    with (
+        memory_errors("lower --tokens, or give fewer texts"),
+        user_errors(ValueError, rewrite=naming_options("tokens", "past", "stop")),
+    ):
         pieces = stream_texts(
             network,
             tokenizer,

@@ -1,6 +1,7 @@
 """`regard passages`."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -16,6 +17,7 @@ from regard.cli.model import SHIPPED, Fetch, Model, Weights
 from regard.cli.reader import Encoded, Reader, open_reader
 from regard.cli.text import read_text
 from regard.errors import Error
+from regard.intervene.hybrid import hybrid_note
 from regard.record.links import Span
 from regard.view.passages_report import passages_report
 
@@ -72,7 +74,8 @@ def passages(
         encoded, span = _with_answer(reader, text, answer, tokens)
         parts = regard.split_passages(document, encoded.offsets, start=start)
         # Of a model whose logits are NaN, or whose attention cannot be recorded.
-        with user_errors(ValueError, Error):
+        with user_errors(ValueError, Error), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "tokens reach", RuntimeWarning)  # `note` says it
             effects = regard.passage_effects(
                 reader.model,
                 torch.tensor(encoded.ids, device=place),
@@ -80,13 +83,17 @@ def passages(
                 slice(*span),
                 hidden_from=cast("Literal['question', 'answer']", hidden_from),
             )
-    said = reader.decode(encoded.ids[slice(*span)])
+    said, note = reader.decode(encoded.ids[slice(*span)]), hybrid_note(reader.model)
     if as_json:
         content = {"answer": said, **effects.as_dict()}
+        if note is not None:
+            typer.echo(f"regard: {note}", err=True)
         typer.echo(json.dumps(content, ensure_ascii=False))
         return
     console = Console(highlight=False)
     console.print(Text(f"{model or SHIPPED}: {len(encoded.ids)} tokens", "dim"))
+    if note is not None:
+        console.print(Text(note, "dim"))
     for renderable in passages_report(effects, said):
         console.print(renderable)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from regard.cli.errors import MisuseError, user_errors
+from regard.cli.errors import MisuseError, naming_options, user_errors
 from regard.cli.text import UTF8Only
 from regard.errors import Error
 from regard.gpt import GPTConfig, Tokenizer, TrainConfig
@@ -50,7 +50,7 @@ def prepare(
     """
     if not 0 < validation < 1:
         raise MisuseError(f"--validation is {validation}; expected a share above 0 and below 1")
-    with user_errors(Error, OSError, ValueError):
+    with user_errors(Error, OSError, ValueError, rewrite=naming_options("vocab_size")):
         kind: Literal["bpe", "char"] | Tokenizer
         if tokenizer in {"bpe", "char"}:
             kind = cast("Literal['bpe', 'char']", tokenizer)

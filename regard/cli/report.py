@@ -7,7 +7,15 @@ import typer
 
 from regard.cli.device import Device
 from regard.cli.model import Fetch, Model, Weights
-from regard.cli.subject import Live, Shown, one_name, require_float, subject_of, write_report
+from regard.cli.subject import (
+    Live,
+    Shown,
+    one_name,
+    print_notes,
+    require_float,
+    subject_of,
+    write_report,
+)
 from regard.cli.text import read_text, require_other_file
 
 __all__ = ["report"]
@@ -46,4 +54,7 @@ def report(
     require_other_file(file, out, "--out")
     name, opened = one_name(shown, model), read_text(text, file)
     subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)
-    typer.echo(write_report(subject, out, option="--out FILE", live=live))
+    line = write_report(subject, out, option="--out FILE", live=live)
+    if opened is not None:
+        print_notes(subject)
+    typer.echo(line)

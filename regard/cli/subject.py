@@ -19,7 +19,15 @@ from regard.record import load as load_recording
 if TYPE_CHECKING:
     from regard.explorer.subjects import Subject
 
-__all__ = ["Live", "Shown", "one_name", "require_float", "subject_of", "write_report"]
+__all__ = [
+    "Live",
+    "Shown",
+    "one_name",
+    "print_notes",
+    "require_float",
+    "subject_of",
+    "write_report",
+]
 
 Shown = Annotated[
     str | None,
@@ -92,6 +100,14 @@ def subject_of(
         model, tokenizer = load(folder, device=place, weights=kept)
         title = _title(name, folder)
         return ModelSubject(model, tokenizer, title=title, text=text, training=training)
+
+
+def print_notes(subject: ModelSubject | RecordingSubject) -> None:
+    """Print what a reader of a model's first text should know, such as that it is cut."""
+    if isinstance(subject, ModelSubject):
+        _, _, run, _ = subject.first()
+        for note in run.notes:
+            typer.echo(note)
 
 
 def _title(name: str | None, folder: Path | None) -> str:

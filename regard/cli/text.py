@@ -31,8 +31,8 @@ def read_text(text: str | None, file: Path | None) -> str | None:
         The text, or None where neither is given.
 
     Raises:
-        MisuseError: both are set, the text is empty or longer than 256 MiB, or the file cannot be
-            read as UTF-8.
+        MisuseError: both are set, the text is empty or longer than 256 MiB, or it or the file
+            cannot be read as UTF-8.
     """
     if text is not None and file is not None:
         raise MisuseError("the text is given twice: give it as text, or by --file")
@@ -47,7 +47,8 @@ def read_text(text: str | None, file: Path | None) -> str | None:
             raise MisuseError("standard input is closed: give the text, or --file FILE")
         content = _decoded(_read(sys.stdin.buffer, source), source)
     else:
-        source, content = "the text", text or ""
+        source = "the text"
+        content = _decoded((text or "").encode(errors="surrogateescape"), source)
     if not content:
         raise MisuseError(f"{source} is empty: give at least one character")
     return content

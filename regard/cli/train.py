@@ -8,7 +8,7 @@ import typer
 
 from regard.cli._allocator import keep_freed_memory
 from regard.cli.device import device_of
-from regard.cli.errors import MisuseError, memory_errors, user_errors
+from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import UTF8Only
 from regard.errors import Error
@@ -95,12 +95,13 @@ def train(
         )
     chosen_device = device_of(device)
     keep_freed_memory()
+    of_tokenizer = naming_options("vocab_size")  # as its training calls it
     with (
         memory_errors("lower --batch and raise --accumulate, or choose a smaller model"),
         user_errors(
             *(Error, OSError, ValueError, ModuleNotFoundError),
             rewrite=lambda message: train.with_option_names(
-                message.replace("overwrite=True", "--overwrite")
+                of_tokenizer(message.replace("overwrite=True", "--overwrite"))
             ),
         ),
         init_distributed(chosen_device) as own_device,

@@ -55,6 +55,7 @@ class Explorer:
 
     Raises:
         OSError: if the port is taken.
+        ValueError: for a port that there is not.
 
     Example:
         >>> import torch, regard
@@ -69,6 +70,8 @@ class Explorer:
     """
 
     def __init__(self, subject: Subject, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        if not 0 <= port < 2**16:
+            raise ValueError(f"port must be a number from 0 to 65535, but is {port}")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # Of a protocol that is named: asyncio turns Nagle's algorithm off for such alone, and with
         # it each answer waits 40 ms for the browser to acknowledge its head.
@@ -164,6 +167,7 @@ def explore(
         ExplorerError: if the recording holds nothing that a page could show, or the text can't be
             read by the model.
         OSError: if the port is taken.
+        ValueError: for a port that there is not.
         TypeError: for a model without a tokenizer, and a recording with a tokenizer or a text.
 
     Example:

@@ -19,6 +19,8 @@ _FORMS = {
     RANGE: "must be two whole numbers, first and stop, such as 0,128",
 }
 _WORDS = {
+    "union": "must have kind off or cut",
+    "bool": "must be true or false",
     "int": "must be a whole number",
     "float": "must be a number",
     "finite": "must be a finite number",
@@ -53,8 +55,8 @@ def _wanted(kind: str, limits: Mapping[str, Any]) -> str:
         return _FORMS[limits["pattern"]]
     if kind == "string_too_long":
         return f"must have at most {limits['max_length']:,} characters"
-    if kind in {"union_tag_invalid", "union_tag_not_found"}:
-        return "must have kind off or cut"
+    if kind == "literal_error":
+        return f"must be {limits['expected']}"
     if kind == "too_long":
         return f"must have at most {limits['max_length']:,} entries"
     if kind == "too_short":

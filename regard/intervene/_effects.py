@@ -27,6 +27,7 @@ from regard.intervene._effect_runs import ModelRuns, Unchanged, chunks
 from regard.intervene._effect_table import Effects, Method, Over, Place
 from regard.intervene._effect_targets import Target
 from regard.intervene._intervention import Intervention
+from regard.intervene.hybrid import warn_of_hybrid
 from regard.record import Recording
 from regard.record.intercept import change_calls
 from regard.record.layer import Layer
@@ -71,6 +72,8 @@ def effects(
             function or has labels, or hooks or code of yours may read them.
         over: ``"heads"``, or ``"keys"``: hide each token from all later queries. A token's own row
             keeps it, so that the last one has effect 0; what is not causal still sees it before.
+            In a hybrid model, which also has recurrent or convolutional layers, tokens are hidden
+            from attention alone, and a `RuntimeWarning` says so.
         method: ``"ablation"``; or, over heads, ``"gradient"``, attribution patching: one forward
             and one backward, which give an approximation, exact where the number is linear in the
             head's context. `Effects.check` compares it with ablation.
@@ -109,6 +112,8 @@ def effects(
     """
     check_arguments(over, method, by, spans, batch_size)
     selected = check_indices("layers", layers), check_indices("heads", heads)
+    if over == "keys":
+        warn_of_hybrid(model)
     runs = ModelRuns(model, run, target, tokens)
     if method == "gradient":
         return _by_gradient(runs, by, selected, batch_size, progress)

@@ -21,6 +21,7 @@ from regard._shapes import Float, Int
 from regard.intervene._effects import Progress, reports
 from regard.intervene._intervene import intervene
 from regard.intervene._tail_runs import TailRuns
+from regard.intervene.hybrid import warn_of_hybrid
 from regard.record import Passage, PassageWeights, record
 from regard.record.intercept import takes_logits_to_keep
 from regard.record.links import Span
@@ -135,7 +136,8 @@ def passage_effects(
 
     A model of transformers reads the context once, and each passage costs a run over question and
     answer. Nothing of the size of the weights is stored. The model runs in the mode that it is in:
-    call ``model.eval()`` first if it has dropout.
+    call ``model.eval()`` first if it has dropout. In a hybrid model, which also has recurrent or
+    convolutional layers, a passage is hidden from attention alone, and a `RuntimeWarning` says so.
 
     Args:
         model: a causal language model that can be recorded, called with token ids ``(1, T)``.
@@ -177,6 +179,7 @@ def passage_effects(
         )
     span = answer_span(answer, text.shape[-1])
     passages = check_passages(spans, span[0])
+    warn_of_hybrid(model)
     last = max(passage.tokens[1] for passage in passages)
     start = span[0] - 1 if hidden_from == "answer" else min(last, span[0] - 1)
     hidden = [[passage] for passage in passages]

@@ -44,11 +44,12 @@ def passages_report(effects: PassageEffects, answer: str) -> Iterator[Renderable
     """
     weights = effects.weights
     yield Text.assemble(("Answer", "bold"), f" {quoted(answer, _QUOTE)}")
-    yield Text(f"\n{len(weights.passages)} passages, by what the answer needs", "bold")
+    count = len(weights.passages)
+    yield Text(f"\n{count} passage{'s'[: count > 1]}, by what the answer needs", "bold")
     yield _Table(effects)
-    left = len(weights.passages) - _ROWS
+    left = count - _ROWS
     if left > 0:
-        yield Text(f"… {left} more passages; --json has all", "dim")
+        yield Text(f"… {left} more passage{'s'[: left > 1]}; --json has all", "dim")
     looked, needed = weights.order()[0], effects.order()[0]
     same = looked == needed
     yield from _quotation("Looked at and needed most" if same else "Needed most", effects, needed)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from support.fake_cuda import gpu
 
+from regard.backends.native import Description
 from regard.problem import Problem
 
 
@@ -18,6 +19,13 @@ def test_without_a_gpu(regard, monkeypatch):
     out = table(regard("doctor"))
     assert "GPU none that torch can use through CUDA" in out
     assert "on CUDA" not in out
+
+
+def test_a_path_stays_whole_in_a_pipe(regard, monkeypatch):
+    path = "/a/folder/whose/name/is/longer/than/a/line/of/the/terminal" * 3
+    found = Description(path, "avx2", ("avx2",), ("avx2",), "")
+    monkeypatch.setattr("regard.cli.doctor.describe", lambda: found)
+    assert path in regard("doctor").out
 
 
 @pytest.fixture

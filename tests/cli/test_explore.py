@@ -37,3 +37,15 @@ def test_weights_are_kept_as_int8_where_asked_for(regard, misused, model, shown)
     network, _, _, _ = shown[0].first()
     assert network.has_int8_weights
     assert "--weights is 'int4': expected int8" in misused("explore", model, "--weights", "int4")
+
+
+def test_a_server_that_other_machines_reach_says_so(regard, model, shown):
+    def lines(*options):
+        return regard("explore", "--no-open", model, *options).out.splitlines()
+
+    here = "http://127.0.0.1:9/  (Ctrl-C ends)"
+    assert lines() == lines("--host", "localhost") == [here]
+    first, second = lines("--host", "0.0.0.0")
+    assert first == here
+    assert second.startswith("Other machines reach it, without a password, ")
+    assert second.endswith(", port 9")

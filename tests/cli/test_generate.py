@@ -38,7 +38,7 @@ def test_a_prompt_longer_than_the_context_is_continued(regard, model):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--tokens", -1), "tokens is -1"),
+        (("--tokens", -1), "regard: --tokens is -1"),
         (("--tokens", 10**23), f"tokens is {10**23}; expected 0 to {2**50}"),
         (("--temperature", -1), "--temperature is -1"),
         (("--temperature", "nan"), "--temperature is nan"),
@@ -48,7 +48,7 @@ def test_a_prompt_longer_than_the_context_is_continued(regard, model):
         (("--repetition-penalty", 0), "--repetition-penalty is 0"),
         (("--seed", 2**64), "--seed is 18446744073709551616"),
         (("--seed", -1), "--seed is -1"),
-        (("--past", "wrap"), "past is 'wrap'; expected slide or refuse"),
+        (("--past", "wrap"), "--past is 'wrap'; expected slide or refuse"),
         (("--tokens", 10_000, "--past", "refuse"), "do not fit into the model's context"),
         (("--stop", ""), "expected a list of strings, none of them empty"),
         (("",), "the text is empty"),

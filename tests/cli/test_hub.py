@@ -84,7 +84,7 @@ def test_each_command_reads_the_cache(regard, gpt2, cache, monkeypatch):
 def test_a_text_longer_than_the_context_is_refused_with_the_cure(misused, gpt2):
     text = "a cat " * 300
     line = misused("generate", text, "--past", "refuse", "--model", gpt2)
-    assert "do not fit into the model's context of 1024; choose tokens=0 or fewer" in line
+    assert "do not fit into the model's context of 1024; choose --tokens 0 or fewer" in line
     line = misused("report", "--text", text, "--model", gpt2)
     assert "these 144 heads on 1024 tokens have 150,994,944: give at most 965 tokens" in line
 

@@ -43,6 +43,13 @@ def test_a_model_reads_a_text_or_a_file(regard, model, tmp_path):
     assert file.read_bytes() == before
 
 
+def test_a_text_that_is_cut_says_so(regard, model, tmp_path):
+    done = regard("report", model, "--text", TEXT * 40, "--out", tmp_path / "report.html")
+    note, line = done.out.splitlines()
+    assert re.fullmatch(r"the text has [\d,]+ tokens; these are the first \d+, .* context", note)
+    assert line.startswith(f"{tmp_path}/report.html: ")
+
+
 def test_a_recording_is_shown_as_it_is(regard, kept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert regard("report", kept).out.startswith("report.html: ")

@@ -97,7 +97,8 @@ def test_the_text_is_not_replaced_by_what_is_made_of_it(
 
 def test_an_argument_that_is_not_utf8(misused, command, model):
     argument = b"caf\xe9".decode(errors="surrogateescape")
-    assert "lone surrogate" in misused(command, argument, "--model", model)
+    line = misused(command, argument, "--model", model)
+    assert "the text is not UTF-8 text: byte 0xe9 at offset 3; convert it first" in line
 
 
 def test_a_model_that_gives_no_numbers(misused, command, model, tmp_path):

@@ -156,9 +156,10 @@ def test_steps_alone_are_enough_for_a_short_try(regard, corpus, tmp_path):
         (("--layers", 0), "regard: --layers is 0; expected a whole number"),
         (("--tokenizer", "word"), "--tokenizer is 'word'; expected bpe or char"),
         (("--warmup", 9), "--warmup is 9 of --steps 2 updates"),
-        (("--vocab-size", 3), "vocab_size is 3"),
+        (("--vocab-size", 3), "--vocab-size is 3"),
         (("--context", 5000), "text"),
         (("--steps", "many"), "Invalid value for '--steps'"),
+        (("--steps", "many"), "'many'"),
         (("--device", "nowhere"), "--device is 'nowhere': expected cpu, or cuda"),
     ],
 )
@@ -197,7 +198,7 @@ def test_an_out_that_cannot_be_written_is_refused_before_training(
     else:  # permissions would not hold back the superuser, whom tests may run as
 
         def refused(*, dir):  # noqa: A002 (tempfile's own name)
-            raise PermissionError(13, "Permission denied", str(dir))
+            raise PermissionError(13, "Permission denied", f"{dir}/tmp_a1b2c3d4")
 
         monkeypatch.setattr("tempfile.TemporaryFile", refused)
     assert f"'{out}'" in misused("train", "--out", out, "--text", corpus, *SMALL)
@@ -291,7 +292,8 @@ def test_a_prepared_corpus_is_made_once_and_trained_on(regard, misused, corpus, 
         f"{folder}: {len(opened.training):,} tokens to train on and {len(opened.validation):,} "
         "held out, of 260 kinds\n"
     )
-    assert regard("train", "--out", tmp_path / "a", "--corpus", folder, *SMALL).status == 0
+    known = SMALL[2:]  # without the vocabulary, which is the corpus's
+    assert regard("train", "--out", tmp_path / "a", "--corpus", folder, *known).status == 0
     assert load(tmp_path / "a")[0].config.vocab_size == 260
     assert "already exists" in misused("prepare", "--text", corpus, "--out", folder)
     again = regard("prepare", "--text", corpus, "--out", tmp_path / "b", "--tokenizer", folder)
@@ -303,7 +305,9 @@ def test_a_prepared_corpus_is_made_once_and_trained_on(regard, misused, corpus, 
     assert "--validation is 1.0" in misused(
         "prepare", "--text", corpus, "--out", tmp_path / "c", "--validation", 1
     )
-    both = ("train", "--out", tmp_path / "d", "--corpus", folder, "--text", corpus)
+    given = ("train", "--out", tmp_path / "d", "--corpus", folder)
+    assert "--vocab-size is 400 and the corpus" in misused(*given, "--vocab-size", 400)
+    both = (*given, "--text", corpus)
     assert "the text is given twice" in misused(*both)
 
 

@@ -62,7 +62,7 @@ def test_effects_that_are_refused(measure, client, first, reader, refused):
     changed = client.post(f"/api/runs/{first['id']}/changed", json=off).json()["id"]
     assert "effects are those of the text as it is" in measure("heads", changed)[0]["error"]
     answer = client.get(f"/api/runs/{first['id']}/effects?over=layers")
-    assert "over" in refused(answer, 422)
+    assert "over is 'layers', but must be 'heads' or 'keys'" in refused(answer, 422)
     assert "there is no model" in refused(reader.get("/api/runs/0/effects?over=heads"), 422)
 
 

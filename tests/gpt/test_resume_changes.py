@@ -119,6 +119,9 @@ def test_a_prepared_corpus_is_used_in_place_and_has_to_be_the_same(tmp_path):
     assert losses(tmp_path / "m") == losses(tmp_path / "whole")
     with pytest.raises(ValueError, match=r"validation is 0\.3 and the corpus .* with 0\.2"):
         go(tmp_path / "n", **options | {"config": replace(config, validation=0.3)})
+    other = options | {"corpus": tmp_path / "letters", "gpt": replace(TINY, vocab_size=97)}
+    with pytest.raises(ValueError, match=r"vocab_size is 97 and the corpus .* leave it out"):
+        go(tmp_path / "n", **other)
     with pytest.raises(ValueError, match="texts and corpus exclude each other"):
         go(tmp_path / "n", corpus=tmp_path / "c")
     with pytest.raises(ValueError, match="resume and overwrite exclude each other"):

@@ -158,3 +158,26 @@ def test_an_encoder_decoder_and_a_model_of_nan_are_refused(ids):
     torch.nn.init.constant_(broken.lm_head.weight, torch.nan)
     with pytest.raises(ValueError, match="is NaN"):
         passage_effects(broken, ids, SPANS, ANSWER)
+
+
+def lfm2():
+    config = hf.Lfm2Config(
+        num_key_value_heads=2, layer_types=["conv", "full_attention", "conv"],
+        block_multiple_of=8, **SIZES,
+    )  # fmt: skip
+    return randomize(hf.Lfm2ForCausalLM._from_config(config, attn_implementation="sdpa")).eval()
+
+
+def test_a_hybrid_model_warns_that_hidden_tokens_can_still_be_read(ids):
+    model = lfm2()
+    warning = r"without attention in 2 of the model's 3 layers \(conv\): what is hidden"
+    with pytest.warns(RuntimeWarning, match=warning) as shown:
+        effects = passage_effects(model, ids, SPANS, ANSWER)
+    assert shown[0].filename == __file__
+    assert effects.weights.layers == (0,)
+    by_hand = by_mask(model, ids, [SPANS[1]], slice(14, None))
+    assert effects.values[1] == pytest.approx(by_hand - effects.unchanged, abs=SMALL)
+    target = regard.LogProbability(3)
+    with pytest.warns(RuntimeWarning, match=warning):
+        regard.effects(model, ids, target, over="keys")
+    regard.effects(model, ids, target)  # a head that is off is off

@@ -147,7 +147,7 @@ def _setup(
             corpus = open_corpus(folder.path / CORPUS, verify=not ranks.is_main)
         else:
             corpus = args.corpus if isinstance(args.corpus, Corpus) else open_corpus(args.corpus)
-            config = _as_prepared(config, corpus)
+            config = _as_prepared(gpt, config, corpus)
         gpt = replace(gpt, vocab_size=corpus.tokenizer.vocab_size)
         batches = make_batches(corpus, gpt, config)
         torch.manual_seed(config.seed)
@@ -202,21 +202,31 @@ def equal_facts(gpt: GPTConfig, config: TrainConfig, corpus: Corpus) -> dict[str
     }
 
 
-def _as_prepared(config: TrainConfig, corpus: Corpus) -> TrainConfig:
+def _as_prepared(gpt: GPTConfig, config: TrainConfig, corpus: Corpus) -> TrainConfig:
     """The recipe, with the fields that the corpus determines.
 
     Raises:
-        ValueError: the recipe sets such a field to something else.
+        ValueError: the shape or the recipe sets such a field to something else.
     """
-    manifest, default = corpus.manifest, TrainConfig()
+    manifest = corpus.manifest
     fixed = {"validation": manifest["split"]["validation"]}
     if manifest["kind"] != "given":
         fixed["tokenizer"] = manifest["kind"]
     for name, value in fixed.items():
-        if getattr(config, name) not in {value, getattr(default, name)}:
-            raise ValueError(
-                f"TrainConfig.{name} is {getattr(config, name)!r} and the corpus in "
-                f"{corpus.folder} was prepared with {value!r}; leave it out, or prepare the corpus "
-                "anew"
-            )
+        _require_as_prepared(config, name, value, corpus)
+    if manifest["kind"] != "char":  # whose vocabulary is the text's, whatever `vocab_size` is
+        _require_as_prepared(gpt, "vocab_size", corpus.tokenizer.vocab_size, corpus)
     return replace(config, **fixed)
+
+
+def _require_as_prepared(
+    config: GPTConfig | TrainConfig, name: str, prepared: Any, corpus: Corpus
+) -> None:
+    """Refuse a field that is neither its default nor what the corpus was prepared with."""
+    kind = type(config)
+    value = getattr(config, name)
+    if value not in {prepared, getattr(kind(), name)}:
+        raise ValueError(
+            f"{kind.__name__}.{name} is {value!r} and the corpus in {corpus.folder} was prepared "
+            f"with {prepared!r}; leave it out, or prepare the corpus anew"
+        )

@@ -58,7 +58,7 @@ def train(
         texts: the texts to train on, or the path of a UTF-8 file or a folder of them, each a
             document, which is read in pieces; None is `python_texts()`.
         corpus: in their place, a corpus of `prepare`. The `tokenizer` and `validation` of `config`
-            are then the corpus's.
+            and the `vocab_size` of `gpt` are then the corpus's.
         gpt: the model's shape; None is the default shape. A tokenizer that finds fewer tokens in
             the text than its `vocab_size` makes the vocabulary smaller; a character tokenizer's
             vocabulary is the text's characters, whatever `vocab_size` is.
@@ -91,7 +91,8 @@ def train(
         TypeError: `texts` is a str, or one of them is not.
         ValueError: the context has no room for the repeated spans that `config` asks for, or
             arguments exclude each other, or differ between ranks; or a text holds a lone surrogate,
-            which UTF-8 cannot express.
+            which UTF-8 cannot express; or `gpt` or `config` set what `corpus` determines to
+            something else.
         DivergedError: a loss or a gradient is NaN or infinite; the latest checkpoint stays.
         DistributedError: another rank failed, or is lost; the latest checkpoint stays.
         KeyboardInterrupt: Ctrl-C or SIGTERM came before the first update, or twice; no checkpoint
