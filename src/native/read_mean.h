@@ -37,10 +37,11 @@ static void divide(float share, WeightBlock &block) {
 
 // Puts one number in the place of another.
 static void replace(const WeightBlock &block, float old, float by) {
-  for (int32_t i = 0; i < block.keys * QUERIES; i += LANES) {
-    const floats weight = load(block.weights + i);
-    store(block.weights + i, weight == old ? broadcast(by) : weight);
-  }
+  for (int32_t i = 0; i < block.keys * QUERIES; i += QUERIES)
+    for (int j = 0; j < block.queries.vectors; j++) {
+      float *at = block.weights + i + j * LANES;
+      store(at, load(at) == old ? broadcast(by) : load(at));
+    }
 }
 
 template <class Arithmetic>
@@ -62,10 +63,11 @@ static void read_mean_queries(const Reading &reading, const RowChunk &rows,
     const Scoring scoring = scoring_of(p);
     const ReadScratch part = scratch_of(i);
     Arithmetic::load_queries(p.query, queries, p.dim, scoring.query_factor, part.query);
-    load_normalizers<Arithmetic>(p, scoring, queries, part, mean.logsumexps[i], own.normalizers[i]);
-    for (int j = 0; j < queries.vectors; j++)
-      normalizers.nonfinite[j] |= own.normalizers[i].nonfinite[j];
-    normalizers.any_nonfinite |= own.normalizers[i].any_nonfinite;
+    Normalizers loaded;
+    load_normalizers<Arithmetic>(p, scoring, queries, part, mean.logsumexps[i], loaded);
+    for (int j = 0; j < queries.vectors; j++) normalizers.nonfinite[j] |= loaded.nonfinite[j];
+    normalizers.any_nonfinite |= loaded.any_nonfinite;
+    own.normalizers[i] = loaded;
   }
   for (int j = 0; j < queries.vectors; j++)
     store(normalizers.log + j * LANES, normalizers.nonfinite[j] ? broadcast(NAN) : floats{});

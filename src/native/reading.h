@@ -45,7 +45,8 @@ struct MeanScratch {
 
   static size_t size(const regard_problem &p, int64_t patterns) {
     return ReadScratch::score_bytes() +
-           size_t(patterns) * (sizeof(Normalizers) + size_t(padded(p.dim) * QUERIES) * sizeof(float));
+           size_t(patterns) *
+               (sizeof(Normalizers) + size_t(padded(p.dim) * QUERIES) * sizeof(float));
   }
   MeanScratch(int64_t patterns, char *memory) {
     weights = (float *)memory;
@@ -69,7 +70,7 @@ struct Reading {
   bool ranks = false;                    // whether a readout orders the keys of a row
   bool keeps = false;                    // whether scores are kept; see KeptScores
   const ForwardCall *forward = nullptr;  // computed in the same pass, where it is wanted
-  const regard_mean *mean = nullptr;          // what is read in place of the problem's own weights
+  const regard_mean *mean = nullptr;     // what is read in place of the problem's own weights
 
   Reading(const regard_readouts &request, const regard_mean &patterns)
       : Reading(patterns.problems[0], request) {
@@ -97,8 +98,8 @@ struct Reading {
     if (keeps) forward = call;
   }
 
-  // Bytes on a thread: those for a block, the readouts' own, the scores that are kept or what a mean
-  // needs, what the forward pass needs, and keys and values that are packed.
+  // Bytes on a thread: those for a block, the readouts' own, the scores that are kept or what a
+  // mean needs, what the forward pass needs, and keys and values that are packed.
   template <class Arithmetic>
   size_t memory_per_thread() const {
     return before_packed() + size_of_packed<Arithmetic>();

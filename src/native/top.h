@@ -201,8 +201,8 @@ struct Top : Readout {
       int64_t *position = at.request.positions + row_number(at.p, queries, r) * lists.k;
       const floats peak = broadcast(normalizers.peak[r]), rest = broadcast(normalizers.log[r]);
       for (int64_t t = 0; t < lists.k; t += LANES)
-        narrow_part(Float32(), weight + t,
-                    normalizers.weights_of(load(scores + t), peak, rest), lists.k - t);
+        narrow_part(Float32(), weight + t, normalizers.weights_of(load(scores + t), peak, rest),
+                    lists.k - t);
       for (int64_t t = 0; t < lists.k; t++) position[t] = keys[t];
       if (nonfinite)  // missing keys weigh 0
         for (int64_t t = 0; t < lists.k; t++) weight[t] = keys[t] < 0 ? 0 : weight[t];

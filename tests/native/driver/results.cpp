@@ -141,13 +141,15 @@ std::vector<Reading> read_by(Random &random, const Sample &sample, const float *
 
 std::vector<Reading> read(Random &random, const Sample &sample, const regard_problem &problem,
                           const float *logsumexp, int64_t first_key, int64_t last_key) {
-  return read_by(random, sample, logsumexp, first_key, last_key, [](int64_t) { return true; },
-                 [&](const regard_readouts &readouts) { return regard_read(&problem, &readouts); });
+  return read_by(
+      random, sample, logsumexp, first_key, last_key, [](int64_t) { return true; },
+      [&](const regard_readouts &readouts) { return regard_read(&problem, &readouts); });
 }
 
 std::vector<Reading> read_mean(Random &random, const Sample &sample, const regard_mean &mean) {
-  return read_by(random, sample, nullptr, 0, sample.sizes.keys, is_of_weights,
-                 [&](const regard_readouts &readouts) { return regard_read_mean(&mean, &readouts); });
+  return read_by(
+      random, sample, nullptr, 0, sample.sizes.keys, is_of_weights,
+      [&](const regard_readouts &readouts) { return regard_read_mean(&mean, &readouts); });
 }
 
 void differentiate(const regard_problem &problem, const Sample &sample, const Results &results) {
@@ -189,12 +191,11 @@ bool same_together(Random &random, const Sample &sample, const regard_problem &p
   const Tensor context(sample.dtype, s.batch, s.heads, s.queries, s.dim_value, Layout::plain);
   const Numbers<float> logsumexp(s.batch * s.heads * s.queries);
   const regard_tensor view = context.view();
-  const std::vector<Reading> together =
-      read_by(again, sample, known ? logsumexp.data() : nullptr, 0, s.keys,
-              [](int64_t) { return true; },
-              [&](const regard_readouts &readouts) {
-                return regard_forward_and_read(&problem, &view, logsumexp.data(), &readouts);
-              });
+  const std::vector<Reading> together = read_by(
+      again, sample, known ? logsumexp.data() : nullptr, 0, s.keys, [](int64_t) { return true; },
+      [&](const regard_readouts &readouts) {
+        return regard_forward_and_read(&problem, &view, logsumexp.data(), &readouts);
+      });
   return same(apart, together) && context.bytes() == results.attended.bytes() &&
          logsumexp.bytes() == results.logsumexp.bytes();
 }
