@@ -91,11 +91,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
+# What pydantic, by which typer reads values, calls a text that is none of these.
+_KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
+
+
 def _usage_message(error: typer.BadParameter) -> str:
-    """What is wrong, with the value; pydantic, by which typer reads values, leaves it out."""
     message = error.format_message().rstrip(".")
     problems: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
-    return ": ".join([message, *(repr(problem["input"]) for problem in problems)])
+    for problem in problems:
+        expected = _KINDS.get(problem["type"])
+        if expected is not None:
+            return f"{message.partition(': ')[0]}: {problem['input']!r} is not {expected}"
+    return message
 
 
 def _fail(message: str, status: int) -> int:

@@ -12,7 +12,7 @@ import regard
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.model import SHIPPED, Fetch, Model, Weights, describe, open_model, read
-from regard.cli.text import read_text
+from regard.cli.text import as_unicode, read_text
 from regard.explorer.example import EXAMPLE
 from regard.gpt import Tokenizer
 from regard.view.effects import effects_report
@@ -67,6 +67,7 @@ def effects(
     """
     if over not in _OVER:
         raise MisuseError(f"--over must be heads, keys or both, but is {over}")
+    target = None if target is None else as_unicode(target, "--target")
     place = device_of(device)
     content = read_text(text, file)
     network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)

@@ -42,7 +42,10 @@ def user_errors(*kinds: type[Exception], rewrite: Callable[[str], str] = str) ->
     try:
         yield
     except kinds as error:
-        raise MisuseError(rewrite(str(error))) from error
+        message = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:  # without its number
+            message = f"{error.filename}: {error.strerror}"
+        raise MisuseError(rewrite(message)) from error
 
 
 def naming_options(*arguments: str) -> Callable[[str], str]:

@@ -4,10 +4,8 @@ import gc
 import os
 import sys
 import webbrowser
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -58,10 +56,10 @@ def explore(
         print_notes(subject)
     gc.freeze()  # searching what is loaded for garbage would pause answers for 0.1 s
     typer.echo(f"{explorer.url}  (Ctrl-C ends)")
-    if _is_any_address(host):
+    if explorer.is_everywhere:
         typer.echo(
             "Other machines reach it, without a password, at this machine's own addresses, port "
-            f"{urlsplit(explorer.url).port}"
+            f"{explorer.port}"
         )
     if open_page:
         webbrowser.open(explorer.url)
@@ -72,10 +70,3 @@ def explore(
             sys.stdout.flush()
             os._exit(130)
         raise
-
-
-def _is_any_address(host: str) -> bool:
-    try:
-        return ip_address(host).is_unspecified
-    except ValueError:  # a name
-        return False

@@ -11,7 +11,7 @@ from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.cli.model import Fetch, Model, Weights, open_model
 from regard.cli.options import Overrides, config_options
-from regard.cli.text import read_text
+from regard.cli.text import as_unicode, read_text
 from regard.gpt import Sampling, stream_texts
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def generate(
         raise MisuseError(
             "the text to continue is missing: write it here, or --file FILE, or - for stdin"
         )
+    stop = [as_unicode(end, "--stop") for end in stop or []]
     settings, place = sampling.apply(), device_of(device)
     network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)
     with (
@@ -73,7 +74,7 @@ def generate(
             tokens=tokens,
             sampling=settings,
             past=cast("Past", past),  # checked by `stream_texts`
-            stop=stop or [],
+            stop=stop,
         )
         first = next(pieces, None)  # fails before any output where logits are NaN
     with user_errors(ValueError):

@@ -15,7 +15,7 @@ from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, memory_errors, user_errors
 from regard.cli.model import SHIPPED, Fetch, Model, Weights
 from regard.cli.reader import Encoded, Reader, open_reader
-from regard.cli.text import read_text
+from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
 from regard.intervene.hybrid import hybrid_note
 from regard.record.links import Span
@@ -64,6 +64,8 @@ def passages(
         raise MisuseError(f"--tokens must be at least 1, but is {tokens}")
     if answer is not None and not answer.strip():
         raise MisuseError("--answer is empty: give a word, or leave it out")
+    question = as_unicode(question, "--question")
+    answer = None if answer is None else as_unicode(answer, "--answer")
     place = device_of(device)
     document = (read_text(None, context) or "").rstrip()
     if not document:

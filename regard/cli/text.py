@@ -10,7 +10,7 @@ import typer
 
 from regard.cli.errors import MisuseError, memory_errors
 
-__all__ = ["UTF8Only", "read_text", "require_other_file"]
+__all__ = ["UTF8Only", "as_unicode", "read_text", "require_other_file"]
 
 _MOST_BYTES = 2**28
 
@@ -48,7 +48,7 @@ def read_text(text: str | None, file: Path | None) -> str | None:
         content = _decoded(_read(sys.stdin.buffer, source), source)
     else:
         source = "the text"
-        content = _decoded((text or "").encode(errors="surrogateescape"), source)
+        content = as_unicode(text or "", source)
     if not content:
         raise MisuseError(f"{source} is empty: give at least one character")
     return content
@@ -78,6 +78,21 @@ def require_other_file(file: Path | None, out: Path | None, option: str) -> None
     """Refuse to replace the text that is read by what is made of it."""
     if file and out and file.exists() and out.exists() and file.samefile(out):
         raise MisuseError(f"{option} {out} is the text itself, which would be lost: name another")
+
+
+def as_unicode(argument: str, source: str) -> str:
+    """An argument that is text, for which a shell may have given bytes that are not.
+
+    Raises:
+        MisuseError: it did.
+    """
+    try:
+        return _decoded(argument.encode(errors="surrogateescape"), source)
+    except UnicodeEncodeError as error:
+        half = f"U+{ord(argument[error.start]):04X} at index {error.start}"
+        raise MisuseError(
+            f"{source} holds half of a surrogate pair, {half}: leave it out"
+        ) from None
 
 
 def _decoded(data: bytes, source: str) -> str:

@@ -21,8 +21,11 @@ from regard.pattern.readouts import Blocks, Distance, Entropy, Mass, Readout, Re
 from regard.pattern.stream import WeightBlock
 from regard.record.tallies import Read
 
-_BAND = 2**27  # weights, after which a request may be cancelled: some 140 ms on 2 cores
-_ROWS = 64  # of a band, for each thread, which kernels give a thread at a time
+# Weights after which a request may be cancelled, some 140 ms on 2 cores; of a mean they may be
+# more, since it has `_ROWS` rows for each thread, of all heads.
+_BAND = 2**27
+_ROWS = 64  # that kernels give a thread at a time
+_THREADS = 8  # at most so many have some of a band's
 _KEPT = 4  # heads that were cancelled, with what was read: 64 MiB at most each
 _PATIENCE = 0.1  # seconds after which a waiting thread checks whether to go on
 
@@ -43,7 +46,7 @@ def heads_of(pattern: Pattern | MeanPattern) -> int:
 
 def fewest_rows() -> int:
     """So many rows of a mean that each thread has some."""
-    return _ROWS * torch.get_num_threads()
+    return _ROWS * min(torch.get_num_threads(), _THREADS)
 
 
 class _Along:

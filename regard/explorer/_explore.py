@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from regard._extras import install
+from regard.explorer._guard import EVERYWHERE, everywhere
 from regard.explorer._notebook import in_notebook, shows_widgets
 from regard.explorer._protocol import Protocol
 from regard.explorer._report import notebook_report
@@ -86,10 +87,11 @@ class Explorer:
                 "port 0 for one that is free"
             ) from error
         self._socket.listen()  # a page that is opened at once waits, and is not refused
-        self.host, self.port = host, self._socket.getsockname()[1]
+        address, self.port = self._socket.getsockname()[:2]
+        self.host = everywhere(address) or host  # "" and 0 are all addresses too
         self._subject, self._work = subject, Work()
         config = uvicorn.Config(
-            application(subject, host, self._work),
+            application(subject, self.host, self._work),
             log_level="error",  # requests for a websocket are not logged
             access_log=False,
             http=Protocol,
@@ -102,9 +104,14 @@ class Explorer:
     @property
     def url(self) -> str:
         """Where the page is."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - it is not bound here
+        host = EVERYWHERE.get(self.host, self.host)
         name = f"[{host}]" if ":" in host else host
         return f"http://{name}:{self.port}/"
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it listens on all addresses of this machine, not on one of them."""
+        return self.host in EVERYWHERE
 
     def serve(self) -> None:
         """Serve until interrupted."""

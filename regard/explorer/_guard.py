@@ -26,7 +26,8 @@ _HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cache-control": b"no-store",
 }
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what the user may ask for
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what the user may ask for
+"""The addresses that stand for all of a machine, and its own among them."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -42,7 +43,7 @@ class Guard:
         self._app = app
         self._hosts = _LOOPBACK | {host.lower()}
         # Bound to all addresses, it is called by any: a number can not be rebound as a name can.
-        self._any_number = host in _EVERYWHERE
+        self._any_number = host in EVERYWHERE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
@@ -81,6 +82,14 @@ class Guard:
         if name is None or name in self._hosts:
             return name is not None
         return self._any_number and _is_number(name)
+
+
+def everywhere(address: str) -> str | None:
+    """Which of `EVERYWHERE` a socket's address is; None for one of the machine's addresses."""
+    number = ip_address(address)
+    mapped = getattr(number, "ipv4_mapped", None)  # an IPv4 address as one of IPv6
+    text = str(mapped or number)
+    return text if text in EVERYWHERE else None
 
 
 def _is_number(name: str) -> bool:

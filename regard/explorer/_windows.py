@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from regard.explorer._bands import fewest_rows, heads_of
 from regard.explorer._work import require_wanted
 from regard.pattern import MeanPattern, Pattern
 
@@ -45,10 +44,9 @@ class Window(NamedTuple):
 def average_window(pattern: Pattern | MeanPattern, window: Window, cancelled: Event) -> Tensor:
     """Compute a window of a head's pattern, ``(rows, columns)`` cells, in bands from the top."""
     queries, keys, block = window
-    band, heads = queries[1] - queries[0], heads_of(pattern)
-    if heads * band * (keys[1] - keys[0]) > _SMALL:
-        least = fewest_rows() if heads > 1 else 1
-        band = -(-max(least, -(-band // (_BANDS * heads))) // block) * block
+    band = queries[1] - queries[0]
+    if band * (keys[1] - keys[0]) > _SMALL:
+        band = -(-band // (_BANDS * block)) * block
     rows = []
     for first in range(queries[0], queries[1], band):
         require_wanted(cancelled)

@@ -20,9 +20,10 @@ def hybrid_note(model: nn.Module) -> str | None:
 
     None for any other model, as far as its configuration says.
     """
-    config: Any = getattr(uncompiled(model), "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    layers = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ()
+    text = _text_config(getattr(uncompiled(model), "config", None))
+    layers = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
+    if not isinstance(layers, (list, tuple)):
+        return None
     others = [name for name in layers if name in _NAMES]
     if not others:
         return None
@@ -31,6 +32,13 @@ def hybrid_note(model: nn.Module) -> str | None:
         f"tokens reach each other without attention in {len(others)} of the model's {len(layers)} "
         f"layers ({kinds}): what is hidden from attention can still be read there"
     )
+
+
+def _text_config(config: Any) -> Any:
+    try:
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
+    except ValueError:  # it has several
+        return None
 
 
 def warn_of_hybrid(model: nn.Module) -> None:

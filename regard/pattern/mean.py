@@ -18,6 +18,7 @@ from regard.errors import Error
 from regard.mask.rows import Rows
 from regard.pattern._operator import Factor, LinearOperator
 from regard.pattern.index import Index
+from regard.pattern.max_score import MaxScore
 from regard.pattern.reading import require_numbers
 from regard.pattern.readout import Readout, Sizes, check_readout
 from regard.pattern.stream import HIDDEN, LOWEST, WeightBlock
@@ -31,17 +32,17 @@ _LIMIT = 2**30  # bytes that `dense` may take, by default
 class MeanPattern(Factor):
     """The mean of patterns of one shape, ``(..., L, S)``, none of them stored.
 
-    Made by `Pattern.mean`, of the heads of a layer; or of patterns of several layers. On a CPU a
-    kernel averages weights that see the same keys and reads the mean. Elsewhere a readout that is
-    linear in the weights is the mean of the heads' own, and any other is taken of the averaged
-    weights, block by block. There is no score and no log-sum-exp: a mean of softmaxes is not the
-    softmax of anything that was computed.
+    Made by `Pattern.mean`, of the heads of a layer; or of patterns of several layers. A readout
+    that is linear in the weights is the mean of the heads' own; any other is taken of the averaged
+    weights, block by block, on a CPU by a kernel where all heads see the same keys. There is no
+    score and no log-sum-exp: a mean of softmaxes is not the softmax of anything that was computed.
 
     Args:
         patterns: at least one, all of the same shape, dtype and device. They are gone through once
-            for each pass.
+            for each pass or more often.
 
     Raises:
+        TypeError: for a mean among them.
         ValueError: for no patterns, or of different shapes, dtypes or devices.
 
     Example:
@@ -54,6 +55,12 @@ class MeanPattern(Factor):
     """
 
     def __init__(self, patterns: Sequence[LinearOperator]) -> None:
+        for number, pattern in enumerate(patterns):
+            if isinstance(pattern, MeanPattern):
+                raise TypeError(
+                    f"patterns[{number}] is a mean itself; give the patterns that it averages, "
+                    "its `patterns`"
+                )
         kinds = {(tuple(one.shape), one.dtype, one.device) for one in patterns}
         if len(kinds) != 1:
             listed = ", ".join(sorted(map(repr, patterns))) or "none"
@@ -130,6 +137,8 @@ class MeanPattern(Factor):
         """
         for readout in readouts:
             check_readout(readout)
+            if isinstance(readout, MaxScore):
+                _refuse_scores()
         known = self._by_kernel(readouts)
         rest = [readout for i, readout in enumerate(readouts) if i not in known]
         linear = [readout for readout in rest if readout.is_linear]
@@ -145,19 +154,23 @@ class MeanPattern(Factor):
         return Sizes(tuple(leading), queries, keys, self.dtype, self.device)
 
     def _by_kernel(self, readouts: Sequence[Readout[Any, Any]]) -> dict[int, Any]:
-        """What the kernels take of the mean itself, each by its place among the readouts."""
+        """What a kernel takes of the mean itself, each by its place among the readouts.
+
+        Those that are linear in the weights only beside others: by heads their log-sum-exps, where
+        they are not known, come in the same pass.
+        """
         sizes = self._sizes()
         problems = [pattern.problem for pattern in self.patterns]
-        for problem in problems:
-            require_numbers(problem)
         if 0 in self.shape or native.objection_to_mean(problems) is not None:
             return {}
+        for problem in problems:
+            require_numbers(problem)
         specs: dict[int, KernelSpec] = {}
         for i, readout in enumerate(readouts):
             spec = readout.kernel_spec(sizes) if readout.restricted(sizes.queries) is None else None
             if spec and native.objection_to_reading_mean(spec, problems[0]) is None:
                 specs[i] = spec
-        if not specs:
+        if all(readouts[i].is_linear for i in specs):
             return {}
         logsumexps = [one.logsumexp.reshape(-1, sizes.queries) for one in self.patterns]
         computed = native.read_mean(problems, list(specs.values()), logsumexps)

@@ -146,7 +146,7 @@ typedef struct {
   int64_t count;
 } regard_mean;
 
-// Likewise of the mean, which has weights alone: no log-sum-exps, scores, lags or repeats.
+// Likewise of the mean; it takes readouts of weights: no log-sum-exps, scores, lags or repeats.
 int regard_read_mean(const regard_mean *mean, const regard_readouts *readouts);
 
 // regard_forward, and then regard_read with the log-sum-exps that it wrote, if `readouts` names

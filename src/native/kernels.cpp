@@ -47,7 +47,7 @@ int forward_and_read_of_any_dtype(const regard_problem &p, const regard_tensor &
 }
 
 int read_mean_of_any_dtype(const regard_mean &mean, const regard_readouts &readouts) {
-  const Reading reading(readouts, mean);
+  const Reading reading(mean, readouts);
   if (reading.p.dtype == REGARD_BFLOAT16) return read<Widened<BFloat16>>(reading);
   if (reading.p.dtype == REGARD_FLOAT16) return read<Widened<Float16>>(reading);
   return read<Widened<Float32>>(reading);

@@ -53,7 +53,7 @@ int forward_and_read_of_any_dtype(const regard_problem &p, const regard_tensor &
 
 int read_mean_of_any_dtype(const regard_mean &mean, const regard_readouts &readouts) {
   if (!multiplies(mean.problems[0].dtype)) return avx512::kernels().read_mean(mean, readouts);
-  return read<Pairs>(Reading(readouts, mean));
+  return read<Pairs>(Reading(mean, readouts));
 }
 
 int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,

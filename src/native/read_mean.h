@@ -16,7 +16,8 @@ static void add_weights(const WeightBlock &block, bool first, float *sums) {
     }
 }
 
-// From sums to means; on the way notes each row's largest and its Σ w·log₂ w.
+// From sums to means, in which denormal numbers are 0 as in all weights; on the way notes each
+// row's largest and its Σ w·log₂ w.
 template <int vectors, bool entropy>
 static void divide(float share, WeightBlock &block) {
   floats peak[vectors], sums[vectors];
@@ -24,7 +25,8 @@ static void divide(float share, WeightBlock &block) {
   for (int32_t i = 0; i < block.keys * QUERIES; i += QUERIES)
     REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) {
       float *at = block.weights + i + j * LANES;
-      const floats weight = load(at) * share;
+      const floats mean = load(at) * share;
+      const floats weight = mean < 0x1p-126f ? floats{} : mean;
       store(at, weight);
       peak[j] = max(peak[j], weight);
       if (entropy) sums[j] += weight * max(broadcast(-127.0f), log2(weight));
@@ -35,7 +37,7 @@ static void divide(float share, WeightBlock &block) {
   }
 }
 
-// Puts one number in the place of another.
+// Puts one weight in the place of another.
 static void replace(const WeightBlock &block, float old, float by) {
   for (int32_t i = 0; i < block.keys * QUERIES; i += QUERIES)
     for (int j = 0; j < block.queries.vectors; j++) {
@@ -97,7 +99,8 @@ static void read_mean_queries(const Reading &reading, const RowChunk &rows,
       if (reading.entropy) return divide<vectors, true>(share, block);
       divide<vectors, false>(share, block);
     });
-    // What ranks scores is to leave hidden keys out, whose weight is 0.
+    // Top ranks what is above −∞, and lists visible keys that are not at its end: so do those of
+    // weight 0, which hidden keys have too.
     if (reading.ranks) replace(block, 0, HIDDEN);
     each([&](auto kind, const ReadoutState &at) { kind.scores(at, block); });
     if (reading.ranks) replace(block, HIDDEN, 0);

@@ -38,6 +38,7 @@ REGARD_INLINE void with_kind(int64_t kind, Call call) {
   }
 }
 
+// What a thread needs for a block of a mean; the queries are those of a few rows of all patterns.
 struct MeanScratch {
   float *weights;            // (READ_BLOCK, QUERIES): the mean
   Normalizers *normalizers;  // of each pattern
@@ -72,7 +73,7 @@ struct Reading {
   const ForwardCall *forward = nullptr;  // computed in the same pass, where it is wanted
   const regard_mean *mean = nullptr;     // what is read in place of the problem's own weights
 
-  Reading(const regard_readouts &request, const regard_mean &patterns)
+  Reading(const regard_mean &patterns, const regard_readouts &request)
       : Reading(patterns.problems[0], request) {
     mean = &patterns, keeps = false;
   }

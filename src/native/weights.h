@@ -51,8 +51,8 @@ struct WeightBlock {
       : p(problem), queries(rows), key(first), keys(last - first), weights(scratch.scores) {}
 };
 
-// From scores to weights; see RowNormalizer. Of a mean of patterns, whose scores are its weights,
-// they tell alone which rows are NaN.
+// From scores to weights; see RowNormalizer. Of a mean of patterns the scores are its weights, to
+// which `log` is added: NaN in rows that are NaN, else 0.
 struct Normalizers {
   alignas(64) float logsumexp[QUERIES];  // natural
   alignas(64) float peak[QUERIES], log[QUERIES];

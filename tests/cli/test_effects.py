@@ -45,6 +45,9 @@ def test_a_target_is_one_token_of_the_tokenizer(regard, misused, model, letters)
     assert "The heads that t (" in out
     line = misused("effects", TEXT, "--model", letters, "--target", "th")
     assert "--target 'th' must be one token, but is 2: 't', 'h'" in line
+    argument = b"\xe9".decode(errors="surrogateescape")
+    line = misused("effects", TEXT, "--model", letters, "--target", argument)
+    assert "--target is not UTF-8 text" in line
     assert "'?' (U+003F)" in misused("effects", TEXT, "--model", letters, "--target", "?")
 
 

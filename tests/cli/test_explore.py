@@ -9,10 +9,11 @@ def shown(monkeypatch):
     subjects = []
 
     class Explorer:
-        url, computing = "http://127.0.0.1:9/", False
+        url, port, computing = "http://127.0.0.1:9/", 9, False
 
-        def __init__(self, subject, **_):
+        def __init__(self, subject, *, host, **_):
             subjects.append(subject)
+            self.is_everywhere = host == "0.0.0.0"
 
         def serve(self):
             pass

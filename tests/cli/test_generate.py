@@ -50,6 +50,7 @@ def test_a_prompt_longer_than_the_context_is_continued(regard, model):
         (("--seed", -1), "--seed is -1"),
         (("--past", "wrap"), "--past is 'wrap'; expected slide or refuse"),
         (("--tokens", 10_000, "--past", "refuse"), "do not fit into the model's context"),
+        (("--stop", "\udce9"), "--stop is not UTF-8 text: byte 0xe9 at offset 0"),
         (("--stop", ""), "expected a list of strings, none of them empty"),
         (("",), "the text is empty"),
     ],

@@ -163,6 +163,8 @@ def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, mo
         (("--hidden-from", "all"), "--hidden-from must be question or answer, but is all"),
         (("--tokens", "0"), "--tokens must be at least 1, but is 0"),
         (("--answer", " "), "--answer is empty"),
+        (("--answer", "\udce9"), "--answer is not UTF-8 text: byte 0xe9 at offset 0"),
+        (("--question", "\udce9"), "--question is not UTF-8 text: byte 0xe9 at offset 0"),
         (
             ("--tokens", "99"),
             "but the model's context is 101: give a shorter document or fewer --tokens",
@@ -226,3 +228,24 @@ def test_a_model_that_cannot_generate_is_refused_in_one_line(
     monkeypatch.setattr(hf.LlamaForCausalLM, "generate", generate)
     command = ("passages", "--context", document, "--question", "?", "--model", folders["plain"])
     assert "transformers cannot generate with it: no layer has a cache" in misused(*command)
+
+
+def test_a_hybrid_model_says_what_hiding_leaves_open(regard, document, folders, tmp_path):
+    folder = tmp_path / "hybrid"
+    tokenizer = hf.AutoTokenizer.from_pretrained(folders["plain"])
+    tokenizer.save_pretrained(folder)
+    shape = hf.Lfm2Config(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=3,
+        num_attention_heads=2, num_key_value_heads=2, block_multiple_of=8,
+        layer_types=["conv", "full_attention", "conv"],
+        bos_token_id=0, eos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    hf.Lfm2ForCausalLM(shape).save_pretrained(folder)
+    command = ("passages", "--context", document, "--question", QUESTION, "--answer", "one")
+    note = "tokens reach each other without attention in 2 of the model's 3 layers (conv)"
+    done = regard(*command, "--model", folder)
+    assert (done.status, done.err) == (0, "")
+    assert note in " ".join(done.out.split())
+    done = regard(*command, "--model", folder, "--json")
+    assert done.err.startswith(f"regard: {note}")
+    assert json.loads(done.out)["layers"] == [0]

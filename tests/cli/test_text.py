@@ -99,6 +99,8 @@ def test_an_argument_that_is_not_utf8(misused, command, model):
     argument = b"caf\xe9".decode(errors="surrogateescape")
     line = misused(command, argument, "--model", model)
     assert "the text is not UTF-8 text: byte 0xe9 at offset 3; convert it first" in line
+    line = misused(command, "a\ud800b", "--model", model)
+    assert "the text holds half of a surrogate pair, U+D800 at index 1: leave it out" in line
 
 
 def test_a_model_that_gives_no_numbers(misused, command, model, tmp_path):

@@ -158,8 +158,7 @@ def test_steps_alone_are_enough_for_a_short_try(regard, corpus, tmp_path):
         (("--warmup", 9), "--warmup is 9 of --steps 2 updates"),
         (("--vocab-size", 3), "--vocab-size is 3"),
         (("--context", 5000), "text"),
-        (("--steps", "many"), "Invalid value for '--steps'"),
-        (("--steps", "many"), "'many'"),
+        (("--steps", "many"), "Invalid value for '--steps': 'many' is not a"),
         (("--device", "nowhere"), "--device is 'nowhere': expected cpu, or cuda"),
     ],
 )
@@ -201,7 +200,7 @@ def test_an_out_that_cannot_be_written_is_refused_before_training(
             raise PermissionError(13, "Permission denied", f"{dir}/tmp_a1b2c3d4")
 
         monkeypatch.setattr("tempfile.TemporaryFile", refused)
-    assert f"'{out}'" in misused("train", "--out", out, "--text", corpus, *SMALL)
+    assert f"regard: {out}: " in misused("train", "--out", out, "--text", corpus, *SMALL)
 
 
 def test_an_out_that_is_a_file(misused, corpus):
@@ -306,9 +305,29 @@ def test_a_prepared_corpus_is_made_once_and_trained_on(regard, misused, corpus, 
         "prepare", "--text", corpus, "--out", tmp_path / "c", "--validation", 1
     )
     given = ("train", "--out", tmp_path / "d", "--corpus", folder)
-    assert "--vocab-size is 400 and the corpus" in misused(*given, "--vocab-size", 400)
+    line = misused(*given, "--vocab-size", 400)
+    assert f"--vocab-size is 400 and the corpus in {folder} was prepared with 260; leave" in line
     both = (*given, "--text", corpus)
     assert "the text is given twice" in misused(*both)
+
+
+def test_a_vocabulary_that_a_corpus_was_asked_for_is_its_own(regard, misused, corpus, tmp_path):
+    folder = tmp_path / "prepared"
+    done = regard("prepare", "--text", corpus, "--out", folder, "--vocab-size", 5000)
+    found = open_corpus(folder).tokenizer.vocab_size
+    assert found < 5000
+    assert f"of {found} kinds" in done.out
+    command = ("train", "--out", tmp_path / "a", "--corpus", folder, *SMALL[2:])
+    line = misused(*command, "--vocab-size", 999)
+    assert (
+        f"is 999 and the corpus in {folder} was prepared with 5000, of which it has {found}" in line
+    )
+    assert regard(*command, "--vocab-size", 5000).status == 0
+
+
+def test_a_corpus_where_none_can_be_written(misused, corpus, tmp_path):
+    line = misused("prepare", "--text", corpus, "--out", corpus / "c")
+    assert f"{corpus}/c: the corpus could not be written, {corpus} is a file: nothing" in line
 
 
 def test_files_that_are_no_text_are_passed_over_on_request(regard, misused, corpus, tmp_path):

@@ -118,6 +118,11 @@ def test_a_mean_over_heads_is_a_pattern_with_every_readout():
     torch.testing.assert_close(mean.image(3, 4, keys=(2, 13)), one.image(3, 4, keys=(2, 13)))
     with pytest.raises(regard.Error, match="has no scores of its own"):
         mean.read(MaxScore())
+    hidden = regard.Pattern(query, key, mask=regard.causal(offset=-30)).mean()
+    with pytest.raises(regard.Error, match="has no scores of its own"):
+        hidden.read(MaxScore())
+    with pytest.raises(TypeError, match=r"patterns\[1\] is a mean itself; give the patterns that"):
+        MeanPattern([pattern[:, 0], mean])
     with pytest.raises(ValueError, match="no axis of heads"):
         regard.Pattern(query[0, 0], key[0, 0]).mean()
     with pytest.raises(ValueError, match="patterns of one shape"):

@@ -33,6 +33,21 @@ def test_nothing_waits_for_an_acknowledgement(recorded, monkeypatch):
         explorer.stop()
 
 
+@pytest.mark.parametrize("host", ["", "0", "0.0.0.0"])
+def test_every_name_of_all_addresses_is_known(recorded, host):
+    explorer = Explorer(recorded, host=host)
+    try:
+        assert explorer.is_everywhere
+        assert explorer.url == f"http://127.0.0.1:{explorer.port}/"
+    finally:
+        explorer.stop()
+
+
+def test_a_port_that_there_is_not(recorded):
+    with pytest.raises(ValueError, match="port must be a number from 0 to 65535, but is 65536"):
+        Explorer(recorded, port=65536)
+
+
 @pytest.fixture
 def impatient(serve, recorded, monkeypatch):
     """A server that waits for the rest of a request hardly at all."""

@@ -10,6 +10,7 @@ import regard
 from regard import passage_effects
 from regard.gpt import load
 from regard.gpt.stories import stories
+from regard.intervene.hybrid import hybrid_note
 from regard.record import token_offsets
 
 hf = pytest.importorskip("transformers")
@@ -166,6 +167,14 @@ def lfm2():
         block_multiple_of=8, **SIZES,
     )  # fmt: skip
     return randomize(hf.Lfm2ForCausalLM._from_config(config, attn_implementation="sdpa")).eval()
+
+
+def test_a_configuration_of_several_texts_is_no_hybrid():
+    parts = {"text_encoder": "t5", "audio_encoder": "encodec", "decoder": "musicgen_decoder"}
+    model = torch.nn.Linear(1, 1)
+    assert hybrid_note(model) is None
+    model.config = hf.MusicgenConfig(**{name: {"model_type": kind} for name, kind in parts.items()})
+    assert hybrid_note(model) is None
 
 
 def test_a_hybrid_model_warns_that_hidden_tokens_can_still_be_read(ids):

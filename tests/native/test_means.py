@@ -105,12 +105,21 @@ def test_visible_keys_without_weight_come_last_in_order(instructions):
 
 
 def test_bits_do_not_depend_on_what_else_is_read(instructions):
+    """But for what is linear in the weights, which alone is the mean of the heads' own."""
     query, key = inputs(L, S)
     mean = regard.Pattern(query, key, mask=regard.causal()).mean()
     for readout, together in zip(READOUTS, mean.read(*READOUTS), strict=True):
         (alone,) = mean.read(readout)
+        digits = {"rtol": 2e-6, "atol": 1e-7} if readout.is_linear else {"rtol": 0, "atol": 0}
         for one, other in zip(flat([together]), flat([alone]), strict=True):
-            assert torch.equal(one, other), readout
+            torch.testing.assert_close(one, other, **digits)
+
+
+def test_what_is_linear_alone_is_read_head_by_head_with_the_log_sum_exps(taken):
+    mean = regard.Pattern(*inputs(L, S), mask=regard.causal()).mean()
+    mean.read(Received(), Mass(0))
+    assert not taken
+    assert all(pattern.has_logsumexp for pattern in mean.patterns)
 
 
 def test_a_number_that_is_not_finite_fills_what_its_row_sees(instructions, taken):
@@ -183,6 +192,16 @@ def test_masks_that_differ_are_left_to_torch(taken):
     assert not taken
     problems = [pattern.problem for pattern in mean.patterns]
     assert native.objection_to_mean(problems) == "masks differ"
+
+
+def test_weights_of_a_mean_are_no_denormal_numbers(instructions):
+    bias = torch.zeros(4, 1, 3)
+    bias[0, 0, 1] = -86.9  # e⁻⁸⁶·⁹ is a normal number, and a fourth of it is not
+    bias[1:, 0, 1] = -200
+    mean = regard.Pattern(torch.zeros(4, 1, 1), torch.zeros(4, 3, 1), bias=bias).mean()
+    top, received = mean.read(TopK(3), Received())
+    assert top.weights.tolist() == [[0.5, 0.5, 0.0]]
+    assert received.tolist() == [0.5, 0.0, 0.5]
 
 
 def test_sizes_that_differ_are_left_to_torch():

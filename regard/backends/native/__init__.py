@@ -82,7 +82,7 @@ __all__ = [
 
 WIDEST = 256  # head dimension; the scratch memory of a task grows with it
 _LONGEST = 2**31 - 1  # queries or keys
-# What has no meaning for a mean: it has weights alone.
+# What the kernel for means leaves out: it keeps weights alone, and no logarithms.
 _NOT_OF_MEANS = {Kind.LOGSUMEXP, Kind.MAX_SCORE, Kind.LAG, Kind.REPEATS}
 _MOST_SPANS = 2**12  # whose sums for a few rows a thread keeps
 

@@ -24,7 +24,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from regard._files import replace_file, sync_folder
+from regard._files import replace_file, require_writable, sync_folder
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.checkpoint import dump_json
 from regard.gpt.errors import CorpusError
@@ -104,6 +104,7 @@ def prepare(
     kind = tokenizer if isinstance(tokenizer, str) else "given"
     made = folder.with_name(f".{folder.name}.tmp")
     with _write_errors(folder), FolderLock(folder.with_name(f".{folder.name}.lock")) as lock:
+        require_writable(folder.parent)  # where that is not so the lock may seem another's
         if not lock.acquire():
             raise CorpusError(f"another process prepares {folder}; wait until it has ended")
         if made.exists():  # a process was killed
@@ -122,6 +123,7 @@ def prepare(
                 "kind": kind,
                 "tokenizer": hashlib.sha256(text.encode()).hexdigest(),
                 "vocab_size": tokenizer.vocab_size,
+                **({"most_tokens": vocab_size} if kind == "bpe" else {}),
                 "end": tokenizer.end,
                 "dtype": _dtype(tokenizer).name,
                 "split": {"validation": validation, "seed": seed},
@@ -145,10 +147,12 @@ def _write_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         cure = "free some space" if error.errno == ENOSPC else "prepare it elsewhere"
+        why = error.strerror or str(error)
+        if isinstance(error, FileExistsError):  # of the folder that it was to be in
+            why = f"{error.filename} is a file"
         raise OSError(
             error.errno,
-            f"the corpus could not be written, {error.strerror or error}: nothing of it stays; "
-            f"{cure}, and start again",
+            f"the corpus could not be written, {why}: nothing of it stays; {cure}, and start again",
             str(folder),
         ) from error
 

@@ -213,20 +213,21 @@ def _as_prepared(gpt: GPTConfig, config: TrainConfig, corpus: Corpus) -> TrainCo
     if manifest["kind"] != "given":
         fixed["tokenizer"] = manifest["kind"]
     for name, value in fixed.items():
-        _require_as_prepared(config, name, value, corpus)
+        if getattr(config, name) not in {value, getattr(TrainConfig(), name)}:
+            raise _otherwise_prepared(config, name, corpus, repr(value))
     if manifest["kind"] != "char":  # whose vocabulary is the text's, whatever `vocab_size` is
-        _require_as_prepared(gpt, "vocab_size", corpus.tokenizer.vocab_size, corpus)
+        found = corpus.tokenizer.vocab_size
+        asked_for = manifest.get("most_tokens", found)  # a BPE may find fewer
+        if gpt.vocab_size not in {found, asked_for, GPTConfig().vocab_size}:
+            fewer = "" if found == asked_for else f", of which it has {found}"
+            raise _otherwise_prepared(gpt, "vocab_size", corpus, f"{asked_for}{fewer}")
     return replace(config, **fixed)
 
 
-def _require_as_prepared(
-    config: GPTConfig | TrainConfig, name: str, prepared: Any, corpus: Corpus
-) -> None:
-    """Refuse a field that is neither its default nor what the corpus was prepared with."""
-    kind = type(config)
-    value = getattr(config, name)
-    if value not in {prepared, getattr(kind(), name)}:
-        raise ValueError(
-            f"{kind.__name__}.{name} is {value!r} and the corpus in {corpus.folder} was prepared "
-            f"with {prepared!r}; leave it out, or prepare the corpus anew"
-        )
+def _otherwise_prepared(
+    config: GPTConfig | TrainConfig, name: str, corpus: Corpus, with_what: str
+) -> ValueError:
+    return ValueError(
+        f"{type(config).__name__}.{name} is {getattr(config, name)!r} and the corpus in "
+        f"{corpus.folder} was prepared with {with_what}; leave it out, or prepare the corpus anew"
+    )
