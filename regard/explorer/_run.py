@@ -6,32 +6,30 @@ Axes: H heads of a layer, L queries, S keys, D head dimension, Dv of value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from math import isfinite
 from threading import Event, Lock
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import regard
 from regard.explorer._bands import (
+    KnownHead,
     PendingHeads,
-    cancellable_reader,
     readouts_along,
     rows,
     thumbnail,
 )
+from regard.explorer._json import for_json
 from regard.explorer._means import Mean
+from regard.explorer._scores import scores_of
 from regard.explorer._walk import STRONGEST, walk
 from regard.explorer._windows import Window, Windows, average_window, finest_block
 from regard.explorer._work import require_wanted
 from regard.pattern import Pattern
 from regard.pattern.readouts import Blocks
 from regard.record import Layer
-from regard.record.head_scores import score_heads
-from regard.record.heads import SCORES
 from regard.steps import written_out
 from regard.view.tokens import readable, visible
 
@@ -164,27 +162,33 @@ class Run:
         What else is wanted of all its weights is kept from that pass: the map, averaged, and the
         readouts along the text.
         """
+        known = self._known(layer, head, cancelled, averaged=averaged, along=along)
+        if known.cells is not None:
+            self._windows.keep((layer, head), len(self.tokens), known.cells)
+        return known.pattern
+
+    def _known(
+        self, layer: int, head: int, cancelled: Event | None, *, averaged: bool, along: bool
+    ) -> KnownHead:
+        """The same, with its map, if that is wanted and comes in the same pass."""
         pattern = self.head(layer, head)
         if pattern.has_logsumexp:
-            return pattern
-        length = len(self.tokens)
-        block = finest_block(length) if averaged else None
+            return KnownHead(pattern, None, None)
+        block = finest_block(len(self.tokens)) if averaged else None
         pending = self._pending.of((layer, head), pattern)
         known = pending.finish(cancelled, block, along=along)
-        if known.cells is not None:
-            self._windows.keep((layer, head), length, known.cells)
         with self._lock:
             if known.along is not None:
                 self._readouts[layer, head] = known.along
             self._heads[layer, head] = known.pattern
         self._pending.discard((layer, head))
-        return known.pattern
+        return known
 
     # Answers
 
     def scores(self, layer: int, cancelled: Event | None = None) -> dict[str, Any]:
         """What each head of a layer does."""
-        return _for_json(
+        return for_json(
             {
                 "layer": layer,
                 "heads": [
@@ -194,32 +198,9 @@ class Run:
             }
         )
 
-    def _score(self, layer: int, place: int, cancelled: Event | None) -> dict[str, Any]:
-        entry = self.layers[layer]
-        known = self._with_logsumexp(layer, place, cancelled)
-        pattern = Pattern.of(replace(known.problem, leading=(1,)), known.logsumexp)
-        part = regard.Layer(
-            name=entry.name,
-            kind=entry.kind,
-            index=entry.index,
-            heads=(entry.heads[place],),
-            rows=entry.rows,
-            get_pattern=lambda: pattern,
-        )
-        (scores,) = score_heads(
-            [part], (self.tokens,), progress=False, read=cancellable_reader(cancelled)
-        )
-        return {
-            "head": place,
-            "role": scores.role,
-            "meaning": scores.role.meaning,
-            "evidence": scores.evidence,
-            "score": scores.score,
-            "margin": scores.margin,
-            "queries": scores.queries,
-            "undecided": scores.undecided,
-            **{name: getattr(scores, name) for name in SCORES},
-        }
+    def _score(self, layer: int, head: int, cancelled: Event | None) -> dict[str, Any]:
+        known = self._with_logsumexp(layer, head, cancelled)
+        return scores_of(known, self.layers[layer], head, self.tokens, cancelled)
 
     def thumbnails(self, layer: int, size: int, cancelled: Event | None = None) -> Tensor:
         """Small pictures of all heads of a layer, ``(H, rows, columns)``."""
@@ -234,12 +215,29 @@ class Run:
     def map(self, layer: int | str, head: int | str, window: Window, cancelled: Event) -> Tensor:
         """Average a window of a head or a mean to cells of block × block, ``(rows, columns)``."""
         if MEAN in {layer, head}:
-            average = self.mean(layer, head, cancelled).map
+            average = partial(self._average_mean, layer, head)
         else:
             known = self._with_logsumexp(int(layer), int(head), cancelled, averaged=True)
             average = partial(average_window, known)
         length = len(self.tokens)
         return self._windows.read((layer, head), length, average, window, cancelled)
+
+    def _average_mean(
+        self, layer: int | str, head: int | str, window: Window, cancelled: Event
+    ) -> Tensor:
+        """Average a window of a mean; the whole as its heads' log-sum-exps are computed."""
+        whole, places = (0, len(self.tokens)), self._places(layer, head)
+        is_kept = window == Window(whole, whole, finest_block(len(self.tokens)))
+        if not is_kept or len(places) == 1:
+            return self.mean(layer, head, cancelled).map(window, cancelled)
+        total = torch.zeros(())
+        for place in places:
+            known = self._known(*place, cancelled, averaged=True, along=False)
+            cells = known.cells
+            if cells is None:
+                cells = average_window(known.pattern, window, cancelled)
+            total = total + cells.float()
+        return total / len(places)
 
     def sketch(
         self, layer: int | str, head: int | str, block: int, cancelled: Event | None = None
@@ -303,12 +301,12 @@ class Run:
         """One weight and what it comes from."""
         row = self._single_rows(layer, head, query)
         if MEAN in {layer, head}:
-            return _for_json(row.cell(0, key, cancelled))
+            return for_json(row.cell(0, key, cancelled))
         (pattern,) = row.patterns
         problem = pattern.problem.crop(slice(0, 1), slice(key, key + 1))
         steps = dict(written_out(problem.cast(torch.float64)))
         score = float(steps["masked"].flatten()[0])
-        return _for_json(
+        return for_json(
             {
                 "weight": float(pattern[0, key]),
                 "score": score,
@@ -370,7 +368,7 @@ class Run:
     ) -> dict[str, Any]:
         """One query's attention, number by number; see `walk`."""
         values = None if self.values is None else self.values[layer][head]
-        return _for_json(
+        return for_json(
             walk(self.head(layer, head), values, query, first=first, count=count, picked=picked)
         )
 
@@ -382,12 +380,3 @@ class Run:
             for number in layers
             for place in (range(len(self.layers[number].heads)) if head == MEAN else [int(head)])
         ]
-
-
-def _for_json(value: Any) -> Any:
-    """Prepare an answer for JSON, which has no NaN and no infinity: None stands for them."""
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _for_json(entry) for name, entry in value.items()}
-    return [_for_json(entry) for entry in value] if isinstance(value, list) else value

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from regard.explorer._json import for_json
 from regard.gpt.training.checkpoints import (
     CHECKPOINTS,
     METRICS,
@@ -53,7 +54,7 @@ class TrainingHistory:
             "kept": sorted(self.kept),
             "tokens": len(history.tokens),
             "names": list(history.score_names),
-            "scores": _for_json(history.scores.tolist()),
+            "scores": for_json(history.scores.tolist()),
             "roles": history.roles,
         }
 
@@ -97,10 +98,3 @@ def _losses(path: Path) -> dict[int, float]:
             if isfinite(loss):
                 losses[step] = loss
     return losses
-
-
-def _for_json(value: Any) -> Any:
-    """Prepare scores for JSON, which has no NaN: None stands for a score that does not apply."""
-    if isinstance(value, list):
-        return [_for_json(entry) for entry in value]
-    return value if isfinite(value) else None

@@ -116,6 +116,22 @@ def test_a_mean_can_be_called_off_between_heads(recorded, looks):
         assert cancelled.looks == -1
 
 
+def test_the_map_of_a_mean_comes_with_the_log_sum_exps_of_its_heads(recorded, monkeypatch):
+    run, window = recorded.run("0"), Window((0, L), (0, L), 1)
+
+    def average_window(*_):
+        raise AssertionError("weights were computed once more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("regard.explorer._run.average_window", average_window)
+        patch.setattr("regard.explorer._means.average_window", average_window)
+        first = run.map(1, "mean", window, Event())
+    for head in range(len(run.layers[1].heads)):
+        assert run.head(1, head).has_logsumexp
+    of_heads = [run.map(1, head, window, Event()) for head in range(len(run.layers[1].heads))]
+    near(first, torch.stack(of_heads).mean(0))
+
+
 def cut_means(monkeypatch, weights):
     """Have means read in bands of so many weights of all heads."""
     monkeypatch.setattr("regard.explorer._bands._BAND", weights)
