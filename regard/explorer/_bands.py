@@ -161,11 +161,17 @@ class PendingHeads:
             self._heads.pop(place, None)
 
 
+def fits_band(pattern: Pattern) -> bool:
+    """Whether all weights of a head are read at once."""
+    queries, keys = pattern.shape
+    return queries * keys <= _BAND
+
+
 def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
     """Draw a head small, ``(min(size, L), min(size, S))``: what `Pattern.image` gives."""
     queries, keys = pattern.shape
     height = min(size, queries)
-    if queries * keys <= _BAND or height == queries:
+    if fits_band(pattern) or height == queries:
         require_wanted(cancelled)
         return pattern.image(size, size)
     sums = torch.zeros(height, min(size, keys), dtype=torch.float64, device=pattern.device)

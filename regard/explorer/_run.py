@@ -17,6 +17,7 @@ from torch import Tensor
 from regard.explorer._bands import (
     KnownHead,
     PendingHeads,
+    fits_band,
     readouts_along,
     rows,
     thumbnail,
@@ -204,13 +205,13 @@ class Run:
 
     def thumbnails(self, layer: int, size: int, cancelled: Event | None = None) -> Tensor:
         """Small pictures of all heads of a layer, ``(H, rows, columns)``."""
-        heads = range(len(self.layers[layer].heads))
-        return torch.stack(
-            [
-                thumbnail(self._with_logsumexp(layer, head, cancelled), size, cancelled)
-                for head in heads
-            ]
-        )
+        pictures = []
+        for head in range(len(self.layers[layer].heads)):
+            pattern = self.head(layer, head)
+            if not fits_band(pattern):  # else the picture comes in the same pass
+                pattern = self._with_logsumexp(layer, head, cancelled)
+            pictures.append(thumbnail(pattern, size, cancelled))
+        return torch.stack(pictures)
 
     def map(self, layer: int | str, head: int | str, window: Window, cancelled: Event) -> Tensor:
         """Average a window of a head or a mean to cells of block × block, ``(rows, columns)``."""

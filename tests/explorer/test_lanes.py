@@ -13,6 +13,7 @@ from threading import Event, get_native_id
 import pytest
 from support.explorer import in_loop
 
+from regard.explorer import _bands
 from regard.explorer._windows import Window
 from regard.explorer._work import WAITING, BusyError, Lane
 
@@ -58,15 +59,23 @@ def ask(explorer, raw):
 def busy(recorded, monkeypatch, ask):
     """Have the server compute all of these, or wait to: all heads but one stand still."""
     run, begun, go = recorded.run("0"), Event(), Event()
-    pending = run._pending.of
+    pending, thumbnail = run._pending.of, _bands.thumbnail
+
+    def hold():
+        begun.set()
+        assert go.wait(LIMIT)
 
     def held(place, pattern):
         if place != (LAYER, HEAD):
-            begun.set()
-            assert go.wait(LIMIT)
+            hold()
         return pending(place, pattern)
 
+    def held_picture(*arguments):
+        hold()
+        return thumbnail(*arguments)
+
     monkeypatch.setattr(run._pending, "of", held)
+    monkeypatch.setattr("regard.explorer._run.thumbnail", held_picture)
     requests = []
     with ThreadPoolExecutor(4) as threads:
 

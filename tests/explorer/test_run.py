@@ -132,6 +132,18 @@ def test_the_map_of_a_mean_comes_with_the_log_sum_exps_of_its_heads(recorded, mo
     near(first, torch.stack(of_heads).mean(0))
 
 
+def test_pictures_of_a_short_text_come_with_the_log_sum_exps(recorded, monkeypatch):
+    def finish(*_, **__):
+        raise AssertionError("weights were computed once more")
+
+    monkeypatch.setattr("regard.explorer._bands.PendingHead.finish", finish)
+    run = recorded.run("0")
+    pictures = run.thumbnails(1, 5)
+    for head, picture in enumerate(pictures):
+        assert run.head(1, head).has_logsumexp
+        near(picture, run.head(1, head).image(5, 5))
+
+
 def cut_means(monkeypatch, weights):
     """Have means read in bands of so many weights of all heads."""
     monkeypatch.setattr("regard.explorer._bands._BAND", weights)
