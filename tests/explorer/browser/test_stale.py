@@ -8,6 +8,7 @@ import torch
 
 from regard.explorer import RecordingSubject
 from regard.explorer._means import Mean
+from regard.explorer._run import Run
 from regard.explorer.subjects import ModelSubject
 
 SEEN = "(one) => getComputedStyle(one).backgroundColor"
@@ -189,16 +190,16 @@ def test_a_long_map_that_is_no_longer_looked_at_is_called_off_at_once(
     show, settled, long_mean, monkeypatch
 ):
     """Not only when that of the next head is requested: its sketch would have to wait for it."""
-    begun, ended, average = Semaphore(0), Semaphore(0), Mean.map
+    begun, ended, average = Semaphore(0), Semaphore(0), Run._average_mean
 
-    def endless(self, window, cancelled):
+    def endless(self, layer, head, window, cancelled):
         begun.release()
         cancelled.wait()
         ended.release()
-        return average(self, window, cancelled)
+        return average(self, layer, head, window, cancelled)
 
     page = show(long_mean, "#h=0")
-    monkeypatch.setattr(Mean, "map", endless)
+    monkeypatch.setattr(Run, "_average_mean", endless)
     page.locator("#average [value=layer]").click()
     maps = 2  # a small one stands beside the scores
     assert all(begun.acquire(timeout=30) for _ in range(maps))
@@ -206,7 +207,7 @@ def test_a_long_map_that_is_no_longer_looked_at_is_called_off_at_once(
         with page.expect_request("**/sketch?*head=1*"):
             page.locator("#grid .cell").nth(1).click()
         assert all(ended.acquire(timeout=30) for _ in range(maps))
-        monkeypatch.setattr(Mean, "map", average)
+        monkeypatch.setattr(Run, "_average_mean", average)
     settled(page)
 
 
