@@ -91,7 +91,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-# What pydantic, by which typer reads values, calls a text that is none of these.
+# The errors of pydantic, by which typer reads values, and what it expected.
 _KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
 
 

@@ -39,11 +39,6 @@ def rows(pattern: Pattern | MeanPattern, first: int, stop: int) -> Pattern | Mea
     return pattern.crop((first, stop))
 
 
-def heads_of(pattern: Pattern | MeanPattern) -> int:
-    """How many heads are averaged: 1 of a head."""
-    return len(pattern.patterns) if isinstance(pattern, MeanPattern) else 1
-
-
 def fewest_rows() -> int:
     """So many rows of a mean that each thread has some."""
     return _ROWS * min(torch.get_num_threads(), _THREADS)
@@ -252,7 +247,7 @@ def bands(
 ) -> Iterator[tuple[int, int]]:
     """Cut the rows of a head or a mean into ranges of whole blocks, of so many weights in all."""
     queries, keys = pattern.shape
-    heads = heads_of(pattern)
+    heads = len(pattern.patterns) if isinstance(pattern, MeanPattern) else 1
     least = fewest_rows() if heads > 1 else 1
     height = max(least, weights // max(keys * heads, 1)) // block * block or block
     for start in range(first, queries, height):

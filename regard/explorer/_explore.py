@@ -56,7 +56,7 @@ class Explorer:
 
     Raises:
         OSError: if the port is taken.
-        ValueError: for a port that there is not.
+        ValueError: for a port that is not 0 to 65535.
 
     Example:
         >>> import torch, regard
@@ -174,7 +174,7 @@ def explore(
         ExplorerError: if the recording holds nothing that a page could show, or the text can't be
             read by the model.
         OSError: if the port is taken.
-        ValueError: for a port that there is not.
+        ValueError: for a port that is not 0 to 65535.
         TypeError: for a model without a tokenizer, and a recording with a tokenizer or a text.
 
     Example:

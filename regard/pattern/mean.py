@@ -159,19 +159,20 @@ class MeanPattern(Factor):
         Those that are linear in the weights only beside others: by heads their log-sum-exps, where
         they are not known, come in the same pass.
         """
+        if 0 in self.shape:
+            return {}
         sizes = self._sizes()
         problems = [pattern.problem for pattern in self.patterns]
-        if 0 in self.shape or native.objection_to_mean(problems) is not None:
-            return {}
-        for problem in problems:
-            require_numbers(problem)
         specs: dict[int, KernelSpec] = {}
         for i, readout in enumerate(readouts):
             spec = readout.kernel_spec(sizes) if readout.restricted(sizes.queries) is None else None
             if spec and native.objection_to_reading_mean(spec, problems[0]) is None:
                 specs[i] = spec
-        if all(readouts[i].is_linear for i in specs):
+        only_linear = all(readouts[i].is_linear for i in specs)
+        if only_linear or native.objection_to_mean(problems) is not None:
             return {}
+        for problem in problems:
+            require_numbers(problem)
         logsumexps = [one.logsumexp.reshape(-1, sizes.queries) for one in self.patterns]
         computed = native.read_mean(problems, list(specs.values()), logsumexps)
         return {

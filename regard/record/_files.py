@@ -73,7 +73,7 @@ def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _TENSORS.format(mark)
     try:
-        with as_os_error(folder):  # the file's own name is drawn
+        with as_os_error(folder):  # the file's own name is random
             safetensors.torch.save_file(tensors.named, path, metadata={"mark": mark})
         as_any_new_file(path)
         index["tensors"] = _checksum(path)

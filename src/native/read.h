@@ -1,6 +1,8 @@
 // Readouts: any number of reductions of the pattern, in one pass over scores that are recomputed.
 #pragma once
 
+#include <stdlib.h>
+
 #include "read_mean.h"
 #include "system.h"
 
@@ -50,14 +52,7 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
 
   each([&](auto kind, const ReadoutState &at) { kind.begin(at, queries); });
   if (reading.scores)
-    for_each_read_block(queries, [&](int32_t first, int32_t last) {
-      // Rows that are NaN leave nothing out: their sums add 0 · NaN for keys that do not count.
-      const auto looks = [&](auto kind, const ReadoutState &at) {
-        return normalizers.any_nonfinite || kind.looks_at(at, queries, first, last);
-      };
-      bool needed = false;
-      each([&](auto kind, const ReadoutState &at) { needed = needed || looks(kind, at); });
-      if (!needed) return;
+    for_each_needed_block(queries, normalizers, each, [&](int32_t first, int32_t last, auto looks) {
       WeightBlock block(p, queries, first, last, scratch);
       if (kept.holds(first, last)) {
         take_kept(kept, reading.peaks, block);

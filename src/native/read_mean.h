@@ -75,13 +75,7 @@ static void read_mean_queries(const Reading &reading, const RowChunk &rows,
     store(normalizers.log + j * LANES, normalizers.nonfinite[j] ? broadcast(NAN) : floats{});
 
   each([&](auto kind, const ReadoutState &at) { kind.begin(at, queries); });
-  for_each_read_block(queries, [&](int32_t first, int32_t last) {
-    const auto looks = [&](auto kind, const ReadoutState &at) {
-      return normalizers.any_nonfinite || kind.looks_at(at, queries, first, last);
-    };
-    bool needed = false;
-    each([&](auto kind, const ReadoutState &at) { needed = needed || looks(kind, at); });
-    if (!needed) return;
+  for_each_needed_block(queries, normalizers, each, [&](int32_t first, int32_t last, auto looks) {
     for (int64_t i = 0; i < mean.count; i++) {
       const regard_problem &p = mean.problems[i];
       const ReadScratch part = scratch_of(i);

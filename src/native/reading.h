@@ -1,8 +1,6 @@
 // What a pass over a pattern reads: its readouts, and the memory that they and their blocks need.
 #pragma once
 
-#include <stdlib.h>
-
 #include "chosen.h"
 #include "image.h"
 #include "key_readouts.h"
@@ -136,5 +134,21 @@ struct Reading {
     }
   }
 };
+
+// Calls visit(first, last, looks) for the blocks of keys at which some readout looks, where
+// looks(kind, at) tells of one of those that each(call) goes through. Rows that are NaN leave
+// nothing out: their sums add 0 · NaN for keys that do not count.
+template <class Each, class Visit>
+REGARD_INLINE void for_each_needed_block(const QueryBlock &queries, const Normalizers &normalizers,
+                                         Each each, Visit visit) {
+  for_each_read_block(queries, [&](int32_t first, int32_t last) {
+    const auto looks = [&](auto kind, const ReadoutState &at) {
+      return normalizers.any_nonfinite || kind.looks_at(at, queries, first, last);
+    };
+    bool needed = false;
+    each([&](auto kind, const ReadoutState &at) { needed = needed || looks(kind, at); });
+    if (needed) visit(first, last, looks);
+  });
+}
 
 }  // namespace regard::REGARD_SET

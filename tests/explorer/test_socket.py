@@ -43,7 +43,7 @@ def test_every_name_of_all_addresses_is_known(recorded, host):
         explorer.stop()
 
 
-def test_a_port_that_there_is_not(recorded):
+def test_a_port_out_of_range(recorded):
     with pytest.raises(ValueError, match="port must be a number from 0 to 65535, but is 65536"):
         Explorer(recorded, port=65536)
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from support.cpu_paths import SETS, forced, streamed
+from support.cpu_paths import SETS, streamed
 from support.draws import normal
 from support.patterns import NAMES, flat, inputs, masks
 
@@ -33,12 +33,6 @@ READOUTS = (
     *(Received(), Received("mean"), Received("max"), Received(queries=slice(5, 90))),
     *(Offsets(70), Image(13, 11), Blocks(16, 5), Blocks(7, 90, "max"), TopK(5)),
 )
-
-
-@pytest.fixture(params=SETS)
-def instructions(request):
-    with forced(request.param):
-        yield request.param
 
 
 @pytest.fixture
@@ -77,7 +71,7 @@ def test_readouts_are_those_of_float64(instructions, taken, name, dtype):
     mean = regard.Pattern(query, key, **options).mean()
     exact = regard.Pattern(query.double(), key.double(), **options).mean()
     assert_close(mean, exact, atol=2e-5)
-    # Heads are told apart by "hidden" and "bias" alone. Picked queries are read head by head.
+    # Heads have masks of their own under "hidden" and "bias". Picked queries are read by heads.
     assert taken == ([] if name in {"hidden", "bias"} else [len(READOUTS) - 1])
 
 
