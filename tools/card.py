@@ -29,15 +29,17 @@ from regard.gpt import (
     parameter_counts,
 )
 from regard.gpt.checkpoint import SHIPPED
-from regard.gpt.link_accuracy import likeliest, link_accuracy
-from regard.gpt.stories import review, stories
+from regard.gpt.link_accuracy import likeliest, link_accuracy, twin_accuracy
+from regard.gpt.stories import Kind, OrderGuesser, review, stories, twins
 
 Head = tuple[int, int]  # layer, head
 
 BEGINNING = "Once upon a time"
-CAT = "The cat sat on the mat. The cat sat"
 BIGRAM = 20_000  # stories that the bigram was counted in
 HELD_OUT = 1000  # stories that accuracy is measured on
+FIRST = 10_000  # the first seed of the training text
+ORDER = 10_000  # stories of it that the order-only guesser learns from
+TWINS = 216  # pairs of a kind
 KNOCKED_OUT = 100  # stories whose links are knocked out
 OWN = 200  # stories that the model writes
 RANGES = ((1, 128), (128, 256), (256, 512))  # positions
@@ -54,8 +56,10 @@ def main(folder: Path) -> None:
     print(
         template.format(
             **summary(folder, model, tokenizer),
-            on=probability(model, tokenizer, CAT, " on"),
             accuracy=accuracy_table(model, tokenizer, load_training(folder)["baselines"]),
+            twin_accuracy=twin_table(model, tokenizer, load_training(folder)["baselines"]),
+            order=ORDER,
+            twins=TWINS,
             story=a_story(model, tokenizer),
             effects=link_effects(model, tokenizer, stories(0, KNOCKED_OUT)),
             knocked_out=KNOCKED_OUT,
@@ -110,15 +114,39 @@ def accuracy_table(model: GPT, tokenizer: Tokenizer, baselines: Mapping[str, Any
     """Percent of decided words that are predicted, a row a kind, beside those of the baselines."""
     context = model.config.context
     own = link_accuracy(likeliest(model), tokenizer, stories(0, HELD_OUT), context=context)
-    others = [baseline["accuracy"] for baseline in baselines.values()]
+    shares = [baseline["accuracy"] for baseline in baselines.values()]
+    shares.append(order_shares())
     return table(
-        ["kind", "words", "this model", *baselines],
+        ["kind", "words", "this model", *baselines, "order only"],
         (
             [kind.name.lower(), f"{one.count:,}", f"{100 * one.share:.1f}"]
-            + [f"{100 * other[kind.name]:.1f}" for other in others]
+            + [f"{100 * other[kind.name]:.1f}" for other in shares]
             for kind, one in own.items()
         ),
     )
+
+
+def order_shares() -> dict[str, float]:
+    """Shares of the decided words that order and wording tell, by kind."""
+    guesser = OrderGuesser(stories(FIRST, ORDER))
+    right: dict[str, list[bool]] = {kind.name: [] for kind in Kind}
+    for story in stories(0, HELD_OUT):
+        for link in story.links:
+            right[link.kind.name].append(guesser.is_right(story, link))
+    return {kind: mean(ones) for kind, ones in right.items()}
+
+
+def twin_table(model: GPT, tokenizer: Tokenizer, baselines: Mapping[str, Any]) -> str:
+    """Percent of pairs of twins that are predicted, a row a kind, beside the baselines."""
+    rows = []
+    for kind in Kind:
+        pairs, context = twins(kind, TWINS), model.config.context
+        own = twin_accuracy(likeliest(model), tokenizer, pairs, context=context)
+        shares = [count / own.count for count in (own.first, own.second, own.both)]
+        shares += [baseline["twins"][kind.name] for baseline in baselines.values()]
+        rows.append([kind.name.lower(), *(f"{100 * share:.1f}" for share in shares)])
+    header = ["kind", "named first", "named second", "both"]
+    return table([*header, *(f"{name}: both" for name in baselines)], rows)
 
 
 def a_story(model: GPT, tokenizer: Tokenizer) -> str:

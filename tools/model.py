@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 
 from regard.gpt import GPTConfig, Tokenizer, TrainConfig, prepare, python_texts, save, train
-from regard.gpt.link_accuracy import Predict, bigram, likeliest, link_accuracy
-from regard.gpt.stories import corpus, stories
+from regard.gpt.link_accuracy import Predict, bigram, likeliest, link_accuracy, twin_accuracy
+from regard.gpt.stories import Kind, corpus, stories, twins
 
 FIRST = 10_000
 HELD_OUT = 1000  # stories that accuracy is measured on
+TWINS = 216  # pairs of a kind, likewise
 BASELINE_STEPS = 3000  # updates of the model without attention
 BIGRAM = 20_000  # stories whose pairs of tokens are counted
 SHAPE = GPTConfig(
@@ -86,9 +87,14 @@ def main(folder: Path) -> None:
 
 
 def measured(predict: Predict, tokenizer: Tokenizer) -> dict[str, object]:
-    """Shares of the decided words of held-out stories that are predicted, by kind."""
+    """Shares of the decided words of held-out stories, and of twins, that it predicts."""
     measured = link_accuracy(predict, tokenizer, stories(0, HELD_OUT), context=SHAPE.context)
-    return {"accuracy": {kind.name: one.share for kind, one in measured.items()}}
+    pairs = {kind: twins(kind, TWINS) for kind in Kind}
+    both = {
+        kind.name: twin_accuracy(predict, tokenizer, some, context=SHAPE.context).both / TWINS
+        for kind, some in pairs.items()
+    }
+    return {"accuracy": {kind.name: one.share for kind, one in measured.items()}, "twins": both}
 
 
 if __name__ == "__main__":

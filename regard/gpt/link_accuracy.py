@@ -5,7 +5,7 @@ Axis letters: B stories, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 
@@ -16,7 +16,15 @@ from regard.gpt.model import GPT
 from regard.gpt.stories import Kind, Link, Story
 from regard.gpt.tokenizer import Tokenizer
 
-__all__ = ["LinkAccuracy", "Predict", "bigram", "likeliest", "link_accuracy"]
+__all__ = [
+    "LinkAccuracy",
+    "Predict",
+    "TwinAccuracy",
+    "bigram",
+    "likeliest",
+    "link_accuracy",
+    "twin_accuracy",
+]
 
 Predict = Callable[[Tensor], Tensor]
 """From ``(B, T)`` token ids the most likely next token of every position, ``(B, T)``."""
@@ -88,6 +96,55 @@ def link_accuracy(
     4
     """
     right, count = dict.fromkeys(Kind, 0), dict.fromkeys(Kind, 0)
+    for hits in _predicted(predict, tokenizer, stories, context):
+        for link, is_right in hits:
+            count[link.kind] += 1
+            right[link.kind] += is_right
+    return {kind: LinkAccuracy(right[kind], count[kind]) for kind in Kind}
+
+
+@dataclass(frozen=True)
+class TwinAccuracy:
+    """Of how many pairs of twins the first, the second and both were predicted."""
+
+    first: int
+    second: int
+    both: int
+    count: int
+
+
+def twin_accuracy(
+    predict: Predict, tokenizer: Tokenizer, pairs: Iterable[tuple[Story, Story]], *, context: int
+) -> TwinAccuracy:
+    """How many pairs of stories that differ in the deciding word are predicted, each with its word.
+
+    Args:
+        predict: the most likely next tokens.
+        tokenizer: of the ids that `predict` takes.
+        pairs: of `regard.gpt.stories.twins`; a story is right if all its links are.
+        context: T, the most tokens that `predict` takes.
+
+    >>> from regard.gpt import load
+    >>> from regard.gpt.stories import Kind, twins
+    >>> model, tokenizer = load()
+    >>> pairs = twins(Kind.RHYME, 3)
+    >>> twin_accuracy(likeliest(model), tokenizer, pairs, context=512).count
+    3
+    """
+    stories = (story for pair in pairs for story in pair)
+    right = [
+        all(is_right for _, is_right in hits)
+        for hits in _predicted(predict, tokenizer, stories, context)
+    ]
+    first, second = right[::2], right[1::2]
+    both = sum(map(all, zip(first, second, strict=True)))
+    return TwinAccuracy(sum(first), sum(second), both, len(first))
+
+
+def _predicted(
+    predict: Predict, tokenizer: Tokenizer, stories: Iterable[Story], context: int
+) -> Iterator[list[tuple[Link, bool]]]:
+    """Of each story its links within the context, and whether they are predicted."""
     rest = iter(stories)
     while some := list(islice(rest, _BATCH)):
         encoded = [tokenizer.encode(story.text)[:context] for story in some]
@@ -96,10 +153,10 @@ def link_accuracy(
             ids[row, : len(tokens)] = torch.tensor(tokens)
         hits = predict(ids)[:, :-1].eq(ids[:, 1:])  # (B, T - 1)
         for story, tokens, row_hits in zip(some, encoded, hits.tolist(), strict=True):
-            for link, places in _places(story.links, tokenizer.tokens(tokens)):
-                count[link.kind] += 1
-                right[link.kind] += all(row_hits[place - 1] for place in places)
-    return {kind: LinkAccuracy(right[kind], count[kind]) for kind in Kind}
+            yield [
+                (link, all(row_hits[place - 1] for place in places))
+                for link, places in _places(story.links, tokenizer.tokens(tokens))
+            ]
 
 
 def _places(links: Sequence[Link], tokens: Sequence[str]) -> Iterable[tuple[Link, range]]:

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from regard.gpt import stories as world
-from regard.gpt.stories import Kind, check, corpus, review, stories, story
+from regard.gpt.stories import (
+    Kind,
+    OrderGuesser,
+    check,
+    corpus,
+    review,
+    stories,
+    story,
+    twins,
+)
 from regard.gpt.stories._draw import Draw
 from regard.gpt.stories._lexicon import (
     BOYS,
@@ -24,6 +33,7 @@ from regard.gpt.stories._lexicon import (
     made_up_names,
 )
 from regard.gpt.stories._patterns import vocabulary
+from regard.gpt.stories.scenes import renumbered
 
 WORD = re.compile(r"[A-Za-z]+(?:[-'][a-z]+)*")
 TOKEN = re.compile(r"\n+|[A-Za-z]+(?:-[a-z]+)*|'[a-z]+|[^\sA-Za-z]")
@@ -52,10 +62,10 @@ def with_word(one, span, word):
 @pytest.mark.parametrize(
     ("seed", "digest"),
     [
-        (0, "2038ad2cb9987f54"),
-        (1, "f044f11134b1cbf2"),
-        (2, "cd3e7f83fe8f4265"),
-        (3, "fe1e2f88993b8395"),
+        (0, "a951b81830c8b595"),
+        (1, "b9e5c1f45a62a167"),
+        (2, "2f133681821f15e3"),
+        (3, "e5eccfebb6d3766c"),
     ],
 )
 def test_a_seed_is_a_story_to_the_byte(seed, digest):
@@ -64,7 +74,7 @@ def test_a_seed_is_a_story_to_the_byte(seed, digest):
 
 def test_many_seeds_are_the_same_stories_everywhere(sample):
     texts = "".join(one.text for one in sample[:500])
-    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "ee53fe0d3ca8dbf7"
+    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "be4dc0f21e2b8036"
 
 
 def test_a_story_does_not_depend_on_those_told_before():
@@ -165,9 +175,9 @@ def test_counted_words_are_the_next_or_the_sum_of_those_before(sample):
         decided, *deciding = (text_at(one, span).lower() for span in (link.decided, *link.deciding))
         if deciding[0] in NUMBERS:
             decided, first, *rest = (NUMBERS.index(word) for word in (decided, *deciding))
-            # some less a few and a few more, or as far again as the last step
-            left = first + sum((-n, n)[i] for i, n in enumerate(rest))
-            assert decided in {left, 2 * rest[0] - first if rest else left}
+            # some less or more, or as far again as the last step; some less a few and a few more
+            near = {first - rest[0], first + rest[0], 2 * rest[0] - first} if rest else {first}
+            assert decided in ({first - rest[0] + rest[1]} if len(rest) > 1 else near)
         else:
             sequences = [[word.lower() for word in CLASSES[c]] for c in ("day", "month", "season")]
             nexts = {s[i - 1]: s[i] for s in sequences for i in range(len(s))}
@@ -177,7 +187,7 @@ def test_counted_words_are_the_next_or_the_sum_of_those_before(sample):
 def test_facts_are_what_the_text_says_where_they_were_stated(sample):
     for one in sample:
         for fact in one.facts:
-            if fact.relation in {"count", "step", "line"}:
+            if fact.relation in {"count", "step", "line", "needs"}:
                 continue
             assert text_at(one, fact.spans[-1]).lower() == fact.value.lower()
 
@@ -286,6 +296,72 @@ def test_nothing_else_can_stand_where_a_word_is_decided(sample):
         for before, kind in decided.items()
         if kind not in open_kinds and len(following[before]) > 1
     } == {}
+
+
+# In these the words that could decide stand in either order, whatever the passage.
+EITHER_ORDER = {Kind.BINDING, Kind.PLACE, Kind.HOLDER, Kind.CAUSE, Kind.ANSWER, Kind.SPEAKER}
+
+
+def test_neither_the_order_nor_the_passage_decides(sample):
+    """A guesser that knows all passages and every word's place, and no word, is near chance."""
+    guesser = OrderGuesser(stories(10_000, 3000))
+    right, seen, chance = collections.Counter(), collections.Counter(), collections.Counter()
+    for one, link in linked(sample[:500]):
+        right[link.kind] += guesser.is_right(one, link)
+        seen[link.kind] += 1
+        chance[link.kind] += 1 / (1 + len(set(link.alternatives)))
+    # Chance is that of a draw among all candidates; a passage leaves out some of them, such as who
+    # has given a thing away. Before things were asked for in either order it was 0.94 to 1.
+    for kind in EITHER_ORDER:
+        assert right[kind] / seen[kind] < min(0.6, chance[kind] / seen[kind] + 0.25), kind
+    assert right[Kind.PRONOUN] / seen[Kind.PRONOUN] < 0.7
+
+
+def test_an_order_guesser_gets_right_what_order_decides():
+    """It is a control only if it finds an order where there is one: rhymes come line by line."""
+    guesser = OrderGuesser(stories(10_000, 3000))
+    rhymes = [
+        (one, link) for one in stories(0, 300) for link in one.links if link.kind is Kind.RHYME
+    ]
+    assert sum(guesser.is_right(*rhyme) for rhyme in rhymes) > 0.9 * len(rhymes)
+
+
+def classes_of(text):
+    words = [match.group() for match in TOKEN.finditer(text)]
+    return " ".join(CLASS_OF.get(word.lower(), word) for word in words)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_twins_differ_where_the_deciding_word_is_swapped_and_are_of_no_story(sample, kind):
+    told = "\n".join(classes_of(one.text) for one in sample)
+    for pair in twins(kind, 36):
+        texts = [one.text[: one.links[0].decided[0]] for one in pair]
+        answers = [one.text[one.links[0].decided[0] :] for one in pair]
+        assert answers[0] != answers[1]
+        assert all(link.kind is kind for one in pair for link in one.links)
+        same = next(i for i, (a, b) in enumerate(zip(*texts, strict=False)) if a != b)
+        if kind is not Kind.REPETITION:  # there the word may be a line
+            assert len({len(text[same:].split()) for text in texts}) == 1
+        asked = max(texts[0].rfind(". ", 0, same), texts[0].rfind(".\n", 0, same)) + 1
+        for text in texts:
+            assert classes_of(text[asked:]) not in told, text[asked:]
+
+
+def test_twins_are_balanced_in_distance_in_what_was_named_last_and_in_what_was_asked_before():
+    pairs = twins(Kind.HOLDER, 36)
+    lengths = collections.Counter(one.text.count(".") for one, _ in pairs)
+    assert len(lengths) >= 5
+    assert twins(Kind.HOLDER, 36) == pairs
+    assert twins(Kind.HOLDER, 36, seed=1) != pairs
+    firsts = [pair[0].text for pair in pairs]
+    assert sum("On the way home the" in text for text in firsts) == 24  # a third before the first, …
+
+
+def test_numbers_of_variables_are_exchanged_and_names_of_relations_are_not():
+    template = "{animal=species pet} and {pet2?pet person2}, {thing.was!}, {place0?place thing}"
+    assert renumbered(template, {"1": "2", "2": "1"}) == (
+        "{animal2=species pet2} and {pet?pet person}, {thing2.was!}, {place0?place thing2}"
+    )
 
 
 def test_the_world_needs_the_standard_library_alone():

@@ -5,13 +5,16 @@
 
 from regard.gpt.stories._check import Mistake, Review, check, review
 from regard.gpt.stories._generate import corpus, stories, story
+from regard.gpt.stories._order import OrderGuesser
 from regard.gpt.stories._story import Fact, Kind, Link, Story
+from regard.gpt.stories._twins import twins
 
 __all__ = [
     "Fact",
     "Kind",
     "Link",
     "Mistake",
+    "OrderGuesser",
     "Review",
     "Story",
     "check",
@@ -19,4 +22,5 @@ __all__ = [
     "review",
     "stories",
     "story",
+    "twins",
 ]

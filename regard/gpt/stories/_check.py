@@ -103,6 +103,8 @@ class _Reader:
         return match.stop, match.pattern.scene == self._scene
 
     def read(self, match: Match) -> None:
+        if not match.words:  # it states nothing, and may stand amid a scene
+            return
         if match.pattern.scene != self._scene:
             self._values = {}
         self._scene = match.pattern.scene

@@ -20,6 +20,7 @@ from regard.gpt.stories.scenes import (
 )
 
 _LENGTHS = (55, 60, 70, 90, 110, 130, 145, 160)  # words after which no scene begins
+_BETWEEN = 0.1  # share of the pauses of a scene in which something else is seen
 
 
 def story(seed: int) -> Story:
@@ -37,25 +38,29 @@ def story(seed: int) -> Story:
         raise ValueError(f"seed is {seed}; a whole number that is at least 0 was expected")
     draw = Draw(seed)
     teller = Teller(draw, lines())
-    children = _children(draw)
-    teller.tell(draw.one(OPENINGS), _roles(draw, children))
+    children = children_of(draw)
+    teller.tell(draw.one(OPENINGS), roles_of(draw, children))
     length = draw.one(_LENGTHS)
-    transitions: tuple[list[str], ...] = ([], draw.shuffled(TRANSITIONS), draw.shuffled(SIGHTS))
-    for number, group in enumerate(draw.shuffled(GROUPS)):
-        roles = _roles(draw, children)
+    sights = draw.shuffled(SIGHTS)
+    transitions: tuple[list[str], ...] = ([], draw.shuffled(TRANSITIONS), sights)
+    for number, group in enumerate(dict.fromkeys(draw.shuffled(GROUPS))):
+        roles = roles_of(draw, children)
         teller.tell("\n\n", roles)
         rest = draw.one(transitions) if number else []
         if rest:
             teller.tell(rest.pop() + " ", roles)
         for i, beat in enumerate(draw.one(group)):
             passage = draw.one(beat)
-            glue = "" if i == 0 or not passage or teller.text.endswith(("\n", ' "')) else " "
-            teller.tell(glue + passage, roles)
+            is_open = i == 0 or teller.text.endswith(("\n", ' "'))
+            if not is_open and sights and draw.chance(_BETWEEN):
+                teller.tell(" " + sights.pop(), roles)
+            teller.tell("" if is_open or not passage else " ", roles)
+            teller.tell(passage, roles)
         if len(teller.text.split()) >= length:
             break
     if draw.chance(0.4):
         _ask(teller, draw, children)
-    teller.tell("\n\n" + draw.one(ENDINGS), _roles(draw, children))
+    teller.tell("\n\n" + draw.one(ENDINGS), roles_of(draw, children))
     facts = tuple(teller.world.facts.values())
     return Story(teller.text + "\n", tuple(teller.links), facts, seed)
 
@@ -88,7 +93,7 @@ def corpus(seed: int, characters: int) -> list[str]:
     return texts
 
 
-def _children(draw: Draw) -> list[str]:
+def children_of(draw: Draw) -> list[str]:
     """Three children, of whom at least one is a girl and one a boy."""
     while True:
         children = draw.shuffled(CLASSES["person"])[:3]
@@ -96,7 +101,7 @@ def _children(draw: Draw) -> list[str]:
             return children
 
 
-def _roles(draw: Draw, children: list[str]) -> dict[str, str]:
+def roles_of(draw: Draw, children: list[str]) -> dict[str, str]:
     """The children as person, person2 and person3; the first two with different pronouns."""
     first, second, third = draw.shuffled(children)
     if gender(first) == gender(second):
@@ -109,7 +114,7 @@ def _ask(teller: Teller, draw: Draw, children: list[str]) -> None:
     askable = [fact for fact in teller.world.facts.values() if _is_askable(fact)]
     if not askable:
         return
-    teller.tell("\n\n" + draw.one(INTRODUCTIONS), _roles(draw, children))
+    teller.tell("\n\n" + draw.one(INTRODUCTIONS), roles_of(draw, children))
     for fact in draw.shuffled(askable)[: 1 + draw.below(3)]:
         about, templates = QUESTIONS[fact.relation]
         teller.tell("\n" + draw.one(templates), {about: fact.about[0]})

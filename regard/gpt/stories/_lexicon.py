@@ -82,6 +82,7 @@ CLASSES: dict[str, list[str]] = {
     "month": _words("""
         January February March April May June July August September October November December
     """),
+    "part": _words("king queen dragon prompter witch knight giant wizard fairy robber"),
     "season": _words("spring summer autumn winter"),
     "weather": _words("sunny windy cloudy warm cool misty bright snowy stormy chilly mild breezy"),
     "condition": _words("hungry thirsty tired cold bored ill lonely sad frightened"),

@@ -34,14 +34,18 @@ class Teller:
         start = len(self.text)
         pieces = choices(template)
         chosen = "".join(p if isinstance(p, str) else self.draw.one(p) for p in pieces)
-        for part in parts(chosen):
-            if isinstance(part, Slot) and part.variable not in values and _is_free(part):
-                values[part.variable] = self._draw_word(part)
+        self.draw_words(chosen, values)
         for part in parts(chosen):
             if isinstance(part, str):
                 self._write_literal(part)
             else:
                 self._write_slot(part, values, start)
+
+    def draw_words(self, template: str, values: dict[str, str]) -> None:
+        """Give the variables of a passage without choices a value, where any word may stand."""
+        for part in parts(template):
+            if isinstance(part, Slot) and part.variable not in values and _is_free(part):
+                values[part.variable] = self._draw_word(part)
 
     def _write_literal(self, text: str) -> None:
         for character in text:
@@ -155,10 +159,18 @@ class Teller:
             self._link_line(fact, span)
             return
         kind = Kind.ANSWER if operation.sign == "??" else KINDS[operation.relation]
-        rivals = {
+        candidates = {
             place: word
             for (word_class, word), place in self._mentions.items()
-            if word_class == slot.word_class and word != fact.value and place not in fact.spans
+            if word_class == slot.word_class
+        }
+        if operation.relation == "needs":  # no word of the text, but what follows from one
+            others = [f for f in self.world.facts.values() if f.relation == "needs"]
+            candidates = {other.spans[-1]: other.value for other in others}
+        rivals = {
+            place: word
+            for place, word in candidates.items()
+            if word != fact.value and place not in fact.spans
         }
         if rivals or kind is Kind.COUNTING:
             alternatives = tuple(rivals.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from regard.gpt.stories._lexicon import NUMBERS, SEQUENCES
+from regard.gpt.stories._lexicon import NUMBERS, SEQUENCES, inflect
 from regard.gpt.stories._story import Fact, Kind, Span
 from regard.gpt.stories._template import Operation
 
@@ -23,6 +23,9 @@ KINDS = {
     "step": Kind.COUNTING,
     "rank": Kind.COUNTING,
     "part": Kind.BINDING,
+    "played": Kind.BINDING,
+    "named": Kind.BINDING,
+    "owner": Kind.BINDING,
     "wearer": Kind.BINDING,
     "spell": Kind.REPETITION,
     "line": Kind.REPETITION,
@@ -30,6 +33,7 @@ KINDS = {
     "called": Kind.REPETITION,
     "addressed": Kind.SPEAKER,
     "condition": Kind.CAUSE,
+    "needs": Kind.CAUSE,
 }
 FORM_KINDS = {
     **dict.fromkeys(("they", "them", "their", "self"), Kind.PRONOUN),
@@ -47,6 +51,9 @@ CONSTANT = {
     "called",
     "rank",
     "part",
+    "played",
+    "named",
+    "owner",
     "wearer",
 }
 
@@ -95,6 +102,8 @@ class World:
             spans = (*before.spans[-1:], span)
             value = f"{before.value.split()[-1]} {word}"
         self.facts[key] = Fact(relation, tuple(about), value, spans)
+        if relation == "condition" and (remedy := inflect(value, "remedy", "condition")):
+            self.facts["needs", *about] = Fact("needs", tuple(about), remedy, spans)
 
     def _next(self, key: tuple[str, ...]) -> Fact | None:
         before = self.facts.get(key)

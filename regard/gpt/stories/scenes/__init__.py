@@ -1,7 +1,7 @@
 """What can happen in a story, as data: a scene is a row of beats, a beat a choice of passages."""
 
 from regard.gpt.stories.scenes import _animals, _games, _numbers, _people, _things
-from regard.gpt.stories.scenes._format import Scene
+from regard.gpt.stories.scenes._format import Scene, renumbered, scene
 from regard.gpt.stories.scenes._frame import (
     ENDINGS,
     INTRODUCTIONS,
@@ -12,33 +12,30 @@ from regard.gpt.stories.scenes._frame import (
 from regard.gpt.stories.scenes._lines import lines
 from regard.gpt.stories.scenes._sights import SIGHTS
 
-# Of the scenes of a group a story has one at most: two would speak of the same days or feelings.
+# Of the scenes of a group a story has one at most: two would speak of the same days or feelings. A
+# group that stands here several times is told more often: a word of it depends on which is meant.
 GROUPS: tuple[tuple[Scene, ...], ...] = (
-    (_things.PRESENT,),
-    (_things.THERE_AND_BACK,),
-    (_things.TWO_PRESENTS,),
+    *((_things.PRESENTS,),) * 5,
+    *((_things.COLOURS,), (_things.PLACES,), (_animals.PETS,)) * 4,
+    *((_people.CONDITIONS, _games.HUT_IN_THE_STORM), (_numbers.VERSE, _games.RHYMING_WORDS)) * 2,
     (_things.LOST_AND_FOUND,),
-    (_things.CARRYING,),
     (_things.WALKING_WITH, _games.HIDING),
     (_things.MATERIALS,),
     (_people.RAIN,),
     (_people.MIRROR,),
-    (_people.CONDITIONS, _games.HUT_IN_THE_STORM),
     (_people.CALLING, _games.AT_THE_WINDOW),
     (_people.FRIENDS_IN_BRACKETS,),
     (_people.RACE,),
     (_people.CLIMBING,),
     (_animals.CAT_ON_MAT,),
-    (_animals.PETS,),
     (_animals.CHASE,),
-    (_animals.PARROT,),
+    (_animals.PARROT, _animals.WHO_SAID_IT),
     (_animals.SPELL,),
     (_animals.CREATURE,),
     (_numbers.EATING,),
     (_numbers.COUNTING,),
     (_numbers.WEEK, _games.CIRCUS),
     (_numbers.YEAR,),
-    (_numbers.VERSE, _games.RHYMING_WORDS),
     (_games.THEATRE,),
     (_games.FANCY_DRESS,),
     (_games.CUPBOARD,),
@@ -55,4 +52,6 @@ __all__ = [
     "TRANSITIONS",
     "Scene",
     "lines",
+    "renumbered",
+    "scene",
 ]

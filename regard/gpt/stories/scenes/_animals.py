@@ -11,30 +11,87 @@ The {animal=sitting one} sat on the {spot=spot animal}.
 The {animal=sitting one} sat on the {spot=spot animal}. The {animal} sat on it
     [like a king|and thought].
 
-Then it jumped down and sat on the {spot2=spot animal}.
-After a while it got up, yawned and lay down on the {spot2=spot animal}.
-A {animal2} sat on the {spot3=spot animal2} and looked [at it|quite content].
-The {animal2} sat on the {spot3=spot animal2}, and neither of them moved.
+A {animal2} sat on the {spot2=spot animal2} and looked [at it|quite content].
+The {animal2} sat on the {spot2=spot animal2}, and neither of them moved.
+The {animal2} sat on the {spot2=spot animal2}.
 
+<12>
+-
+After a while the {animal} yawned and lay down on the {spot3=spot animal}.
+Then the {animal} jumped down and sat on the {spot3=spot animal}.
+
+<12>
 {person} called softly, but the {animal} would not leave the {spot0?spot animal}.
 {person2} said, "Shoo." Still the {animal} remained on the {spot0?spot animal}.
 When {person} came back an hour later, the {animal} was still on the {spot0?spot animal}.
+
+<12>
+-
+{person3} stroked the {animal} on the {spot0?spot animal}.
+At night the {animal} slept on the {spot0?spot animal}.
 """)
 
 PETS = scene("""
-{person} had a {animal=species pet} called {pet=pet person}, and {person2} had a
-    {animal2=species pet2} called {pet2=pet person2}.
-{pet=pet person} was a {animal=species pet} and belonged to {person}. {pet2=pet person2} was a
-    {animal2=species pet2} and belonged to {person2}.
+{person=owner pet} had a {animal=species pet} called {pet=pet person=named animal}, and
+    {person2=owner pet2} had a {animal2=species pet2} called {pet2=pet person2=named animal2}.
+{pet=pet person=named animal} was a {animal=species pet} and belonged to {person=owner pet}.
+    {pet2=pet person2=named animal2} was a {animal2=species pet2} and belonged to
+    {person2=owner pet2}.
+{person=owner pet} came with a {animal=species pet} called {pet=pet person=named animal}.
+    {person2=owner pet2} brought a {animal2=species pet2} called
+    {pet2=pet person2=named animal2}.
+Two animals lived in the yard. {person=owner pet} fed the {animal=species pet}, and its name was
+    {pet=pet person=named animal}. {person2=owner pet2} fed the {animal2=species pet2}, and its
+    name was {pet2=pet person2=named animal2}.
+A {animal=species pet} called {pet=pet person=named animal} belonged to {person=owner pet}. A
+    {animal2=species pet2} called {pet2=pet person2=named animal2} belonged to
+    {person2=owner pet2}.
+{person=owner pet} and the {animal=species pet} {pet=pet person=named animal} came first. Then came
+    {person2=owner pet2} and the {animal2=species pet2} {pet2=pet person2=named animal2}.
+The {animal=species pet} {pet=pet person=named animal} ran beside {person=owner pet}. The
+    {animal2=species pet2} {pet2=pet person2=named animal2} ran beside {person2=owner pet2}.
+First came {person=owner pet} with {pet=pet person=named animal}. Then came
+    {person2=owner pet2} with {pet2=pet person2=named animal2}. {pet} was a {animal=species pet},
+    and {pet2} was a {animal2=species pet2}.
+The animal of {person=owner pet} was {pet=pet person=named animal}, a {animal=species pet}. The
+    animal of {person2=owner pet2} was {pet2=pet person2=named animal2}, a {animal2=species pet2}.
 
-{person2} whistled for {pet0?pet person2}. {person} whistled for {pet0?pet person}. Both came at
-    once!
-{person2} said, "Here is something for you." Then {person2.they} stroked {pet0?pet person2}.
-    Then {person} stroked {pet0?pet person}.
-{pet2} was a very clever {animal2?species pet2}. {pet} was a rather lazy {animal?species pet}.
+-
+{person} [looked on|yawned|sighed].
+{person2} [looked on|yawned|sighed].
+{person3} [looked on|yawned|sighed].
 
-{pet} swished {pet.their!} tail. {person} patted it and fastened {person.their!} coat.
-{pet2} curled {pet2.self!} up in the sun, just like a good {animal2?species pet2}.
+<12>
+<when>{person}<who> whistled for {pet0?pet person}.
+<when>{person}<who> stroked {pet0?pet person}.
+<when>{person}<who> [knelt down|came back] and [stroked|brushed|washed] {pet0?pet person}.
+<when>{person} said, "Here is something for you." Then {person.they} stroked {pet0?pet person}.
+<when>{person} said, "Where have you been all day?" Then {person.they} brushed {pet0?pet person}.
+<when>{pet} was a very clever {animal?species pet}.
+The {animal} was called {pet0?named animal}.
+The {animal} that belonged to {person} was called {pet0?pet person}.
+{person}<who> [laughed|smiled|paused] and [stroked|brushed|patted] {pet0?pet person}.
+{person3} asked whose animal {pet} was. It belonged to {person0?owner pet}.
+Beside {person} sat {pet0?pet person}.
+There came {person} with {pet0?pet person}.
+The animal of {person} was {pet0?pet person}.
+
+<12>
+<when>{person}<who> whistled for {pet0?pet person}.
+<when>{person} [stroked|brushed|sang to|patted] {pet0?pet person}.
+Nobody but {person} was allowed to comb {pet0?pet person}.
+By the fire {person}<who> [brushed|washed|combed] {pet0?pet person}.
+<when>{person} opened the door and let in {pet0?pet person}.
+Who was waiting for {person} at the gate? It was {pet0?pet person}.
+<when>{pet} ran up to {person0?owner pet}.
+{pet} was a rather lazy {animal?species pet}.
+And there sat {person} with {pet0?pet person}.
+{person3} liked the {animal} best, and that was {pet0?named animal}.
+
+<12>
+-
+{pet} swished {pet.their} tail. {person} patted it and fastened {person.their!} coat.
+{pet} curled {pet.self} up in the sun, just like a good {animal?species pet}.
 Together they [chased|caught|counted] butterflies until {person} grew tired.
 """)
 
@@ -58,7 +115,7 @@ On a bench the {thing} beside the {items} {thing.was!} forgotten by someone in a
     walking."
 
 Then a gate slammed, and all of them ran away.
-{person2} laughed and threw {person2.their!} cap into the air.
+{person2}<who2> laughed and threw {person2.their!} cap into the air.
 Nobody had ever seen such a thing before.
 """)
 
@@ -73,9 +130,26 @@ At once a voice repeated, "{line?line parrot}"
 They listened. Back came the same words, "{line?line parrot}"
 For a moment it was quiet. Then the same words were heard again, "{line?line parrot}"
 
-{person2} nearly jumped out of {person2.their!} skin.
+<when>{person2}<who2> nearly jumped out of {person2.their!} skin.
 "Again!" begged {person2}. And again it said, "{line?line parrot}"
-Everyone giggled, and {person} bit {person.their!} lip.
+Everyone giggled, and {person}<who> bit {person.their!} lip.
+""")
+
+WHO_SAID_IT = scene("""
+{person} called, "{line=line person}" {person2} called, "{line2=line person2}"
+On the stairs {person} had cried, "{line=line person}" In the yard {person2} had cried,
+    "{line2=line person2}"
+{person} wrote on the wall, "{line=line person}" {person2} wrote below it, "{line2=line person2}"
+
+<12>
+The parrot had listened to {person} and repeated, "{line?line person}"
+{person3} laughed and said it just like {person}, "{line?line person}"
+What had {person} said? {adult} remembered it well, "{line?line person}"
+
+<12>
+-
+And {person} said it once more, "{line?line person}"
+At night the parrot spoke like {person}, "{line?line person}"
 """)
 
 SPELL = scene("""
@@ -88,7 +162,7 @@ On the door of the {place} three strange words were written: "{name=spell first}
 
 {person2} took a deep breath and repeated, "{name?spell first} {name2?spell second}
     {name3?spell third}."
-{person2} put on {person2.their!} glasses and read the words aloud, "{name?spell first}
+{person2}<who2> put on {person2.their!} glasses and read the words aloud, "{name?spell first}
     {name2?spell second} {name3?spell third}."
 
 Nothing happened, except that a {animal} [sneezed|hiccuped|blinked].
@@ -104,13 +178,21 @@ Under the [bridge|roots|floor] lived two [goblins|dwarfs|trolls]. The first was 
     called {name2=called second}.
 Two [ships|stars|islands] could be seen from the window. The first was called
     {name=called first}, and the second was called {name2=called second}.
+{person} made up two dragons. The second was called {name2=called second}, and the first was
+    called {name=called first}.
+Two [ships|stars|islands] could be seen from the window. The second was called
+    {name2=called second}, and the first was called {name=called first}.
 
 {person2} asked, "What was the second one called?" {person} said it once more: the second was
     called {name2?called second}.
-{person2} liked both names. {person2.they} wrote down the first, {name?called first}, and then
-    the second, {name2?called second}.
+{person2} asked, "What was the first one called?" {person} said it once more: the first was
+    called {name?called first}.
+{person2} liked both names. {person2.they} wrote down the first, {name?called first}.
+{person2} liked both names. {person2.they} wrote down the second, {name2?called second}.
 
 Later {person2} wrote a long tale about the first, {name?called first}.
+Later {person2} wrote a long tale about the second, {name2?called second}.
 -
 {person} said, "I shall never forget the first, {name?called first}."
+{person} said, "I shall never forget the second, {name2?called second}."
 """)

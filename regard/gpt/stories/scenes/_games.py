@@ -3,38 +3,51 @@
 from regard.gpt.stories.scenes._format import scene
 
 THEATRE = scene("""
-They decided to put on a play. {person=part king} was to be the king, {person2=part dragon} was
-    to be the dragon, and {person3=part prompter} was to be the prompter.
-{adult} said, "Let us play theatre." The part of the king went to {person=part king}, that of
-    the dragon to {person2=part dragon} and that of the prompter to {person3=part prompter}.
+They decided to put on a play. {person=played part} was to be the {part=part person},
+    {person2=played part2} was to be the {part2=part person2}, and {person3=played part3} was to
+    be the {part3=part person3}.
+{adult} said, "Let us play theatre." The part of the {part=part person} went to
+    {person=played part}, that of the {part2=part person2} to {person2=played part2} and that of
+    the {part3=part person3} to {person3=played part3}.
+There were three parts. {person=played part} took the {part=part person}, {person2=played part2}
+    took the {part2=part person2}, and {person3=played part3} took the {part3=part person3}.
 
 The audience (an aunt, two uncles and a sleeping poodle) applauded.
 There was a curtain made of bed sheets, and behind it everyone whispered and giggled.
 A cardboard throne wobbled in the middle of the stage.
 
-The one who roared like a dragon was {person0?part dragon}, and the one who trembled on the
-    throne was {person0?part king}.
-Afterwards the dragon, {person0?part dragon}, shook hands with the king, {person0?part king}.
-The king forgot every line and was rescued by the prompter, {person0?part prompter}. Still, the
-    loudest applause went to the dragon, {person0?part dragon}.
+<123>
+The one who trembled on the stage was the {part}, that is, {person0?played part}.
+Afterwards everyone shook hands with the {part}, {person0?played part}.
+The loudest applause went to the {part}, {person0?played part}.
+{person} bowed, still dressed as the {part?part person}.
+
+<123>
+-
+The {part} forgot every line. Poor {person0?played part}!
+At last {person} took off the costume of the {part?part person}.
 """)
 
 FANCY_DRESS = scene("""
 For the carnival {person=wearer colour} was dressed all in {colour=colour person}, and
     {person2=wearer colour2} was dressed all in {colour2=colour person2}.
-There was a treasure hunt with two teams. The leader of the {colour} team was
-    {person=wearer colour}, and the leader of the {colour2} team was {person2=wearer colour2}.
+There was a treasure hunt with two teams. The leader of the {colour=colour person} team was
+    {person=wearer colour}, and the leader of the {colour2=colour person2} team was
+    {person2=wearer colour2}.
 
+<12>
 Through the fog {adult} saw something {colour}. Who could it be? It could only be
     {person0?wearer colour}!
-Suddenly something {colour2} dashed around the corner. Who was that? That was
-    {person0?wearer colour2}, running as fast as possible.
-A scrap of {colour2} cloth hung in the brambles. It had been torn off by
-    {person0?wearer colour2}.
+Suddenly something {colour} dashed around the corner. Who was that? That was
+    {person0?wearer colour}, running as fast as possible.
+A scrap of {colour} cloth hung in the brambles. It had been torn off by
+    {person0?wearer colour}.
 
+<12>
 -
 And the {colour} mittens on the radiator? They were those of {person0?wearer colour}.
 In the end a shower of {colour} confetti rained down on {person0?wearer colour}.
+On a picture of that day {person} is all in {colour?colour person}.
 """)
 
 HIDING = scene("""
@@ -43,14 +56,21 @@ HIDING = scene("""
 Everybody was busy. {person} was sweeping in the {place=place person}, and {person2} was
     painting in the {place2=place person2}.
 
+<12>
+-
 But {person} grew restless, crept out and slipped into the {place3=place person}.
-But it was draughty there, so {person2} moved to the {place3=place person2}.
-After some time {person2} was bored and went over to the {place3=place person2}.
+But it was draughty there, so {person} moved to the {place3=place person}.
+After some time {person} was bored and went over to the {place3=place person}.
 
-{adult} found {person} in the {place0?place person}. It took longer to find {person2}, who sat
-    in the {place0?place person2}.
-When {adult} called, {person} answered from the {place0?place person}. {person2} answered from
-    the {place0?place person2}.
+<12>
+{adult} found {person} in the {place0?place person}.
+When {adult} called, {person} answered from the {place0?place person}.
+It took long to find {person}, who sat in the {place0?place person}.
+
+<12>
+-
+{adult2} saw {person} in the {place0?place person}.
+At noon {person} was still in the {place0?place person}.
 """)
 
 RHYMING_WORDS = scene("""
@@ -64,7 +84,7 @@ In the primer there were two pictures that rhymed with animals. One rhymed with
     and {animal2.rhyme!}.
 
 "Too easy!" said {person2}.
-{person2} stuck out {person2.their!} tongue.
+{person2}<who2> stuck out {person2.their!} tongue.
 {person} hopped on one leg for joy.
 {person3} had known it too and was a little cross with {person3.self!}.
 """)
@@ -91,10 +111,13 @@ The storm kept them in the hut all evening. {person} felt {condition=condition p
 "I am {condition=condition person}," said {person}. "And I am {condition2=condition person2},"
     said {person2}.
 
-{person3} had brought everything: for {person2} there was {condition2.remedy!}, and for {person}
-    there was {condition.remedy!}.
-What was to be done? {person3} ordered {condition.remedy!} for {person} and {condition2.remedy!}
-    for {person2}.
+<12>
+{person3} had brought everything: for {person} there was {remedy0?needs person}.
+What was to be done? {person3} ordered {remedy0?needs person} for {person}.
+
+<12>
+-
+And for {person} there was {remedy0?needs person}.
 
 "You think of everything!" said {person}.
 Soon they were singing louder than the wind.
@@ -102,6 +125,7 @@ So they held out until the morning.
 """)
 
 AT_THE_WINDOW = scene("""
+<23>
 There was a knock. {person} asked, "Is that you, {person2=addressed now}?" "Who else?" laughed
     {person0?addressed now}.
 {person} held the tin can with the string to one ear and asked, "Can you hear me,
@@ -109,6 +133,7 @@ There was a knock. {person} asked, "Is that you, {person2=addressed now}?" "Who 
 {person} asked, "Why are you up so early, {person2=addressed now}?" "I could not sleep," yawned
     {person0?addressed now}.
 
+<123>
 "Then hurry, {person3=addressed now}!" {person} called. "I am coming," answered
     {person0?addressed now}.
 {person} asked, "Have you packed the sandwiches, {person3=addressed now}?" "All of them,"
@@ -139,12 +164,14 @@ Something always needs mending. {person} discovered a {trouble}, and {person2} d
 "What is the trouble?" asked {adult}. {person} complained of a {trouble}, and {person2}
     complained of a {trouble2}.
 
-Against the {trouble2} they used {trouble2.remedy!}. Against the {trouble} they used
-    {trouble.remedy!}.
-{person} remembered what is good against a {trouble}, namely {trouble.remedy!}. {person2}
-    remembered what is good against a {trouble2}, namely {trouble2.remedy!}.
-{person3} opened the bottom drawer. For the {trouble} there was {trouble.remedy!}, and for the
-    {trouble2} there was {trouble2.remedy!}.
+<12>
+Against the {trouble} they used {trouble.remedy!}.
+{person} remembered what is good against a {trouble}, namely {trouble.remedy!}.
+{person3} opened the bottom drawer. For the {trouble} there was {trouble.remedy!}.
+
+<12>
+-
+And against the {trouble} {person3} used {trouble.remedy!}.
 
 Nobody could tell afterwards that anything had been wrong.
 {person2} inspected everything with {person2.their!} hands behind {person2.their!} back.

@@ -11,11 +11,12 @@ There were {number=count items} {items} and {number5=count items2} {items2} in t
 {person} owned {number=count items} {items}, and {person2} owned {number5=count items2}
     {items2}. On the way home {person} lost {number2-count items} {items}.
 
+<12>
 How many {items} were left? There were {number0?count items}.
-{person2} counted the {items} on {person2.their!} fingers. There were {number0?count items}.
-So the number of {items} was now {number0?count items}, while the number of {items2} was still
-    {number0?count items2}.
+{person} counted the {items} on {person.their!} fingers. There were {number0?count items}.
+So the number of {items} was now {number0?count items}.
 
+<12>
 -
 Then {person3} brought {number4+count items} more {items}. Altogether that made
     {number0?count items}.
@@ -24,7 +25,7 @@ Then {person3} brought {number4+count items} more {items}. Altogether that made
 """)
 
 COUNTING = scene("""
-They played hide-and-seek. {person} covered {person.their!} eyes and counted, "
+They played hide-and-seek. {person}<who> covered {person.their!} eyes and counted, "
 {person} said, "Let me show you how I count." Then {person.they} began, "
 {person} climbed the stairs and counted the steps in a funny way, "
 
@@ -77,12 +78,11 @@ On the way they made up a song: / "Good morning, little {animal=verse first}, / 
     a singing {animal2=verse second}; / my first rhyme is a {animal.rhyme!}, / my second is a
     {animal2.rhyme!}." /
 
-{person2} laughed. {person2.they} said, "So the first animal is the {animal0?verse first}." And
-    the second was the {animal0?verse second}, of course.
+{person2} laughed. {person2.they} said, "So the first animal is the {animal0?verse first}."
+{person2} laughed. {person2.they} said, "So the second animal is the {animal0?verse second}."
 "Once more!" begged {person2}. So the {animal0?verse first} came round again, and after it the
     {animal0?verse second}.
-{person2} learned it at once. First came the {animal0?verse first} and then came the
-    {animal0?verse second}.
+{person2} learned it at once. First came the {animal0?verse first}.
 
 -
 They sang it all the way home.
