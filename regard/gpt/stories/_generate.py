@@ -20,6 +20,7 @@ from regard.gpt.stories.scenes import (
 )
 
 _LENGTHS = (55, 60, 70, 90, 110, 130, 145, 160)  # words after which no scene begins
+_SCENES = 0.75  # share of the stories that are a single scene, where the words are few to choose from
 _BETWEEN = 0.1  # share of the pauses of a scene in which something else is seen
 
 
@@ -39,13 +40,15 @@ def story(seed: int) -> Story:
     draw = Draw(seed)
     teller = Teller(draw, lines())
     children = children_of(draw)
-    teller.tell(draw.one(OPENINGS), roles_of(draw, children))
-    length = draw.one(_LENGTHS)
+    is_scene = draw.chance(_SCENES)
+    if not is_scene:
+        teller.tell(draw.one(OPENINGS), roles_of(draw, children))
+    length = 0 if is_scene else draw.one(_LENGTHS)
     sights = draw.shuffled(SIGHTS)
     transitions: tuple[list[str], ...] = ([], draw.shuffled(TRANSITIONS), sights)
     for number, group in enumerate(dict.fromkeys(draw.shuffled(GROUPS))):
         roles = roles_of(draw, children)
-        teller.tell("\n\n", roles)
+        teller.tell("\n\n" if teller.text else "", roles)
         rest = draw.one(transitions) if number else []
         if rest:
             teller.tell(rest.pop() + " ", roles)
@@ -60,7 +63,8 @@ def story(seed: int) -> Story:
             break
     if draw.chance(0.4):
         _ask(teller, draw, children)
-    teller.tell("\n\n" + draw.one(ENDINGS), roles_of(draw, children))
+    if not is_scene:
+        teller.tell("\n\n" + draw.one(ENDINGS), roles_of(draw, children))
     facts = tuple(teller.world.facts.values())
     return Story(teller.text + "\n", tuple(teller.links), facts, seed)
 

@@ -137,7 +137,7 @@ Everyone giggled, and {person}<who> bit {person.their!} lip.
 
 WHO_SAID_IT = scene("""
 {person} called, "{line=line person}" {person2} called, "{line2=line person2}"
-On the stairs {person} had cried, "{line=line person}" In the yard {person2} had cried,
+On the stairs {person} had cried, "{line=line person}" By the gate {person2} had cried,
     "{line2=line person2}"
 {person} wrote on the wall, "{line=line person}" {person2} wrote below it, "{line2=line person2}"
 

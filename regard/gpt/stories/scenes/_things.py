@@ -31,6 +31,11 @@ Two children had found something. A {quality} {thing} belonged to {person=holder
 
 <12>
 -
+-
+-
+-
+-
+-
 <when>{person~holder thing} gave the {thing} to {person3=holder thing}.
 By [noon|midday] {person~holder thing} was tired of the {thing} and handed it to
     {person3=holder thing}.
@@ -140,6 +145,9 @@ There was a {quality} {thing} in the {place=place thing}. There was a {quality2}
 {person3} was busy in the {place4=place person3}.
 
 <12>
+-
+-
+-
 -
 After breakfast {person2} needed the {thing} and carried it to the {place3=place thing}.
 But the {thing} was in the way, and so {person2} moved it to the {place3=place thing}.
