@@ -143,6 +143,35 @@ def test_caches_of_fixed_size(cache, options):
     assert torch.equal(run.readings["top_positions"].values[0].sort().values, expected)
 
 
+def growing(model, query, key):
+    grown(model, query, key, STEPWISE)
+
+
+@pytest.mark.parametrize("cache", [growing, static, rolling])
+@pytest.mark.parametrize("rows", [[0], slice(1, PROMPT + 1), [PROMPT]], ids=str)
+def test_keys_that_come_after_the_last_row_read(cache, rows):
+    query, key = sequence()
+    recording, run = both(lambda model: cache(model, query, key), rows=rows)
+    assert [layer.keys for layer in run.layers] == [T, T]
+    assert run.readings["received"].values.shape[-1] == T
+    assert_same(run, recording)
+
+
+def test_what_is_read_between_two_calls_has_the_keys_so_far():
+    """Also in inference mode, after which the sums still go on."""
+    layer, (query, key) = Attend(), sequence()
+    with regard.record(layer, read=[regard.Received()], rows=slice(0, 7)) as run:
+        for start, stop in STEPWISE:
+            visible = CAUSAL[start:stop, :stop]
+            layer(query[..., start:stop, :], key[..., :stop, :], attn_mask=visible)
+            with torch.inference_mode():
+                received = run.readings["received"].values[0]
+            assert received.shape[-1] == stop
+            # Of at most seven rows, the weights of each of which sum to 1.
+            rows = torch.full((B, H), float(min(stop, 7)))
+            torch.testing.assert_close(received.sum(-1), rows, rtol=0, atol=1e-5)
+
+
 def test_a_long_generation_puts_its_rows_together_in_order():
     layer, (query, key) = Attend(), sequence(80)
     mask = torch.ones(80, 80, dtype=torch.bool).tril()
