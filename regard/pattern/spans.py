@@ -102,6 +102,11 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         """Add the shares of other keys."""
         state[0][:, tile.local_queries, :-1] += results[0]
 
+    def within(self, keys: int) -> Spans:
+        """Leave out the labels of later keys."""
+        labels = torch.as_tensor(self.labels)
+        return self if labels.numel() <= keys else Spans(labels[:keys], self.n)
+
     def _padded(self, sizes: Sizes) -> Int[Tensor, "S"]:
         labels = upload(torch.as_tensor(self.labels), sizes.device)
         if labels.numel() > sizes.keys:

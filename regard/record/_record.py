@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -26,6 +27,7 @@ from regard.record.intercept import (
     replace_attention,
     uncompiled,
 )
+from regard.record.readings import names_of
 from regard.record.run import Run
 
 
@@ -111,7 +113,8 @@ def record(
         `Run`, whose ``readings`` are labelled by layer, batch, head and position.
 
     Warns:
-        RuntimeWarning: once, that a compiled model runs eagerly.
+        RuntimeWarning: once, that a compiled model runs eagerly; and that ``read`` names keys which
+            no call had.
 
     Raises:
         RecordError: if nothing was seen, inside a compiled function, or if a call can't be
@@ -183,7 +186,24 @@ def _reading(
     run = Run(readouts, partial(readings_of, recorder), labeller.labels, reduce)
     with _observed(recorder, model, labeller, run.finish, reader=reader):
         yield run
+    _warn_of_missing_keys(readouts, run)
     labeller.check(lambda: ((own.name, own.leading, own.keys) for own in run.of_kind()))
+
+
+def _warn_of_missing_keys(readouts: tuple[Readout[Any, Any], ...], run: Run) -> None:
+    """Warn of keys that readouts name by number and that did not come before the end."""
+    shortest = min(run.layers, key=lambda layer: layer.keys, default=None)
+    if shortest is None:
+        return
+    place = repr(shortest.name) if shortest.name else f"layer {shortest.index}"
+    for name, readout in zip(names_of(readouts), readouts, strict=True):
+        if readout.within(shortest.keys) is not readout:
+            warnings.warn(
+                f"{name} names keys that never came: {place} had only {shortest.keys} keys, and "
+                f"weight on others is read as 0; give numbers below {shortest.keys}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
 @contextmanager

@@ -166,6 +166,9 @@ class Accumulator:
         sizes = Sizes(leading, *lengths, problem.exact_dtype, problem.query.device, problem.group)
         self._sizes = sizes
         tile = Tile(slice(0, problem.queries), queries, keys, keys, problem)
+        if not self._keys:
+            for part in parts:
+                part.stay_within(sizes.keys)
         requests = [part.of_tile(tile, sizes) for part in parts]
         results = iter(read([one for some in requests for one in some]))
         for part, some in zip(parts, requests, strict=True):
@@ -177,6 +180,11 @@ class _Part(ABC):
 
     def __init__(self, readout: Readout[Any, Any]) -> None:
         self.readout = readout
+        self._stated = readout
+
+    def stay_within(self, keys: int) -> None:
+        """Read of so many keys alone, as there are no more yet."""
+        self.readout = self._stated.within(keys)
 
     @abstractmethod
     def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:

@@ -2,7 +2,20 @@
 
 import pytest
 import torch
-from support.caches import CAUSAL, PROMPT, STEPWISE, Attend, B, D, H, T, chunks, grown, sequence
+from support.caches import (
+    CAUSAL,
+    PROMPT,
+    STEPWISE,
+    Attend,
+    B,
+    D,
+    H,
+    T,
+    chunks,
+    exact,
+    grown,
+    sequence,
+)
 from torch import nn
 
 import regard
@@ -318,6 +331,44 @@ def test_gradients_pass_through_contexts_that_are_read():
     with regard.record(read=[regard.Entropy()]):
         regard.attention(query, *rest, mask=regard.causal()).sum().backward()
     assert query.grad is not None
+
+
+# Keys that are named before they are there
+
+LATER = [
+    regard.Mass(6),
+    regard.Mass([0, 2, T - 1]),
+    regard.Mass(torch.tensor([1, PROMPT])),
+    regard.Spans([0, 1, -1, 1, 2, 2, 0]),
+    regard.Spans(torch.arange(T)),
+]
+
+
+@pytest.mark.parametrize("cache", [growing, static, rolling])
+@pytest.mark.parametrize("every", [None, 2])
+def test_keys_by_number_that_come_later(cache, every):
+    model, (query, key) = Layers(), sequence()
+    with regard.record(model, read=LATER, every=every) as run:
+        cache(model, query, key)
+    with regard.record(model, rows=list(run.layers[0].rows)) as recording:
+        cache(model, query, key)
+    for name, expected in recording.read(*LATER).items():
+        assert torch.equal(run.readings[name].values, expected.values), name
+
+
+def test_keys_by_number_that_never_come_are_named_by_a_warning():
+    """The run is over by then, and its results are there."""
+    model, (query, key) = Layers(), sequence()
+    never = [regard.Mass([0, 2]), regard.Mass([0, T]), regard.Spans([0] * 31)]
+    with (
+        pytest.warns(RuntimeWarning, match=rf"layers\.0' had only {T} keys.*below {T}") as given,
+        regard.record(model, read=never) as run,
+    ):
+        growing(model, query, key)
+    assert [str(one.message).split()[0] for one in given] == ["mass_2", "spans"]
+    expected = exact(query + 1, key)[..., 0].float()
+    torch.testing.assert_close(run.readings["mass_2"].values[1], expected, rtol=0, atol=1e-6)
+    assert run.readings["spans"].values.shape == (2, B, H, T, 1)
 
 
 # What can't be read
