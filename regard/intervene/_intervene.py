@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 from torch import nn
 
+from regard._blocks import block
 from regard.intervene._changer import ModelChanger
 from regard.intervene._intervention import Intervention
 from regard.record.intercept import change_calls, replace_attention, uncompiled
 
 
-@contextmanager
+@block("intervene(...)")
 def intervene(model: nn.Module) -> Iterator[Intervention]:
     """Change the attention of a model for the time of the ``with`` block, on this thread.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from regard._blocks import block
 from regard._display import show
 from regard._extras import needing
 from regard._indices import check_whole
@@ -120,7 +121,7 @@ class Monitor:
 
     # Around an update
 
-    @contextmanager
+    @block("update(...)")
     def update(self, number: int | None = None) -> Iterator[None]:
         """Read the attention calls of an update inside the block, if its turn has come.
 

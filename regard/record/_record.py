@@ -11,6 +11,7 @@ from typing import Any, overload
 
 from torch import nn
 
+from regard._blocks import block
 from regard._indices import Indices
 from regard.pattern.readout import Readout
 from regard.record._call_reader import CallReader
@@ -147,7 +148,7 @@ def record(
     return _reading(model, selection, labeller, tuple(read), reduce)
 
 
-@contextmanager
+@block("record(...)")
 def _recording(
     model: nn.Module | None, selection: Selection, labeller: Labeller, *, mean_contexts: bool
 ) -> Iterator[Recording]:
@@ -162,7 +163,7 @@ def _recording(
     )
 
 
-@contextmanager
+@block("record(...)")
 def _reading(
     model: nn.Module | None,
     selection: Selection,
