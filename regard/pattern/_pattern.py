@@ -9,6 +9,7 @@ dimension is optional.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -383,6 +384,8 @@ class Pattern(LinearOperator):
 
         Returns:
             The largest absolute error of a weight; infinity if one of the two is NaN and not both.
+            NaN where there is nothing to compare: every sampled row that sees a key is NaN in both,
+            or there is no row or no key.
 
         Example:
             >>> import regard, torch
@@ -395,4 +398,5 @@ class Pattern(LinearOperator):
         self._row_logsumexp()
         index = torch.linspace(0, max(self._problem.queries - 1, 0), min(rows, self.shape[-2]))
         parts = [self._sub(n[None]).at(index.round().long()) for n in self._pairs().flatten()]
-        return max((worst_error(p._problem, p.dense(limit=None)) for p in parts), default=0.0)  # noqa: SLF001 - likewise
+        errors = [worst_error(p._problem, p.dense(limit=None)) for p in parts]  # noqa: SLF001 - likewise
+        return max((error for error in errors if not math.isnan(error)), default=math.nan)
