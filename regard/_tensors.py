@@ -7,6 +7,7 @@ A subclass of `torch.Tensor` may mean something else and leave its memory unwrit
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
 
@@ -35,6 +36,11 @@ def check_tensor(tensor: object, name: str) -> None:
             f"{name} is a {type(tensor).__name__}, whose memory need not hold its values; "
             f"convert it to a plain torch.Tensor first{_cure(tensor)}"
         )
+
+
+def tensor_of(values: Any) -> torch.Tensor:
+    """Make a tensor of numbers: on the CPU, whatever torch's default device; a tensor stays."""
+    return values if isinstance(values, torch.Tensor) else torch.as_tensor(values, device="cpu")
 
 
 def check_floating(tensor: object, name: str) -> None:

@@ -87,7 +87,7 @@ class Contexts:
         effects: dict[int, Tensor] = {}
         for context, gradient in zip(contexts, gradients, strict=True):
             layer, heads = context.site.layer, context.tensor.shape[1]
-            total = effects.setdefault(layer, torch.zeros(heads, dtype=torch.float64))
+            total = effects.setdefault(layer, torch.zeros(heads, dtype=torch.float64, device="cpu"))
             if gradient is not None:
                 tensor = context.tensor.detach()
                 change = ablation(by, context.problem, context.site)(tensor) - tensor

@@ -158,7 +158,10 @@ class Effects:
                 for effect, value in zip(approximate, true.tolist(), strict=True)
             ),
             rank_correlation=_spearman(
-                torch.tensor([effect.value for effect in approximate], dtype=torch.float64), true
+                torch.tensor(
+                    [effect.value for effect in approximate], dtype=torch.float64, device="cpu"
+                ),
+                true,
             ),
         )
 

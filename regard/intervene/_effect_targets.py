@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from regard._indices import check_whole
 from regard._shapes import Float, Int
+from regard._tensors import tensor_of
 from regard.record.intercept import last_logits, takes_logits_to_keep
 
 
@@ -170,7 +171,7 @@ def numbers(result: Any, count: int) -> Float[Tensor, " B"]:
             f"target gave {type(result).__name__}; it must give a tensor with a number for each "
             "sequence, such as output.logits[:, -1, 7]"
         )
-    result = torch.as_tensor(result)
+    result = tensor_of(result)
     if result.shape != (count,) and (count > 1 or result.numel() != 1):
         raise ValueError(
             f"target gave a tensor of shape {tuple(result.shape)} for {count} sequences; it must "

@@ -138,7 +138,7 @@ def _ablated(
     report: Callable[[int], None],
 ) -> Float[Tensor, " K"]:
     """The effects of ablating each of some heads."""
-    values = torch.zeros(len(places), dtype=torch.float64)
+    values = torch.zeros(len(places), dtype=torch.float64, device="cpu")
     for layer in unchanged.layers:
         here = [number for number, place in enumerate(places) if place[0] == layer.index]
         for chunk in chunks(len(here), size if runs.batches else 1):
@@ -169,7 +169,7 @@ def _over_keys(
 ) -> Effects:
     length = _length([layer for layer, _ in table])
     blocks = blocks_of(length) if spans is None else checked_spans(spans, length)
-    values = torch.zeros(len(blocks), dtype=torch.float64)
+    values = torch.zeros(len(blocks), dtype=torch.float64, device="cpu")
     hidden = [number for number, (_, stop) in enumerate(blocks) if stop < length]
     indices, first = [layer.index for layer, _ in table], table[0][0]
     with reports(len(blocks), progress) as report:
@@ -248,7 +248,7 @@ def _over_heads(
     ablate: Callable[[Sequence[Place]], Tensor] | None = None,
 ) -> Effects:
     columns = tuple(sorted({head for _, numbers in table for head in numbers}))
-    grid = torch.full((len(table), len(columns)), torch.nan, dtype=torch.float64)
+    grid = torch.full((len(table), len(columns)), torch.nan, dtype=torch.float64, device="cpu")
     rows = [row for row, (_, numbers) in enumerate(table) for _ in numbers]
     grid[rows, [columns.index(head) for _, numbers in table for head in numbers]] = values
     return Effects(

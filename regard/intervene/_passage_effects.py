@@ -205,7 +205,7 @@ def passage_effects(
             step(1)
     return PassageEffects(
         weights=weights,
-        values=torch.tensor(changed[:-1], dtype=torch.float64),
+        values=torch.tensor(changed[:-1], dtype=torch.float64, device="cpu"),
         without_any=changed[-1],
         unchanged=unchanged,
         hidden_from=(start, span[1] - 1),

@@ -93,7 +93,7 @@ def _require_weight_within(kept: slice, first: int, stop: int, change: Patch) ->
     seen = rows.visible_keys()
     if seen.start >= kept.start and seen.stop <= kept.stop:
         return
-    outside = torch.ones(change.pattern.shape[-1], dtype=torch.bool)
+    outside = torch.ones(change.pattern.shape[-1], dtype=torch.bool, device="cpu")
     outside[kept] = False
     lost = rows.mass(outside).max().item()
     if lost != 0:

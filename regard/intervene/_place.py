@@ -61,7 +61,9 @@ class Place:
         self._require_certain("keys", numbers)
         entries = [key_runs(numbers, count) for count in self.key_counts]
         width = max(len(entry) for entry in entries)
-        padded = torch.tensor([entry + [(0, 0)] * (width - len(entry)) for entry in entries])
+        padded = torch.tensor(
+            [entry + [(0, 0)] * (width - len(entry)) for entry in entries], device="cpu"
+        )
         ends = (padded.reshape(len(entries), width, 2) - self.first_key).clamp(0, keys)
         ends = ends.to(self.queries.device)
         return [(ends[:, n, :1, None], ends[:, n, 1:, None]) for n in range(width)]

@@ -20,7 +20,7 @@ from torch import Tensor
 from regard._devices import upload
 from regard._indices import check_indices
 from regard._shapes import Float, Int
-from regard._tensors import check_integers
+from regard._tensors import check_integers, tensor_of
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern._offset_counts import queries_that_see
 from regard.pattern.blocks import Blocks
@@ -386,7 +386,7 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         return self if bool(present.all()) else Mass(index[present])
 
     def _index(self) -> Tensor:
-        index = torch.as_tensor(self.keys)
+        index = tensor_of(self.keys)
         return index if index.numel() else index.long()
 
     def _marked(self, sizes: Sizes) -> Tensor:

@@ -249,7 +249,7 @@ class _WeightSums(_Part):
 
     def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
         self._sums.of_tile(tile, sizes)
-        return (Weights(torch.arange(tile.problem.keys)),)
+        return (Weights(torch.arange(tile.problem.keys, device="cpu")),)
 
     def take(self, tile: Tile, sizes: Sizes, results: tuple[Any, ...]) -> None:  # noqa: ARG002 - of all parts
         (weights,) = _numbered_through(results, sizes)

@@ -36,4 +36,4 @@ def last_logits(count: int) -> dict[str, Any]:
 
     Given their number in place of a tensor, Gemma 4 leaves out queries of its last layers, too.
     """
-    return {"logits_to_keep": torch.arange(-count, 0)}
+    return {"logits_to_keep": torch.arange(-count, 0, device="cpu")}
