@@ -123,6 +123,7 @@ def record(
         TypeError: for arguments of another kind, and for readouts that can't be taken of a pattern
             which grows: `Image`, keys counted from the end, and classes without ``merge``.
         ValueError: for numbers that mean nothing, and for tokens that do not fit the positions.
+            After several calls, as of a generation, that is a warning, and positions have no names.
 
     Example:
         >>> import regard, torch
@@ -159,7 +160,8 @@ def _recording(
     labeller.check(
         lambda: (
             (own.name, own.pattern.shape[:-2], own.pattern.shape[-1]) for own in recording.of_kind()
-        )
+        ),
+        several=recorder.has_several_calls,
     )
 
 
@@ -188,7 +190,10 @@ def _reading(
     with _observed(recorder, model, labeller, run.finish, reader=reader):
         yield run
     _warn_of_missing_keys(readouts, run)
-    labeller.check(lambda: ((own.name, own.leading, own.keys) for own in run.of_kind()))
+    labeller.check(
+        lambda: ((own.name, own.leading, own.keys) for own in run.of_kind()),
+        several=recorder.has_several_calls,
+    )
 
 
 def _warn_of_missing_keys(readouts: tuple[Readout[Any, Any], ...], run: Run) -> None:

@@ -6,6 +6,7 @@ Axes: B batch, L positions of self-attention, S positions of the source.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -66,26 +67,46 @@ class Labeller:
         names = {place: _named(self._tokenizer, ids) for place, ids in self._ids.items()}
         return Labels(names.get("target"), names.get("source"))
 
-    def check(self, layers: Callable[[], Iterable[tuple[str, tuple[int, ...], int]]]) -> None:
-        """Check that strings fit the positions.
+    def check(
+        self, layers: Callable[[], Iterable[tuple[str, tuple[int, ...], int]]], *, several: bool
+    ) -> None:
+        """Check that strings fit the positions; those that do not are left out.
 
         Args:
             layers: gives the name of each layer, its leading dimensions and its number of keys.
+            several: whether layers made several calls, as in a generation: names of the prompt fit
+                the first, and an error would lose the rest.
 
         Raises:
-            ValueError: if they do not.
+            ValueError: if they do not fit a single call.
+
+        Warns:
+            RuntimeWarning: if they do not fit one of several.
         """
-        if self._strings is None:
+        given = self._strings
+        if given is None:
             return
+        own = sorted({len(names) for names in given})
         for name, leading, keys in layers():
             batch = leading[0] if len(leading) > 1 else 1
-            own = sorted({len(names) for names in self._strings})
-            if own != [keys] or len(self._strings) not in (1, batch):
+            if own == [keys] and len(given) in (1, batch):
+                continue
+            self._strings = None
+            message = (
+                f"tokens names {len(given)} sequence(s) of {own} positions, but "
+                f"{name or 'the model'} attended over {batch} of {keys}"
+            )
+            if not several:
                 raise ValueError(
-                    f"tokens names {len(self._strings)} sequence(s) of {own} positions, but "
-                    f"{name or 'the model'} attended over {batch} of {keys}; give one string "
-                    "a position, special tokens and padding included"
+                    f"{message}; give one string a position, special tokens and padding included"
                 )
+            cure = "so that positions have no names; give a tokenizer, or one string a position"
+            warnings.warn(
+                f"{message}, {cure}, the last generated token left out",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            return
 
     def _observe(
         self,
