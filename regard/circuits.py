@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from regard._shapes import Complex, Float
+from regard._tensors import matmul_alone
 
 __all__ = ["LowRank", "copying", "ov", "qk"]
 
@@ -135,10 +136,7 @@ class LowRank:
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Let ``tensor @ circuit`` come here; no other torch function takes a circuit."""
-        if function in (Tensor.__matmul__, Tensor.matmul, torch.matmul):
-            left, right = args
-            return left @ right if isinstance(left, cls) else right.__rmatmul__(left)
-        return NotImplemented
+        return matmul_alone(LowRank, function, types, args, "write it down: map.left @ map.right")
 
     def _check_operand(self, x: Tensor, width: torch.Size, expected: str) -> None:
         if width != self.shape[:1] or (x.dtype, x.device) != (self.left.dtype, self.left.device):

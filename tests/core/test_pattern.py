@@ -353,8 +353,23 @@ def test_what_is_no_tensor_is_no_operand():
     for left, right in ((whole, 3), (3, whole), (whole, whole), ([1.0], whole)):
         with pytest.raises(TypeError):
             operator.matmul(left, right)
-    with pytest.raises(TypeError):
-        torch.softmax(whole, dim=-1)
+
+
+CALLS = {
+    "torch.stack": lambda pattern: torch.stack([pattern, pattern]),
+    "torch.cat": lambda pattern: torch.cat([pattern, pattern.mean()]),
+    "torch.mean": torch.mean,
+    "torch.softmax": lambda pattern: torch.softmax(pattern, dim=-1),
+    "torch.nn.functional.relu": torch.nn.functional.relu,
+    "torch.functional.einsum": lambda pattern: torch.einsum("bhij->bij", pattern),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_of_tensors_name_the_way_to_one(name):
+    error = rf"^{name} takes tensors, but a Pattern is not.* with dense\(\).*recording\.dense\(\)$"
+    with pytest.raises(TypeError, match=error):
+        CALLS[name](pattern())
 
 
 # Whether it is right
