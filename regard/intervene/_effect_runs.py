@@ -158,6 +158,11 @@ class ModelRuns:
         batch = min(_TOKENS // max(length, 1), _BYTES // max(size, 1)) if self.batches else 1
         return Unchanged(target=number, recording=recording, batch_size=max(batch, 1))
 
+    def again(self) -> Tensor:
+        """Read the number, ``()``, of another run of the model as it is."""
+        self._changer.changes.clear()
+        return numbers(self._number(self._run(1)), 1)[0]
+
     def changed(self, first: Layer, changes: Sequence[Callable[..., None]]) -> Float[Tensor, " B"]:
         """Run the text under each of some changes.
 
