@@ -133,7 +133,8 @@ class Monitor:
 
         Raises:
             RecordError: if no attention call was ever seen, if a call can't be represented
-                exactly, or if ranks read different layers.
+                exactly, if ranks read different layers, or in a backward pass after the block,
+                where checkpoints compute calls again that `regard.attention` made in it.
             TypeError: for a readout that gives positions.
 
         Warns:

@@ -115,7 +115,8 @@ def record(
 
     Raises:
         RecordError: if nothing was seen, inside a compiled function, or if a call can't be
-            represented exactly.
+            represented exactly; and in a backward pass after the block, where checkpoints compute
+            calls again that `regard.attention` made in it.
         TypeError: for arguments of another kind, and for readouts that can't be taken of a pattern
             which grows: `Image`, keys counted from the end, and classes without ``merge``.
         ValueError: for numbers that mean nothing, and for tokens that do not fit the positions.

@@ -11,6 +11,7 @@ from regard.record.intercept._observer import (
     observe_contexts,
 )
 from regard.record.intercept._pending import PendingContext
+from regard.record.intercept._recomputation import now, was_made_before
 from regard.record.intercept._transformers import replace_attention, use_in_transformers
 
 __all__ = [
@@ -21,10 +22,12 @@ __all__ = [
     "change_calls",
     "is_observed",
     "last_logits",
+    "now",
     "observe_calls",
     "observe_contexts",
     "replace_attention",
     "takes_logits_to_keep",
     "uncompiled",
     "use_in_transformers",
+    "was_made_before",
 ]

@@ -27,6 +27,7 @@ from regard.record.intercept._functions import FunctionCalls
 from regard.record.intercept._fused import FORWARDS, FusedLayers
 from regard.record.intercept._library_calls import READERS, LibraryCalls
 from regard.record.intercept._mask_reduction import MaskReducer
+from regard.record.intercept._recomputation import CHECKPOINT, Checkpoints, depends_on
 from regard.record.intercept._transforms import outside_transforms
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class _CallMonitor:
         self._functions = FunctionCalls(
             dict.fromkeys(READERS, LibraryCalls(self, self._mode, self._eager))
             | dict.fromkeys(FORWARDS, FusedLayers(self, self._mode))
+            | {CHECKPOINT: Checkpoints(self.on_this_thread)}
         )
         self._installed = ExitStack()
 
@@ -185,17 +187,44 @@ class _CallMonitor:
         finally:
             self.observers, self.context_observers = observers
 
+    @contextmanager
+    def on_this_thread(self) -> Iterator[None]:
+        """A time in which the calls of the current thread are seen instead of its own.
+
+        Autograd has a thread for each device, on which checkpoints are computed again; the thread
+        that called it waits for them.
+        """
+        thread = threading.get_ident()
+        if thread == self._thread:
+            yield
+            return
+        own = self._thread, self._modules
+        self._thread, self._modules = thread, []
+        _this_thread.monitor = self
+        try:
+            with self._functions.on_this_thread():
+                yield
+        finally:
+            del _this_thread.monitor
+            self._thread, self._modules = own
+
     def changed(self, call: Call) -> tuple[Call, list[Callable[[Tensor], Tensor]]]:
         """Let interventions change a call: what it became, and what becomes of its context."""
         call, edits = self._named(call), []
         for changer in self.changers:
             change = changer.change(call)
-            if change is not None and change.problem is not None:
+            if change is None:
+                continue
+            depends_on(changer, partial(self._has, changer))
+            if change.problem is not None:
                 call = replace(call, changed=change.problem)
-            if change is not None and change.edit is not None:
+            if change.edit is not None:
                 edits.append(change.edit)
         edits += [partial(_observed, observer, call) for observer in self.context_observers]
         return call, edits
+
+    def _has(self, changer: Changer) -> bool:
+        return changer in self.changers
 
     def may_change_inside(self, module: nn.Module) -> bool:
         """Whether contexts inside a module of torch's are observed, or may be changed."""
