@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard._shapes import Float
 from regard.intervene._changes import Ablate
 from regard.intervene._contexts import ablation
-from regard.intervene._draws import same_draws
+from regard.intervene.draws import same_draws
 from regard.problem import Problem
 from regard.record.intercept import Call, Change, change_calls
 from regard.record.sites import Site, Sites

@@ -59,7 +59,8 @@ def effects(
     effect what the number would be without it; they often differ. Effects are of one change at a
     time: of two heads that do the same, neither may have any.
 
-    The model runs in the mode that it is in: call ``model.eval()`` first if it has dropout.
+    The model runs in the mode that it is in: call ``model.eval()`` first if it has dropout, whose
+    noise would be part of the effects.
 
     Args:
         model: whose attention is changed; as for `intervene`.
@@ -98,7 +99,8 @@ def effects(
         The `Effects`: the number under each change − the number as it is.
 
     Warns:
-        RuntimeWarning: for a hybrid model, and of layers to which no gradient comes back.
+        RuntimeWarning: for a hybrid model, for one that draws random numbers while it runs, and of
+            layers to which no gradient comes back.
 
     Raises:
         InterventionError: for a change that can't be made.
@@ -235,7 +237,7 @@ def _by_gradient(
         ablation = Ablate(by=by, kind=table[0][0].kind)
         by_layer = contexts.effects(unchanged.target, ablation)
     with _no_grad(), runs.open():
-        cut = contexts.cut_layers(runs.again, ablation)
+        cut = contexts.cut_layers(lambda: runs.again()[1], ablation)
     cut = [layer.index for layer, _ in table if layer.index in cut]
     if cut:
         for layer in cut:

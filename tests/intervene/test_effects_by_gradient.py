@@ -214,6 +214,7 @@ def test_calls_without_a_gradient_are_told_apart_in_one_layer(gpt, ids, matters)
         assert not caught
 
 
+@pytest.mark.filterwarnings("ignore:the model draws random numbers:RuntimeWarning")
 def test_random_draws_are_not_taken_for_an_effect():
     model, inputs = Cut(lambda block, x: block(x), dropout=0.3), {"x": torch.randn(1, 7, DIM)}
     state = torch.get_rng_state()
