@@ -43,14 +43,26 @@ class _Replaced:
 
 
 def own_name(config: Any) -> str | None:
-    """The implementation that a configuration names outside of all blocks."""
-    name: str | None = config._attn_implementation_internal  # noqa: SLF001 - the property is replaced
-    return name
+    """The implementation that a configuration names outside of all blocks, if it names any."""
+    return getattr(config, "_attn_implementation_internal", None)  # the property is replaced
 
 
 def calls_unseen(name: str | None) -> bool:
-    """Whether a model whose configuration names this implementation never calls SDPA."""
-    return name not in _KEPT
+    """Whether it is known what an implementation computes, and that it never calls SDPA.
+
+    Those of `transformers` and its kernels, which have the name of a repository; not what a user
+    registered.
+    """
+    if name in _KEPT:
+        return False
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    registered = ALL_ATTENTION_FUNCTIONS.get(name)  # "eager" is not
+    return (
+        registered is None
+        or "/" in name
+        or str(getattr(registered, "__module__", "")).startswith("transformers.")
+    )
 
 
 @contextmanager
