@@ -340,9 +340,9 @@ class Monitor:
         whose = "any model" if self._model is None else type(self._model).__name__
         return (
             f"no attention call of {whose} was seen in update {self._number}; run its forward pass "
-            "inside the update, on this thread and in training mode; attention that it writes out "
-            "by itself can't be seen: let it call torch.nn.functional.scaled_dot_product_attention "
-            "or regard.attention"
+            "inside the update, on this thread, in this task and in training mode; attention that "
+            "it writes out by itself can't be seen: let it call "
+            "torch.nn.functional.scaled_dot_product_attention or regard.attention"
         )
 
 

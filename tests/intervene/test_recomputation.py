@@ -12,6 +12,7 @@ from support.edits import changed
 from support.interception import Stack
 from support.written_models import in_torch
 from torch import nn
+from torch.autograd.graph import _engine_run_backward
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
@@ -181,7 +182,9 @@ class OnAnotherThread(torch.autograd.Function):
                 for mode in modes:
                     stack.enter_context(mode)
                 try:
-                    ctx.graph.backward(gradient)
+                    _engine_run_backward(
+                        (ctx.graph,), (gradient,), False, False, (), accumulate_grad=True
+                    )
                 except Exception as error:  # noqa: BLE001 - the test reports it
                     errors.append(error)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from regard.record.intercept._blocks import Block
+from regard.record.intercept._blocks import Block, open_block
 from regard.record.intercept._recomputation import depends_on
 
 NAME = "regard"
@@ -67,20 +67,20 @@ def calls_unseen(name: str | None) -> bool:
 
 @contextmanager
 def naming_regard(configs: Sequence[Any]) -> Iterator[None]:
-    """Let configurations name `regard` to models that run on this thread.
+    """Let configurations name `regard` to models that run in this block, on this thread.
 
     What a user sets inside the block stays; if it is seen as it is, it holds at once.
     """
-    block = Block()
-    with _lock:
-        for config in configs:
-            _begin(config, block)
-    try:
-        yield
-    finally:
+    with open_block() as block:
         with _lock:
             for config in configs:
-                _end(config, block)
+                _begin(config, block)
+        try:
+            yield
+        finally:
+            with _lock:
+                for config in configs:
+                    _end(config, block)
 
 
 def _begin(config: Any, block: Block) -> None:

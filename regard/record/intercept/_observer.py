@@ -11,16 +11,17 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 
 from regard._contexts import transforms, unwrapped, without_transforms
+from regard.record.intercept._blocks import Block, open_block
 from regard.record.intercept._eager import EagerCode, require_no_graph
 from regard.record.intercept._function_mode import FunctionMode
 from regard.record.intercept._functions import FunctionCalls
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     Observer = Callable[[Call], None]
     ContextObserver = Callable[[Call, Tensor], None]
 
+T = TypeVar("T")
+
 _this_thread = threading.local()
 
 
@@ -49,36 +52,26 @@ def observe_calls(observer: Observer, *, reads: bool = False) -> Iterator[None]:
         reads: whether it takes readouts: it is then called before that, where it may have the
             context computed with them, see `Call.pending`.
     """
-    with _monitor() as monitor:
-        monitor.observers.append(observer)
-        monitor.readers += reads
-        try:
-            yield
-        finally:
-            monitor.readers -= reads
-            monitor.observers.remove(observer)
+    with (
+        _monitor() as monitor,
+        monitor.observers.added(observer),
+        monitor.readers.added(observer) if reads else nullcontext(),
+    ):
+        yield
 
 
 @contextmanager
 def observe_contexts(observer: ContextObserver) -> Iterator[None]:
     """Pass the context ``(B, H, L, Dv)`` of every call to the observer, before the call itself."""
-    with _monitor() as monitor:
-        monitor.context_observers.append(observer)
-        try:
-            yield
-        finally:
-            monitor.context_observers.remove(observer)
+    with _monitor() as monitor, monitor.context_observers.added(observer):
+        yield
 
 
 @contextmanager
 def change_calls(changer: Changer) -> Iterator[None]:
     """Let every attention call of this thread be changed, after the interventions around it."""
-    with _monitor() as monitor:
-        monitor.changers.append(changer)
-        try:
-            yield
-        finally:
-            monitor.changers.remove(changer)
+    with _monitor() as monitor, monitor.changers.added(changer):
+        yield
 
 
 @contextmanager
@@ -106,8 +99,34 @@ def _monitor() -> Iterator[_CallMonitor]:
 
 
 def is_observed() -> bool:
-    """Whether the attention calls of this thread are observed."""
-    return hasattr(_this_thread, "monitor")
+    """Whether the attention calls that are made here are observed."""
+    monitor: _CallMonitor | None = getattr(_this_thread, "monitor", None)
+    return monitor is not None and monitor.is_needed
+
+
+class _OfBlocks(Generic[T]):
+    """What blocks brought along, each for the calls that belong to it."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[Block, T]] = []
+
+    @contextmanager
+    def added(self, one: T) -> Iterator[None]:
+        """Begin a block that brings one along."""
+        with open_block() as block:
+            entry = block, one
+            self._all.append(entry)
+            try:
+                yield
+            finally:
+                self._all.remove(entry)
+
+    def __iter__(self) -> Iterator[T]:
+        """Those for the call that is being made."""
+        return (one for block, one in self._all if block.holds())
+
+    def __bool__(self) -> bool:
+        return any(block.holds() for block, _ in self._all)
 
 
 @dataclass(eq=False, slots=True)
@@ -123,10 +142,11 @@ class _CallMonitor:
 
     def __init__(self) -> None:
         self.users = 0
-        self.observers: list[Observer] = []
-        self.readers = 0  # of the observers
-        self.context_observers: list[ContextObserver] = []
-        self.changers: list[Changer] = []
+        self.observers: _OfBlocks[Observer] = _OfBlocks()
+        self.readers: _OfBlocks[Observer] = _OfBlocks()
+        """Those of the observers that take readouts."""
+        self.context_observers: _OfBlocks[ContextObserver] = _OfBlocks()
+        self.changers: _OfBlocks[Changer] = _OfBlocks()
         self.reducer = MaskReducer()
         self._thread = threading.get_ident()
         self._modules: list[_ActiveModule] = []
@@ -163,6 +183,11 @@ class _CallMonitor:
         return self._modules[-1].module if self._modules else None
 
     @property
+    def is_needed(self) -> bool:
+        """Whether the call that is being made belongs to a block."""
+        return bool(self.observers or self.context_observers or self.changers)
+
+    @property
     def takes_part(self) -> bool:
         """Whether contexts are changed or observed, which calls are computed for here."""
         return bool(self.changers or self.context_observers)
@@ -175,13 +200,13 @@ class _CallMonitor:
     @property
     def reads(self) -> bool:
         """Whether an observer takes readouts, which may share a pass with the context."""
-        return self.readers > 0
+        return bool(self.readers)
 
     @contextmanager
     def recomputing(self) -> Iterator[None]:
         """A time in which calls are changed and not observed, as they were made before."""
         observers = self.observers, self.context_observers
-        self.observers, self.context_observers = [], []
+        self.observers, self.context_observers = _OfBlocks(), _OfBlocks()
         try:
             yield
         finally:
