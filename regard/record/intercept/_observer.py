@@ -1,4 +1,4 @@
-"""Observing and changing the attention calls that are made on this thread.
+"""Observing and changing the attention calls that are made on this thread, by the blocks there.
 
 A torch function mode sees torch's calls, and replaced functions those of other libraries; hooks
 that torch runs around every module name the caller. All are installed only while there are
