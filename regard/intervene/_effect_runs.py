@@ -21,6 +21,7 @@ from regard.intervene._effect_flow import tensors_in
 from regard.intervene._effect_prefix import Prefix
 from regard.intervene._effect_targets import Target, last_logits_for, numbers, target_of
 from regard.intervene._intervention import Intervention
+from regard.intervene.draws import Draws
 from regard.record import Recording, record
 from regard.record.intercept import change_calls, replace_attention, uncompiled
 from regard.record.layer import Layer
@@ -131,11 +132,15 @@ class ModelRuns:
 
         Args:
             keep: keep what changed runs need not compute again.
+
+        Warns:
+            RuntimeWarning: if it draws random numbers.
         """
         self._changer.changes.clear()
         self._batch.begin()
         self._has_changed = self._has_batched = False
         self._is_same.clear()
+        draws = Draws(self.model)
         with (
             record(self.model, tokens=self._tokens, rows=-1) as recording,
             self._prefix.observe() if keep and not self._is_function else nullcontext(),
@@ -151,12 +156,19 @@ class ModelRuns:
                 f"the {self.target} is NaN, so there is nothing to measure; check the model's "
                 "weights and the target"
             )
+        draws.warn(self.again)
         self.batches = not self._is_function and not mixes_batch(self.model)
         logits = getattr(output, "logits", output)
         size = logits.numel() * logits.itemsize if isinstance(logits, Tensor) else 0
         length = max(layer.pattern.shape[-1] for layer in recording.layers)
         batch = min(_TOKENS // max(length, 1), _BYTES // max(size, 1)) if self.batches else 1
         return Unchanged(target=number, recording=recording, batch_size=max(batch, 1))
+
+    def again(self) -> tuple[Any, Tensor]:
+        """Run the model as it is once more: its output, and the number ``()``."""
+        self._changer.changes.clear()
+        output = self._run(1)
+        return output, numbers(self._number(output), 1)[0]
 
     def changed(self, first: Layer, changes: Sequence[Callable[..., None]]) -> Float[Tensor, " B"]:
         """Run the text under each of some changes.

@@ -19,12 +19,13 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
 
     What `record` sees can be changed: calls of SDPA, torch's own layers, `regard.attention`,
     flex_attention, flash_attn and xformers, models of `transformers` whatever their attention. A
-    compiled model runs eagerly inside the block. Calls that no change concerns are computed by the
+    compiled model runs eagerly inside the block. Calls of other tasks of an event loop are left as
+    they are, unless the tasks are started inside. Calls that no change concerns are computed by the
     model's own kernel; a model of `transformers` whose attention never calls SDPA computes all its
     calls with `regard.attention`, as under `record`. A recording made inside or around the block
-    holds the changed attention. Gradients flow through; a backward pass that computes calls again
-    (checkpoints) belongs inside the block. Of blocks in each other, the outer one's
-    changes come first.
+    holds the changed attention. Gradients flow through; a backward pass that computes changed calls
+    again (`torch.utils.checkpoint`) belongs inside the block. Of blocks in each other, the outer
+    one's changes come first.
 
     Args:
         model: whose attention is changed; other models keep theirs.
@@ -35,7 +36,8 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
     Raises:
         InterventionError: for changes that contradict each other, that name a head which a call
             does not have, or that no call met.
-        RecordError: for a model that can't be recorded either.
+        RecordError: for a model that can't be recorded either, and in a backward pass after the
+            block, where it computes changed calls again.
         TypeError: for a model of another kind.
 
     Example:

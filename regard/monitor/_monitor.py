@@ -134,7 +134,8 @@ class Monitor:
 
         Raises:
             RecordError: if no attention call was ever seen, if a call can't be represented
-                exactly, or if ranks read different layers.
+                exactly, if ranks read different layers, or in a backward pass after the block,
+                where checkpoints compute calls again that `regard.attention` made in it.
             TypeError: for a readout that gives positions.
 
         Warns:
@@ -340,9 +341,9 @@ class Monitor:
         whose = "any model" if self._model is None else type(self._model).__name__
         return (
             f"no attention call of {whose} was seen in update {self._number}; run its forward pass "
-            "inside the update, on this thread and in training mode; attention that it writes out "
-            "by itself can't be seen: let it call torch.nn.functional.scaled_dot_product_attention "
-            "or regard.attention"
+            "inside the update, on this thread, in this task and in training mode; attention that "
+            "it writes out by itself can't be seen: let it call "
+            "torch.nn.functional.scaled_dot_product_attention or regard.attention"
         )
 
 

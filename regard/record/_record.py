@@ -81,10 +81,11 @@ def record(
     follow. Seen are calls of ``torch.nn.functional.scaled_dot_product_attention``, of torch's own
     transformer layers, of `regard.attention`, of ``flex_attention``, ``flash_attn_func`` and its
     kin, and of xformers' ``memory_efficient_attention``. A compiled model runs eagerly inside the
-    block. A model of `transformers` whose attention is "eager" has to be given: for the time of the
-    recording it computes with `regard.attention`, whose results are the same up to rounding, as do
-    those of "flex_attention" and flash kernels where they are given. A class whose attention is its
-    own, and can't be replaced, is refused.
+    block. Other tasks of an event loop are not recorded, unless they are started inside. A model of
+    `transformers` whose attention is "eager" has to be given: for the time of the recording it
+    computes with `regard.attention`, whose results are the same up to rounding, as do those of
+    "flex_attention" and flash kernels where they are given. A class whose attention is its own, and
+    can't be replaced, is refused.
 
     Over ``generate`` with a key/value cache each layer has one pattern that grows: the prompt's
     rows first, then a row a step.
@@ -119,7 +120,8 @@ def record(
 
     Raises:
         RecordError: if nothing was seen, inside a compiled function, or if a call can't be
-            represented exactly.
+            represented exactly; and in a backward pass after the block, where checkpoints compute
+            calls again that `regard.attention` made in it.
         TypeError: for arguments of another kind, and for readouts that can't be taken of a pattern
             which grows: `Image`, keys counted from the end, and classes without ``merge``.
         ValueError: for numbers that mean nothing, and for tokens that do not fit the positions.
@@ -246,10 +248,10 @@ def _nothing_seen(model: nn.Module | None) -> str:
         return (
             "no attention call was seen; a model of transformers with 'eager' attention must be "
             "given: record(model); others must call "
-            "torch.nn.functional.scaled_dot_product_attention, on this thread"
+            "torch.nn.functional.scaled_dot_product_attention, on this thread and in this task"
         )
     return (
         f"no attention call of {type(model).__name__} was seen; call the model inside the with "
-        "block, on this thread; attention that it writes out by itself can't be "
+        "block, on this thread and in this task; attention that it writes out by itself can't be "
         "seen: let it call torch.nn.functional.scaled_dot_product_attention or regard.attention"
     )

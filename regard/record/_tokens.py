@@ -5,7 +5,6 @@ Axes: B batch, L positions of self-attention, S positions of the source.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.record.intercept import Block, open_block
 from regard.record.layer import Labels, Tokens
 
 
@@ -26,7 +26,6 @@ class Labeller:
         self._strings = _strings(tokens)
         self._tokenizer = None if self._strings is not None else tokens
         self._ids: dict[str, Tensor] = {}
-        self._thread = 0
         if self._tokenizer is not None:
             _name_function(self._tokenizer)
             if model is None:
@@ -38,10 +37,10 @@ class Labeller:
     @contextmanager
     def observe_ids(self) -> Iterator[None]:
         """Observe the ids that the model is called with on this thread."""
-        self._thread = threading.get_ident()
         with ExitStack() as stack:
+            block = stack.enter_context(open_block())
             for place, module, argument in self._places():
-                observe = partial(self._observe, place, argument)
+                observe = partial(self._observe, block, place, argument)
                 handle = module.register_forward_pre_hook(observe, with_kwargs=True)
                 stack.callback(handle.remove)
             yield
@@ -110,13 +109,14 @@ class Labeller:
 
     def _observe(
         self,
+        block: Block,
         place: str,
         argument: str,
         module: nn.Module,  # noqa: ARG002 - the signature of torch's hooks
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        if threading.get_ident() != self._thread:  # which is not recorded here
+        if not block.holds():  # a call that is not recorded here
             return
         ids = kwargs.get(argument)
         if ids is None and args and argument == "input_ids":
