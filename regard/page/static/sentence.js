@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { awaitAnswer } from "./answers.js";
 import { headName } from "./change_list.js";
 import { byId, make, markStale, settled } from "./dom.js";
-import { bare, isolated, short, weight } from "./format.js";
+import { part, plural, quoted, said } from "./format.js";
 import { prepare } from "./session.js";
 import { get, placeOf, set, sourceOf, subscribe } from "./store.js";
 
@@ -11,8 +11,10 @@ import { get, placeOf, set, sourceOf, subscribe } from "./store.js";
 const FAINT = 0.1;
 /** Neighbours of the strongest key that are named with it have at least so much of its weight. */
 const NEAR = 0.25;
+/** Keys on which heads rest that are named. */
+const NAMED = 3;
 /** A change of probability that is not worth a number. */
-const LITTLE = 0.005;
+const LITTLE = 0.01;
 
 let requests = 0;
 /** Runs without a head, by text and head. @type {Map<string, Run>} */
@@ -20,7 +22,7 @@ const known = new Map();
 
 export function startSentence() {
   const soon = settled(30, writeSentence);
-  subscribe("plain view query layer head average about", () => {
+  subscribe("plain view query layer head average about rests choosing", () => {
     const { view, plain, without } = get();
     if (without && (view !== "opening" || without.of !== plain?.id)) set({ without: null });
     byId("saying").hidden = view !== "opening" || !plain;
@@ -30,10 +32,10 @@ export function startSentence() {
 }
 
 async function writeSentence() {
-  const { view, plain, about } = get();
+  const { view, plain, about, rests, choosing } = get();
   const source = sourceOf("first");
   const mine = ++requests;
-  if (view !== "opening" || !plain) return;
+  if (view !== "opening" || !plain || (choosing === plain && source.query == null)) return;
   const query = source.query ?? plain.length - 1;
   const row = await awaitAnswer(api.row(plain.id, placeOf(source), query, "sentence"));
   if (!row || mine !== requests) return;
@@ -55,7 +57,8 @@ async function writeSentence() {
     }
   }
   set({ without: without && { of: plain.id, layer, head, run: without } });
-  byId("sentence").replaceChildren(...first, ...(without ? becomes(plain, without) : []));
+  const rest = last && rests?.run === plain.id ? resting(plain, rests.keys) : "";
+  byId("sentence").replaceChildren(rest, ...first, ...(without ? becomes(plain, without) : []));
   markStale(byId("sentence"), false);
 }
 
@@ -67,12 +70,11 @@ export function strongestOf(/** @type {ArrayLike<number>} */ weights) {
 }
 
 const accented = (/** @type {string} */ textContent) => make("em", { textContent });
+const listed = (/** @type {string[]} */ words) =>
+  [words.slice(0, -1).join(", "), ...words.slice(-1)].filter(Boolean).join(" and ");
 const changed = (/** @type {string} */ textContent) => make("i", { textContent });
 
-/** A token in quotation marks, without the space before it. */
-export const quoted = (/** @type {Run} */ run, /** @type {number} */ k) =>
-  isolated(`“${short(run.tokens[k].text.trim() || run.labels[k], 24)}”`);
-const answerOf = (/** @type {Candidate} */ { label }) => isolated(short(bare(label), 24));
+const answerOf = (/** @type {Candidate} */ { label }) => said(label);
 
 /**
  * The first half: who looks where.
@@ -83,13 +85,23 @@ function looks(run, source, query, weights) {
   const key = strongestOf(weights);
   const who = whoOf(run, source);
   const next = query === run.length - 1 ? run.next?.[0] : null;
-  const lead = next ? ["To say ", accented(answerOf(next)), `, ${who}`] : [`At ${quoted(run, query)} `, who];
+  const lead = next ? ["To say ", accented(answerOf(next)), `, ${who}`] : [`At ${quoted(run.labels[query])} `, who];
   if (key < 0) return [...lead, " sees nothing."];
-  if (weights[key] < FAINT) return [...lead, ` looks everywhere, nowhere with more than ${weight(weights[key])}.`];
-  const number = next ? [] : [", with weight ", accented(weight(weights[key]))];
-  if (key === query) return [...lead, " stays where it is, on ", accented(quoted(run, key)), ...number, "."];
+  if (weights[key] < FAINT) return [...lead, ` looks everywhere, nowhere with more than ${part(weights[key])}.`];
+  const number = next ? [] : [", with weight ", accented(part(weights[key]))];
+  if (key === query) return [...lead, " stays where it is, on ", accented(quoted(run.labels[key])), ...number, "."];
   const way = key < query ? "looks back at" : "looks ahead at";
   return [...lead, ` ${way} `, accented(phrase(run, weights, key)), ...number, "."];
+}
+
+/** On what heads rest, where they do. */
+function resting(/** @type {Run} */ run, /** @type {Rest[]} */ rests) {
+  if (!rests.length) return "";
+  const heads = run.layers.reduce((sum, layer) => sum + layer.heads.length, 0);
+  const shares = rests
+    .slice(0, NAMED)
+    .map(({ key, share }, k) => `${part(share)}${k ? "" : " rests"} on ${quoted(run.labels[key])}`);
+  return `Of all the weight of ${plural(heads, "head")}, ${listed(shares)}. `;
 }
 
 function whoOf(/** @type {Run} */ run, /** @type {HeadName} */ { layer, head, average }) {
@@ -104,11 +116,7 @@ function phrase(/** @type {Run} */ run, /** @type {Float32Array} */ weights, /**
   let [start, stop] = [key, key + 1];
   if (start > 0 && shares(start - 1)) start -= 1;
   if (stop < run.length - 1 && shares(stop)) stop += 1;
-  const text = run.tokens
-    .slice(start, stop)
-    .map((token) => token.text)
-    .join("");
-  return text.trim() ? isolated(`“${short(text.trim(), 32)}”`) : quoted(run, key);
+  return quoted(run.labels.slice(start, stop).join(""), 32);
 }
 
 /** The second half: what the next token is without the head. @returns {(Node|string)[]} */
@@ -122,9 +130,9 @@ function becomes(/** @type {Run} */ plain, /** @type {Run} */ without) {
   if (Math.abs(p - q) < LITTLE) return [" Without it, the answer stays the same."];
   return [
     ` Without it, the answer ${q < p ? "falls" : "rises"} from `,
-    accented(weight(p)),
+    accented(part(p)),
     " to ",
-    changed(weight(q)),
+    changed(part(q)),
     ".",
   ];
 }

@@ -27,17 +27,45 @@ REACHED = """() => {
 }"""
 
 
+LENGTH, AT_REST, ELSEWHERE = 23, 5, 7  # tokens; keys
+
+
+def in_words(value):
+    """A weight or probability as a sentence has it."""
+    return "under 0.01" if value < 0.005 else "over 0.99" if value >= 0.995 else f"{value:.2f}"
+
+
+def said(page):
+    return page.locator("#sentence").text_content().translate({0x2068: "", 0x2069: ""})
+
+
+@pytest.fixture
+def resting(make_recording):
+    """Two layers of 37 heads that rest on two keys; the last query of one looks elsewhere, too."""
+    weights = torch.full((74, LENGTH, LENGTH), 0.02)
+    weights[..., 0] = 0.6
+    weights[..., AT_REST] = 0.9
+    weights[53, -1, ELSEWHERE] = 2
+    weights /= weights.tril().sum(-1, keepdim=True)
+    query = weights.log().view(2, 1, 37, LENGTH, LENGTH) * LENGTH**0.5
+    key = torch.eye(LENGTH).expand(2, 1, 37, LENGTH, LENGTH)
+    recording = make_recording(
+        list(zip(query, key, strict=True)), tokens=[f" t{n}" for n in range(LENGTH)]
+    )
+    return RecordingSubject(recording, title="resting"), weights.tril()
+
+
 @pytest.fixture(scope="module")
 def teller(shipped):
     """The shipped model over its first example."""
     return ModelSubject(*shipped, title="the model")
 
 
-def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, written):
+def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller):
     page = show(teller, "")
     run = teller.run(teller.about()["runs"][0])
     last = len(run.tokens) - 1
-    sentence = page.locator("#sentence").text_content().translate({0x2068: "", 0x2069: ""})
+    sentence = said(page)
     layer, head = map(int, re.search(r"head (\d)·(\d) looks back at", sentence).groups())
     row = run.row(layer, head, last)
     key = int(row.argmax())
@@ -61,7 +89,7 @@ def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, wr
     # Of another token it tells the weight; the panel has the same state, and so has a link.
     page.locator("#tokens .token[data-at='7']").click()
     page.locator("#sentence", has_text="At ").wait_for()
-    strongest = written(float(run.row(layer, head, 7).max()))
+    strongest = in_words(float(run.row(layer, head, 7).max()))
     assert settled(page).locator("#sentence em").last.text_content() == strongest
     page.keyboard.press("p")
     page.locator("#tab-panel-title", has_text="of query 7").wait_for()
@@ -105,6 +133,19 @@ def test_a_thin_line_goes_to_the_strongest_key_of_each_other_head(show, settled,
     page.locator("#entry-run").click()
     page.locator("#hairlines-note", has_text="up to 64 tokens").wait_for()
     assert settled(page).locator(".hairlines").count() == 0
+
+
+def test_of_more_heads_than_are_switched_off_one_looks_where_the_others_do_not_rest(show, resting):
+    subject, weights = resting
+    share = weights.double().sum(1).mean(0) / LENGTH
+    key = weights[53, -1].argmax()
+    assert share[0] > share[AT_REST] > 0.1
+    assert key == ELSEWHERE
+    assert said(show(subject, "")) == (
+        f"Of all the weight of 74 heads, {share[0]:.2f} rests on “t0” and "
+        f"{share[AT_REST]:.2f} on “t{AT_REST}”. At “t{LENGTH - 1}” head 1·16 looks back at "
+        f"“t{ELSEWHERE}”, with weight {weights[53, -1, ELSEWHERE]:.2f}."
+    )
 
 
 @pytest.mark.thorough
