@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from regard._indices import check_whole
 from regard._shapes import Float, Int
+from regard.record import token_names
 from regard.record.intercept import last_logits, takes_logits_to_keep
 
 
@@ -42,7 +43,11 @@ class LogProbability:
         _check(self.token, self.position)
 
     def __str__(self) -> str:
-        return f"log-probability of token {self.token} at position {self.position}"
+        return self.named(f"token {self.token}")
+
+    def named(self, token: str) -> str:
+        """What it is, in words, where the token is called so."""
+        return f"log-probability of {token} at position {self.position}"
 
     def __call__(self, output: Any) -> Float[Tensor, " B"]:
         """Read it from what a model returned."""
@@ -71,7 +76,11 @@ class Logit:
         _check(self.token, self.position)
 
     def __str__(self) -> str:
-        return f"logit of token {self.token} at position {self.position}"
+        return self.named(f"token {self.token}")
+
+    def named(self, token: str) -> str:
+        """What it is, in words, where the token is called so."""
+        return f"logit of {token} at position {self.position}"
 
     def __call__(self, output: Any) -> Float[Tensor, " B"]:
         """Read it from what a model returned."""
@@ -114,7 +123,7 @@ Target = LogProbability | Logit | Literal["loss"] | Callable[[Any], Any]
 
 
 def target_of(
-    target: Target, model: nn.Module, inputs: Mapping[str, Any] | None
+    target: Target, model: nn.Module, inputs: Mapping[str, Any] | None, tokens: Any = None
 ) -> tuple[str, Callable[[Any], Any]]:
     """Name a target, and the function that reads it from a model's output.
 
@@ -122,6 +131,7 @@ def target_of(
         target: as `effects` has it.
         model: whose output it is read from.
         inputs: the model's keyword inputs, with ``input_ids`` if known; None if nothing is known.
+        tokens: a tokenizer, by which a token is named; strings name none but those of the text.
 
     Raises:
         TypeError: for anything else.
@@ -130,7 +140,10 @@ def target_of(
     if isinstance(target, str):
         return "loss", _loss(target, model, inputs)
     if isinstance(target, (LogProbability, Logit)):
-        return str(target), target
+        if tokens is None or isinstance(tokens, (str, list, tuple)):
+            return str(target), target
+        (name,) = token_names(tokens, [target.token])
+        return target.named(repr(name)), target
     if not callable(target):
         raise TypeError(
             "target must be a regard.LogProbability, a regard.Logit, 'loss' or a function of the "
