@@ -84,6 +84,7 @@ def explain(
     config = network.config
     chunks = [whole[i : i + config.context] for i in range(0, len(whole), config.context)]
     ids = chunks[_number("--chunk", chunk, len(chunks), "the text makes chunks")]
+    is_chosen = layer is not None or query is not None
     query = len(ids) - 1 if query is None else query
     _number("--query", query, len(ids), "this text has tokens")
 
@@ -109,8 +110,10 @@ def explain(
         subject = ModelSubject(
             network, tokenizer, title=f"{model or SHIPPED}", ids=ids, notes=notes[1:]
         )
-        start_view = f"l={start.layer}&h={start.head}&q={query}"
-        report_line = write_report(subject, html, option="--html FILE", start=start_view, live=live)
+        place_on_page = f"&l={start.layer}&h={start.head}&q={query}" if is_chosen else ""
+        report_line = write_report(
+            subject, html, option="--html FILE", start=f"p=opening{place_on_page}", live=live
+        )
 
     console = Console(highlight=False)
     for note in notes:

@@ -143,7 +143,13 @@ def test_the_page_starts_at_the_head_and_query_of_the_options(regard, model, tmp
     file = tmp_path / "page.html"
     options = ("--layer", 1, "--head", 2, "--query", 3)
     assert regard("explain", TEXT, "--model", model, *options, "--html", file).status == 0
-    assert page_data(file)[0]["start"] == "l=1&h=2&q=3"
+    assert page_data(file)[0]["start"] == "p=opening&l=1&h=2&q=3"
+
+
+def test_the_page_starts_with_the_opening_which_chooses_a_head(regard, model, tmp_path):
+    file = tmp_path / "page.html"
+    assert regard("explain", TEXT, "--model", model, "--html", file).status == 0
+    assert page_data(file)[0]["start"] == "p=opening"
 
 
 def test_the_page_of_a_later_chunk_holds_that_chunk(regard, letters, tmp_path):

@@ -31,6 +31,12 @@ export function part(/** @type {number} */ value) {
   return value.toFixed(2);
 }
 
+/** The least of some of them. */
+export const atLeast = (/** @type {number} */ value) => (value >= 0.995 ? part(value) : `${part(value)} or more`);
+
+/** A smaller change of a probability is none to speak of: both may be written the same. */
+export const LITTLE = 0.02;
+
 /** 3.1·10⁻⁵ */
 export function power(/** @type {number} */ value) {
   const [digits, exponent] = value.toExponential(1).split("e");

@@ -20,39 +20,56 @@ const ABOVE_EVEN = 1.5;
 export function startOpening() {
   /** The text whose head was chosen. @type {Run|null} */
   let seen = null;
-  subscribe("plain view", ({ plain, view, grown }) => {
-    if (view !== "opening" || !plain || plain === seen) return;
+  subscribe("plain view generating", ({ plain, view, grown, generating }) => {
+    if (view !== "opening" || !plain || plain === seen || generating) return;
     seen = plain;
-    if (!grown && plain.length <= SHORT) during(open(plain));
+    if (plain.length <= SHORT) during(open(plain, grown ? isOwn() : !isAddressed(plain)));
   });
 }
 
-async function open(/** @type {Run} */ run) {
+/** The head that was chosen here last. @type {{layer: number, head: number}|null} */
+let own = null;
+
+/** Whether the head is still the one that was chosen here, and nobody took another. */
+const isOwn = () => {
+  const { layer, head, average } = get().sides.first;
+  return average === "head" && own?.layer === layer && own.head === head;
+};
+
+/** Whether the address of a text names the head that is to be seen. */
+const isAddressed = (/** @type {Run} */ run) => {
+  const { fields, run: name, text } = parseAddress(location.hash);
+  return fields.has("l") && (name === run.id || text === run.text);
+};
+
+/** @param {Run} run @param {boolean} free whether its head may be chosen here */
+async function open(run, free) {
   set({ choosing: run });
   const { layer, head } = get().sides.first;
-  const best = await choose(run);
+  const best = await choose(run, free);
   if (get().plain !== run) return;
   const now = get().sides.first;
-  const isUntouched = now.query == null && now.layer === layer && now.head === head;
-  if (best && isUntouched) chooseHead(best.layer, best.head, "first");
+  if (free && now.query == null && now.layer === layer && now.head === head) {
+    own = best ?? { layer, head };
+    chooseHead(own.layer, own.head, "first");
+  }
   set({ choosing: null });
 }
 
 /**
  * The head that the next token depends on most among those that look far. Where heads can't be switched off, or are
  * too many for it, it is the one that looks back with most weight, at no key on which heads rest. Null where there is
- * none, and where the address has one.
+ * none, and where it is not free to be chosen.
+ * @param {Run} run @param {boolean} free
  */
-async function choose(/** @type {Run} */ run) {
+async function choose(run, free) {
   const heads = run.layers.flatMap((layer, at) => layer.heads.map((_, head) => ({ layer: at, head })));
-  const address = parseAddress(location.hash);
-  const chosen = address.fields.has("l") && (address.run === run.id || address.text === run.text);
   const isMeasured = get().about?.writes && run.next && heads.length <= MANY;
   const rests = isMeasured ? [] : await restsOf(run);
   if (isMeasured) await measureHeads(run);
   if (get().plain !== run) return null;
   set({ rests: { run: run.id, keys: rests } });
-  if (chosen) return null;
+  if (!free) return null;
   const rows = await Promise.all(
     heads.map(({ layer, head }) =>
       awaitAnswer(api.row(run.id, [layer, head], run.length - 1, `look-${layer}-${head}`)),

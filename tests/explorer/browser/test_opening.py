@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from regard.explorer import RecordingSubject
-from regard.explorer._changes import SwitchOff
+from regard.explorer._changes import Cut, SwitchOff
 from regard.explorer.subjects import ModelSubject
+from regard.gpt import GPT, BPETokenizer, GPTConfig
 
 ARCS = """() => [...document.querySelectorAll(".arcs path")].map((one) =>
   [Number(one.dataset.key), Number(one.getAttribute("stroke-width"))])"""
@@ -28,11 +29,6 @@ REACHED = """() => {
 
 
 LENGTH, AT_REST, ELSEWHERE = 23, 5, 7  # tokens; keys
-
-
-def in_words(value):
-    """A weight or probability as a sentence has it."""
-    return "under 0.01" if value < 0.005 else "over 0.99" if value >= 0.995 else f"{value:.2f}"
 
 
 def said(page):
@@ -61,7 +57,154 @@ def teller(shipped):
     return ModelSubject(*shipped, title="the model")
 
 
-def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller):
+def chosen(teller, run):
+    """The head that the opening shows by definition: loss of the next token × weight far back."""
+    effects = teller.effects(run, "heads", lambda *_: None)["effects"]
+    best = (0.0, 0, 0)
+    for layer, row in enumerate(effects):
+        for head, effect in enumerate(row):
+            weights = run.row(layer, head, len(run.tokens) - 1)
+            key = int(weights.argmax())
+            if 0 < key <= len(run.tokens) - 3:
+                loss = min(5.0, max(1e-6, -effect))
+                is_copied = loss > 0.3 and run.tokens[key] == run.following[0][1]
+                best = max(
+                    best, (float(weights[key]) * loss * (4 if is_copied else 1), layer, head)
+                )
+    return best[1:]
+
+
+def blank(piece):
+    return {" ": "a space", "\n": "a line break"}.get(piece, piece.strip())
+
+
+@pytest.fixture
+def claim(in_words):
+    """How the opening begins and ends, of a model's text and one of its heads."""
+
+    def write(teller, run, layer, head):
+        _, piece, p = run.following[0]
+        if p < 0.5:
+            begins = "The model does not know what comes next: its likeliest, "
+            least = f"{blank(piece)}, has probability {in_words(p)}. Head {layer}·{head} "
+            return begins + least, "."
+        begins = f"To say {blank(piece)} (probability {in_words(p)}), head {layer}·{head} "
+        off = f" With head {layer}·{head} switched off, "
+        without = teller.change(run, [SwitchOff(kind="off", layer=layer, head=head)])
+        _, winner, most = max(without.following, key=lambda one: one[2])
+        left = float(without.probabilities[run.following[0][0]])
+        if winner != piece:
+            return begins, f"{off}the answer becomes {blank(winner)} ({in_words(most)})."
+        if abs(p - left) >= 0.02:
+            return (
+                begins,
+                f"{off}{blank(piece)} {'falls' if left < p else 'rises'} to {in_words(left)}.",
+            )
+        heads = teller.effects(run, "heads", lambda *_: None)
+        least, worst = min(
+            (p * math.exp(effect), f"{at}·{number}")
+            for at, row in enumerate(heads["effects"])
+            for number, effect in enumerate(row)
+        )
+        if p - least >= 0.02:
+            ends = f"; with head {worst} switched off, {in_words(least)}."
+            return begins, f"{off}{blank(piece)} keeps {in_words(left)}{ends}"
+        ends = f"{blank(piece)} keeps {in_words(least)}{'' if least >= 0.995 else ' or more'}."
+        return begins, f" No single head is needed: with any one switched off, {ends}"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The cat sat on the mat. The cat sat",
+        "The capital of France is",
+        "Tom had a kite and Ella had a drum.\n\nTom",
+    ],
+)
+def test_what_the_opening_says_is_true_of_any_text(show, shipped, claim, text):
+    subject = ModelSubject(*shipped, title="the model", text=text)
+    sentence = said(show(subject, ""))
+    run = subject.run(subject.about()["runs"][0])
+    layer, head = map(int, re.search(r"[Hh]ead (\d)·(\d) ", sentence).groups())
+    begins, ends = claim(subject, run, layer, head)
+    assert sentence.startswith(begins)
+    assert sentence.endswith(ends)
+    assert not set("␣↵⁻⁴") & set(sentence)
+
+
+def test_a_model_that_needs_no_head_is_not_said_to_change_without_one(show, in_words):
+    tokenizer = BPETokenizer.train(["a b c d"], vocab_size=257)
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocab_size=257, context=31, layers=2, heads=3, dim=24)).eval()
+    with torch.no_grad():
+        model.wte.weight.copy_(1.5 * torch.randn(257, 24))  # each token is its own likeliest next
+        for name, parameter in model.named_parameters():
+            if ".c_proj." in name:
+                parameter.zero_()
+            elif ".c_attn.weight" in name:
+                parameter.mul_(20)  # heads that look somewhere
+    subject = ModelSubject(model, tokenizer, title="sure of itself", text="a bc, bcd a cb")
+    sentence = said(show(subject, ""))
+    p = in_words(subject.run(subject.about()["runs"][0]).following[0][2])
+    assert sentence.startswith(f"To say b (probability {p}), head ")
+    needless = " No single head is needed: with any one switched off, b keeps "
+    assert sentence.endswith(f"{needless}{p}{'' if p == 'over 0.99' else ' or more'}.")
+
+
+def test_after_generating_the_head_is_chosen_anew(show, settled, shipped, teller, claim):
+    page = show(teller, "")
+    first = re.search(r"head (\d·\d) ", said(page))[1]
+    page.locator("#generate-heat").fill("0")
+    page.locator("#generate-tokens").fill("11")
+    page.locator("#generate").click()
+    page.locator("#generate", has_text="Stop").wait_for()
+    page.locator("#generate", has_text="Generate").wait_for()
+    sentence = said(settled(page))
+    tokens = page.locator("#tokens .token[data-at]").count()
+    text = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('t')")
+    longer = ModelSubject(*shipped, title="the model", text=text)
+    run = longer.run(longer.about()["runs"][0])
+    assert len(run.tokens) == tokens > len(teller.run(teller.about()["runs"][0]).tokens)
+    layer, head = chosen(longer, run)
+    begins, ends = claim(longer, run, layer, head)
+    assert sentence.startswith(begins)
+    assert sentence.endswith(ends)
+    # A head that a person chose stays.
+    page.locator("#grid .cell").nth(1).click()
+    page.locator("#predictions button").first.click()
+    settled(page)
+    assert "ead 0·1 " in said(page), first
+
+
+def test_what_is_cut_is_not_said_to_be_looked_at(show, settled, teller, in_words):
+    run = teller.run(teller.about()["runs"][0])
+    last = len(run.tokens) - 1
+    layer, head = chosen(teller, run)
+    key = int(run.row(layer, head, last).argmax())
+    page = show(teller, f"#p=opening&l={layer}&h={head}&e=cut.{layer}.{head}.all.{key}-{key + 1}")
+    cut = Cut(kind="cut", layer=layer, head=head, queries=None, keys=(key, key + 1))
+    changed = teller.change(run, [cut])
+    _, winner, p = max(changed.following, key=lambda one: one[2])
+    now = int(changed.row(layer, head, last).argmax())
+    assert now != key
+    word = f"token {key} “{run.tokens[key].strip()}”"
+    lead = f"With {word} cut in head {layer}·{head}, the model "
+    sentence = said(page)
+    knows = f"says {winner.strip()} (probability {in_words(p)}); head {layer}·{head} "
+    assert sentence.startswith(lead + (knows if p >= 0.5 else "does not know what comes next"))
+    looked = sentence.rpartition(f"ead {layer}·{head} ")[2]
+    assert run.tokens[now].strip() in looked
+    # Switched off, it is said to be so, and to look nowhere.
+    page.locator("#undo").click()
+    page.locator("#switch").click()
+    sentence = said(settled(page))
+    assert sentence.startswith(f"With head {layer}·{head} switched off, the model ")
+    assert f"head {layer}·{head} " not in sentence.removeprefix(f"With head {layer}·{head} ")
+
+
+def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, in_words):
     page = show(teller, "")
     run = teller.run(teller.about()["runs"][0])
     last = len(run.tokens) - 1
@@ -69,12 +212,15 @@ def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller):
     layer, head = map(int, re.search(r"head (\d)·(\d) looks back at", sentence).groups())
     row = run.row(layer, head, last)
     key = int(row.argmax())
-    assert sentence.startswith(f"To say {run.following[0][1].strip()}, ")
+    assert (layer, head) == chosen(teller, run)
+    _, answer, p = run.following[0]
+    assert sentence.startswith(f"To say {answer.strip()} (probability {in_words(p)}), ")
     assert f"“{run.tokens[key].strip()}”" in sentence
     # Without the head another token is likeliest, and its probability stands beside the first's.
     without = teller.change(run, [SwitchOff(kind="off", layer=layer, head=head)])
     _, winner, after = max(without.following, key=lambda one: one[2])
-    assert sentence.endswith(f" Without it, the answer becomes {winner.strip()}.")
+    off = f" With head {layer}·{head} switched off, the answer becomes "
+    assert sentence.endswith(f"{off}{winner.strip()} ({in_words(after)}).")
     likeliest = page.locator("#predictions button", has_text=winner.strip())
     assert f"{after:.2f}" in likeliest.text_content()
     # The head was chosen since something is lost without it: bars under all heads say how much.
