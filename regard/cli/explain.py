@@ -89,6 +89,7 @@ def explain(
     _number("--query", query, len(ids), "this text has tokens")
 
     notes = [f"{model or SHIPPED}: {describe(config)}"]
+    about = [network.has_read] if network.has_read else []
     if content is None:
         notes.append("no text given: this is an example")
     if len(chunks) > 1:
@@ -116,7 +117,7 @@ def explain(
         )
 
     console = Console(highlight=False)
-    for note in notes:
+    for note in [*notes[:1], *about, *notes[1:]]:
         console.print(Text(note, "dim"))
     for renderable in report:
         console.print(renderable)

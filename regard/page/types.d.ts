@@ -59,6 +59,8 @@ interface Candidate {
 interface About {
   title: string;
   shape: string;
+  /** What the model was trained on, in a sentence. */
+  has_read?: string | null;
   writes: boolean;
   generates: boolean;
   example: string | null;

@@ -8,6 +8,7 @@ import torch
 import regard as library
 from regard.cli.model import describe, head_steps
 from regard.gpt import GPTConfig, load
+from regard.gpt.checkpoint import HAS_READ
 
 TEXT = "the cat sat on the cat"
 
@@ -253,3 +254,16 @@ def test_the_library_explains_what_the_command_prints(model):
     steps = head_steps(network, tokenizer.encode(TEXT), 1, 0)
     again = library.explain(steps.query, steps.key, steps.value, mask=library.causal())
     assert torch.equal(steps.context, again.context)
+
+
+@pytest.mark.parametrize("command", ["explain", "effects", "generate", "passages", "report"])
+def test_help_says_what_the_shipped_model_has_read(regard, command):
+    words = " ".join(regard(command, "--help").out.replace("│", " ").split())
+    assert HAS_READ in words
+
+
+@pytest.mark.parametrize("command", ["explain", "effects"])
+def test_of_the_shipped_model_it_is_said_what_it_has_read_and_of_no_other(regard, model, command):
+    said = " ".join(regard(command, TEXT).out.split())
+    assert said.count(HAS_READ) == 1
+    assert HAS_READ not in " ".join(regard(command, TEXT, "--model", model).out.split())

@@ -11,6 +11,7 @@ from regard.explorer import RecordingSubject
 from regard.explorer._changes import Cut, SwitchOff
 from regard.explorer.subjects import ModelSubject
 from regard.gpt import GPT, BPETokenizer, GPTConfig
+from regard.gpt.checkpoint import HAS_READ
 
 ARCS = """() => [...document.querySelectorAll(".arcs path")].map((one) =>
   [Number(one.dataset.key), Number(one.getAttribute("stroke-width"))])"""
@@ -376,3 +377,13 @@ def test_a_cell_that_is_zoomed_into_opens_into_its_steps(show, settled, teller):
     drawn = actual.value.path().read_text()
     for name in ("product", "scaled", "masked", "weight"):
         assert f">{five[name]}</text>" in drawn
+
+
+@pytest.mark.parametrize("address", ["", "#p=panel"])
+def test_above_the_text_stands_what_the_model_has_read(show, teller, network, address):
+    page = show(teller, address)
+    said = page.locator("#has-read")
+    assert said.text_content() == HAS_READ
+    assert said.bounding_box()["y"] < page.locator("#tokens").bounding_box()["y"]
+    other = ModelSubject(*network, title="another")
+    assert not show(other, address).locator("#has-read").is_visible()
