@@ -154,29 +154,25 @@ def test_a_model_that_needs_no_head_is_not_said_to_change_without_one(show, in_w
     assert sentence.endswith(f"{needless}{p}{'' if p == 'over 0.99' else ' or more'}.")
 
 
-def test_after_generating_the_head_is_chosen_anew(show, settled, shipped, teller, claim):
+def test_after_generating_the_head_is_chosen_anew(show, settled, teller, claim):
     page = show(teller, "")
-    first = re.search(r"head (\d·\d) ", said(page))[1]
     page.locator("#generate-heat").fill("0")
     page.locator("#generate-tokens").fill("11")
     page.locator("#generate").click()
     page.locator("#generate", has_text="Stop").wait_for()
     page.locator("#generate", has_text="Generate").wait_for()
     sentence = said(settled(page))
-    tokens = page.locator("#tokens .token[data-at]").count()
-    text = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('t')")
-    longer = ModelSubject(*shipped, title="the model", text=text)
-    run = longer.run(longer.about()["runs"][0])
-    assert len(run.tokens) == tokens > len(teller.run(teller.about()["runs"][0]).tokens)
-    layer, head = chosen(longer, run)
-    begins, ends = claim(longer, run, layer, head)
+    run = teller.run(page.evaluate("history.state.run"))
+    assert len(run.tokens) > len(teller.run(teller.about()["runs"][0]).tokens)
+    layer, head = chosen(teller, run)
+    begins, ends = claim(teller, run, layer, head)
     assert sentence.startswith(begins)
     assert sentence.endswith(ends)
     # A head that a person chose stays.
     page.locator("#grid .cell").nth(1).click()
     page.locator("#predictions button").first.click()
     settled(page)
-    assert "ead 0·1 " in said(page), first
+    assert "ead 0·1 " in said(page)
 
 
 def test_what_is_cut_is_not_said_to_be_looked_at(show, settled, teller, in_words):
@@ -196,7 +192,10 @@ def test_what_is_cut_is_not_said_to_be_looked_at(show, settled, teller, in_words
     knows = f"says {winner.strip()} (probability {in_words(p)}); head {layer}·{head} "
     assert sentence.startswith(lead + (knows if p >= 0.5 else "does not know what comes next"))
     looked = sentence.rpartition(f"ead {layer}·{head} ")[2]
-    assert run.tokens[now].strip() in looked
+    if changed.row(layer, head, last)[now] >= 0.1:
+        assert run.tokens[now].strip() in looked
+    else:
+        assert looked.startswith("looks everywhere")
     # Switched off, it is said to be so, and to look nowhere.
     page.locator("#undo").click()
     page.locator("#switch").click()
@@ -205,28 +204,24 @@ def test_what_is_cut_is_not_said_to_be_looked_at(show, settled, teller, in_words
     assert f"head {layer}·{head} " not in sentence.removeprefix(f"With head {layer}·{head} ")
 
 
-def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, in_words):
+def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, claim, in_words):
     page = show(teller, "")
     run = teller.run(teller.about()["runs"][0])
     last = len(run.tokens) - 1
-    sentence = said(page)
-    layer, head = map(int, re.search(r"head (\d)·(\d) looks back at", sentence).groups())
+    layer, head = chosen(teller, run)
     row = run.row(layer, head, last)
     key = int(row.argmax())
-    assert (layer, head) == chosen(teller, run)
-    _, answer, p = run.following[0]
-    assert sentence.startswith(f"To say {answer.strip()} (probability {in_words(p)}), ")
+    sentence = said(page)
+    begins, ends = claim(teller, run, layer, head)
+    assert sentence.startswith(begins)
+    assert sentence.endswith(ends)
     assert f"“{run.tokens[key].strip()}”" in sentence
-    # Without the head another token is likeliest, and its probability stands beside the first's.
+    # What is likeliest with the head switched off stands beside what is so as it is.
     without = teller.change(run, [SwitchOff(kind="off", layer=layer, head=head)])
     _, winner, after = max(without.following, key=lambda one: one[2])
-    off = f" With head {layer}·{head} switched off, the answer becomes "
-    assert sentence.endswith(f"{off}{winner.strip()} ({in_words(after)}).")
     likeliest = page.locator("#predictions button", has_text=winner.strip())
-    assert f"{after:.2f}" in likeliest.text_content()
-    # The head was chosen since something is lost without it: bars under all heads say how much.
-    effects = teller.effects(run, "heads", lambda *_: None)["effects"]
-    assert effects[layer][head] < -math.log(2)
+    assert in_words(after).removeprefix("over ") in likeliest.text_content()
+    # Bars under all heads say how much is lost with each switched off.
     assert page.locator("#grid .need").first.is_visible()
     # Arcs go to the keys that have weight, as wide as that is.
     arcs = page.evaluate(ARCS)
