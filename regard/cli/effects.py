@@ -84,6 +84,8 @@ def effects(
 
     console = Console(highlight=False)
     console.print(Text(f"{model or SHIPPED}: {describe(network.config)}", "dim"))
+    if network.has_read:
+        console.print(Text(network.has_read, "dim"))
     if content is None:
         console.print(Text("no text given: this is an example", "dim"))
     if len(whole) > len(ids):

@@ -84,10 +84,12 @@ def explain(
     config = network.config
     chunks = [whole[i : i + config.context] for i in range(0, len(whole), config.context)]
     ids = chunks[_number("--chunk", chunk, len(chunks), "the text makes chunks")]
+    is_chosen = layer is not None or query is not None
     query = len(ids) - 1 if query is None else query
     _number("--query", query, len(ids), "this text has tokens")
 
     notes = [f"{model or SHIPPED}: {describe(config)}"]
+    about = [network.has_read] if network.has_read else []
     if content is None:
         notes.append("no text given: this is an example")
     if len(chunks) > 1:
@@ -109,11 +111,13 @@ def explain(
         subject = ModelSubject(
             network, tokenizer, title=f"{model or SHIPPED}", ids=ids, notes=notes[1:]
         )
-        start_view = f"l={start.layer}&h={start.head}&q={query}"
-        report_line = write_report(subject, html, option="--html FILE", start=start_view, live=live)
+        place_on_page = f"&l={start.layer}&h={start.head}&q={query}" if is_chosen else ""
+        report_line = write_report(
+            subject, html, option="--html FILE", start=f"p=opening{place_on_page}", live=live
+        )
 
     console = Console(highlight=False)
-    for note in notes:
+    for note in [*notes[:1], *about, *notes[1:]]:
         console.print(Text(note, "dim"))
     for renderable in report:
         console.print(renderable)

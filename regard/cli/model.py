@@ -13,6 +13,7 @@ from torch import Tensor
 import regard
 from regard.cli.errors import MisuseError, user_errors
 from regard.gpt import CheckpointError, load
+from regard.gpt.checkpoint import HAS_READ
 from regard.gpt.hub import model_folder
 from regard.record.forward_pass import ForwardPass, forward_pass
 
@@ -39,7 +40,7 @@ Model = Annotated[
     str | None,
     typer.Option(
         help="Folder of a model, or name of a GPT-2 of the Hugging Face hub, such as "
-        f"openai-community/gpt2; by default {SHIPPED}.",
+        f"openai-community/gpt2; by default {SHIPPED}. {HAS_READ}",
         metavar="DIR|NAME",
     ),
 ]

@@ -105,6 +105,7 @@ class ModelSubject:
         return {
             "title": self._title,
             "shape": f"{shape_text(config.layers, config.heads)}, context {config.context}",
+            "has_read": self._model.has_read,
             "writes": True,
             "generates": True,
             "example": self._example,

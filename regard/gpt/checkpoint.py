@@ -25,6 +25,8 @@ from regard.gpt.weight_memory import load_into_huge_pages
 
 CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
 SHIPPED = Path(__file__).parent / "shipped"
+HAS_READ = "This model has read only made-up stories of a small world. Outside them it guesses."
+"""Of the shipped model; wherever it is shown, this is said."""
 """The folder of the model that comes with the package."""
 
 
@@ -139,7 +141,9 @@ def load(
 
     folder = SHIPPED if folder is None else model_folder(folder, fetch=fetch)
     load_from = _load_pretrained if holds_pretrained(folder) else _load_own
-    return load_from(folder, device, int8=weights is not None)
+    model, tokenizer = load_from(folder, device, int8=weights is not None)
+    model.has_read = HAS_READ if folder == SHIPPED else None
+    return model, tokenizer
 
 
 def _check_weights(weights: object, device: torch.device) -> None:

@@ -105,6 +105,9 @@ class GPT(nn.Module):
     Args:
         config: the model's shape.
 
+    Attributes:
+        has_read: what it was trained on, in a sentence for whoever looks at it; None if not known.
+
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019); the
     activation is eq. 2 of Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), in its tanh
     form.
@@ -117,6 +120,8 @@ class GPT(nn.Module):
     >>> len(patterns), patterns[0].shape
     (2, torch.Size([3, 3, 3]))
     """
+
+    has_read: str | None = None
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()

@@ -106,7 +106,7 @@ class ModelRuns:
         self._is_function = inputs is None
         self.batches = not self._is_function
         """Whether copies of the text make a batch."""
-        self.target, self._number = target_of(target, model, inputs)
+        self.target, self._number = target_of(target, model, inputs, tokens)
         self._options = {} if inputs is None else last_logits_for(target, model, inputs)
         self._tokens = tokens
         self._changer = ModelChanger(model)

@@ -97,7 +97,8 @@ def record(
     Args:
         model: record the calls of this model alone, and name the layers by their paths in it.
         tokens: what the positions are called: strings, one list or one a sequence of the batch, or
-            a tokenizer, which then names the ids that the model is called with.
+            a tokenizer, for the ids that the model is called with, named by what they spell
+            (`token_names`).
         layers: numbers of the layers to keep, in the order of their first calls.
         heads: numbers of the query heads to keep.
         rows: numbers of the queries to keep; counted over all steps of a generation, or, where

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.record.intercept import Block, open_block
 from regard.record.layer import Labels, Tokens
+from regard.record.token_names import TokenNames
 
 
 class Labeller:
@@ -24,15 +25,14 @@ class Labeller:
     def __init__(self, model: nn.Module | None, tokens: Any) -> None:
         self._model = model
         self._strings = _strings(tokens)
-        self._tokenizer = None if self._strings is not None else tokens
+        by_strings = tokens is None or self._strings is not None
+        self._names = None if by_strings else TokenNames(tokens)
         self._ids: dict[str, Tensor] = {}
-        if self._tokenizer is not None:
-            _name_function(self._tokenizer)
-            if model is None:
-                raise ValueError(
-                    "a tokenizer names the ids that a model is called with, so give the model too: "
-                    "record(model, tokens=tokenizer); or give the strings"
-                )
+        if self._names is not None and model is None:
+            raise ValueError(
+                "a tokenizer names the ids that a model is called with, so give the model too: "
+                "record(model, tokens=tokenizer); or give the strings"
+            )
 
     @contextmanager
     def observe_ids(self) -> Iterator[None]:
@@ -47,7 +47,7 @@ class Labeller:
 
     def _places(self) -> list[tuple[str, nn.Module, str]]:
         """Which sequence comes in by which module and argument."""
-        if self._tokenizer is None or self._model is None:
+        if self._names is None or self._model is None:
             return []
         if getattr(getattr(self._model, "config", None), "is_encoder_decoder", False):
             encoder = self._model.get_encoder()  # type: ignore[operator] # it has one
@@ -61,9 +61,12 @@ class Labeller:
         """The names, as far as they are known."""
         if self._strings is not None:
             return Labels(self._strings)
-        if self._tokenizer is None or not self._ids:
+        if self._names is None or not self._ids:
             return Labels(None)
-        names = {place: _named(self._tokenizer, ids) for place, ids in self._ids.items()}
+        names = {
+            place: tuple(tuple(self._names(sequence)) for sequence in ids.tolist())
+            for place, ids in self._ids.items()
+        }
         return Labels(names.get("target"), names.get("source"))
 
     def check(
@@ -148,22 +151,3 @@ def _strings(tokens: Any) -> Tokens | None:
     if lists and all(isinstance(name, str) for names in tokens for name in names):
         return tuple(tuple(names) for names in tokens)
     raise TypeError("tokens must be a list of strings, lists of them, or a tokenizer")
-
-
-def _name_function(tokenizer: Any) -> Any:
-    """The function of a tokenizer that names ids."""
-    for name in ("convert_ids_to_tokens", "tokens"):
-        if callable(getattr(tokenizer, name, None)):
-            return getattr(tokenizer, name)
-    if callable(getattr(tokenizer, "id_to_token", None)):
-        return lambda ids: [tokenizer.id_to_token(i) for i in ids]
-    raise TypeError(
-        f"tokens must be a list of strings, lists of them, or a tokenizer, but "
-        f"{type(tokenizer).__name__} can't name ids: it has no convert_ids_to_tokens, id_to_token "
-        "or tokens"
-    )
-
-
-def _named(tokenizer: Any, ids: Tensor) -> Tokens:
-    name = _name_function(tokenizer)
-    return tuple(tuple(name(sequence.tolist())) for sequence in ids)
