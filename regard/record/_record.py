@@ -11,6 +11,7 @@ from typing import Any, overload
 from torch import nn
 
 from regard._indices import Indices
+from regard._wrappers import unwrapped
 from regard.pattern.readout import Readout
 from regard.record._call_reader import CallReader
 from regard.record._errors import RecordError
@@ -24,7 +25,6 @@ from regard.record.intercept import (
     observe_calls,
     observe_contexts,
     replace_attention,
-    uncompiled,
 )
 from regard.record.run import Run
 
@@ -136,7 +136,7 @@ def record(
             "pipeline, give the module inside, such as pipeline.model or pipeline.unet"
         )
     check_reading(read, every, reduce, mean_contexts=mean_contexts, offload=offload)
-    model = None if model is None else uncompiled(model)
+    model = None if model is None else unwrapped(model)
     selection = selection_of(layers, heads, rows, every, offload)
     labeller = Labeller(model, tokens)
     if read is None:

@@ -2,7 +2,6 @@
 
 from regard.record.intercept._call import Call
 from regard.record.intercept._change import Change, Changer
-from regard.record.intercept._eager import uncompiled
 from regard.record.intercept._logits_to_keep import last_logits, takes_logits_to_keep
 from regard.record.intercept._observer import (
     change_calls,
@@ -25,6 +24,5 @@ __all__ = [
     "observe_contexts",
     "replace_attention",
     "takes_logits_to_keep",
-    "uncompiled",
     "use_in_transformers",
 ]
