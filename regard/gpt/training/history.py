@@ -28,8 +28,9 @@ from regard.gpt.checkpoint import load_json
 from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import Tokenizer
-from regard.gpt.training.checkpoints import PATTERNS, TrainingRunFolder
+from regard.gpt.training.checkpoints import METRICS, PATTERNS, TrainingRunFolder
 from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.metrics import read_metrics
 from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import Ranks
 from regard.record.head_scores import score_heads
@@ -130,6 +131,9 @@ def history(folder: str | Path) -> History:
     Raises:
         CheckpointError: the folder has no training run with recordings, or damaged ones.
 
+    Warns:
+        RuntimeWarning: lines of its ``metrics.jsonl``, where the losses are, are damaged.
+
     Example:
         >>> import io, tempfile
         >>> from rich.console import Console
@@ -144,6 +148,7 @@ def history(folder: str | Path) -> History:
     """
     run = TrainingRunFolder.latest(Path(folder))
     place = run.path / PATTERNS
+    read_metrics(run.path / METRICS, run.step, warn="their losses are not known")
     if not (place / _PROBE).is_file():
         raise CheckpointError(
             f"{folder} has no recorded patterns; train with record_every, such as record_every=100"
