@@ -33,7 +33,8 @@ _INFORMATIVE = (
     Role.DUPLICATE,
     Role.PREVIOUS,
     Role.LOCAL,
-    Role.UNDECIDED,
+    Role.BETWEEN,
+    Role.TOO_SHORT,
     Role.MIXED,
     Role.CURRENT,
     Role.FIRST,
@@ -51,14 +52,14 @@ class HeadScores(PatternScores):
     role: Role
     """What the head does: the rule of `roles.role_of`."""
     score: float | None = None
-    """Of the role, against controls (`roles`); where it is too few to say, of the role that is
+    """Of the role, against controls (`roles`); where the role is open, of the one that is
     `undecided`; None for a role that rests on no score."""
     margin: float | None = None
     """The interval of 95 % is the score ± this; None where there are too few queries for one."""
     queries: int | None = None
     """How many that is measured over; of a role that rests on no score, how many there are."""
     undecided: Role | None = None
-    """A role that would come first, and of which it is too few to say whether the head has it."""
+    """A role that would come first, and of which the text can't tell whether the head has it."""
 
     @property
     def evidence(self) -> str:
@@ -74,7 +75,11 @@ class HeadScores(PatternScores):
         if self.score is None:
             return words
         words = f"{self.estimate} {words}"
-        return f"{self.undecided}? {words}" if self.role is Role.UNDECIDED else words
+        return (
+            f"{self.undecided}? {words}"
+            if self.role.is_open and self.undecided is not None
+            else words
+        )
 
     @property
     def estimate(self) -> str:
@@ -174,14 +179,14 @@ def over(queries: int, tokens: int | None = None) -> str:
     """Say how many queries a score on repeats rests on, and whether a head is named after them.
 
     >>> over(0), over(3), over(30, 80)
-    ('of no query', 'over 3 queries, too few to say', 'over 30 queries of 80')
+    ('of no query', 'over 3 queries, too few to tell', 'over 30 queries of 80')
     """
     if queries == 0:
         return "of no query"
     text = f"over {queries} quer{'ies' if queries > 1 else 'y'}"
     if tokens is not None:
         text += f" of {tokens}"
-    return text if queries >= ENOUGH else f"{text}, too few to say"
+    return text if queries >= ENOUGH else f"{text}, too few to tell"
 
 
 def _purity(scores: HeadScores) -> float:

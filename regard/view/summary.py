@@ -41,7 +41,7 @@ KEYS = 6
 """How many of a query's strongest keys are shown; the rest is summed."""
 
 ACCENT = "#e5793a"
-_PLAIN = {Role.SPREAD, Role.MIXED, Role.UNDECIDED, Role.ALONE}
+_PLAIN = {Role.SPREAD, Role.MIXED, Role.BETWEEN, Role.TOO_SHORT, Role.ALONE}
 _LABEL = 14  # terminal cells of a position and its token
 _BAR = 5  # terminal cells of a bar of weight 1
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -201,7 +201,7 @@ def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
 def _cells(head: HeadScores) -> list[Text]:
     """The columns of a head, in bold the share that its role rests on."""
     queries = "–" if head.queries is None else str(head.queries)
-    role = head.undecided if head.role is Role.UNDECIDED else head.role
+    role = head.undecided if head.role.is_open else head.role
     return [Text(head.estimate or "–"), Text(queries), *_shares(head, role)]
 
 

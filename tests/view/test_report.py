@@ -80,8 +80,8 @@ def test_too_few_repeats_are_counted_and_called_too_few():
     result = make_forward_pass([*"abcdefg", *"abc"], [["induction"]])
     assert result.heads[0].role.value != "induction"
     words = " ".join(printed(head_table(result)).split())
-    assert "(over 3 queries of 10, too few to say)" in words
-    assert "duplicate: on the copies (over 2 queries, too few to say)" in words
+    assert "(over 3 queries of 10, too few to tell)" in words
+    assert "duplicate: on the copies (over 2 queries, too few to tell)" in words
 
 
 def test_the_report_on_all_heads(result):

@@ -10,7 +10,7 @@ header has the names of the heads and, except in those of earlier versions, what
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
@@ -36,7 +36,7 @@ from regard.gpt.training.ranks import Ranks
 from regard.record.head_scores import score_heads
 from regard.record.heads import SCORES, Heads, HeadScores
 from regard.record.layer import self_attention
-from regard.record.roles import Role
+from regard.record.roles import LEAD, Role
 
 _PROBE = "probe.json"
 _FORMAT, _VERSION = "regard patterns", 1
@@ -44,7 +44,11 @@ _SIDE = 64
 _EVIDENCE = ("score", "margin", "queries", "undecided")
 # Names in runs of earlier versions.
 _SCORE_NAMES = {"same_token": "current_token"}
-_ROLE_NAMES = {"same token": Role.DUPLICATE.value, "itself": Role.CURRENT.value}
+_ROLE_NAMES = {
+    "same token": Role.DUPLICATE.value,
+    "itself": Role.CURRENT.value,
+}
+_OPEN = "too few to say"  # of both roles that leave open what a head does
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -265,8 +269,17 @@ def _number(head: HeadScores, name: str) -> float:
 
 
 def _roles(path: Path) -> tuple[tuple[str, ...], ...]:
-    roles = json.loads(_tensors.about(path)["roles"])
-    return tuple(tuple(_ROLE_NAMES.get(name, name) for name in layer) for layer in roles)
+    roles, evidence = json.loads(_tensors.about(path)["roles"]), iter(_evidence(path))
+    return tuple(tuple(_role(name, next(evidence, {})) for name in layer) for layer in roles)
+
+
+def _role(name: str, about: Mapping[str, Any]) -> str:
+    """A role by the name that it has now."""
+    if name != _OPEN:
+        return _ROLE_NAMES.get(name, name)
+    margin = about.get("margin")
+    is_precise = margin is not None and margin <= LEAD
+    return Role.BETWEEN.value if is_precise else Role.TOO_SHORT.value
 
 
 def _evidence(path: Path) -> tuple[dict[str, Any], ...]:
