@@ -59,9 +59,17 @@ def explain(
 ) -> None:
     """Show what each token of a text attends to.
 
-    For the whole model: what every head does, and the strongest keys of one token.
+    For the whole model: what was found, what every head does, the strongest keys of one token.
 
     For one head: the strongest keys of every token, and the computation step by step.
+
+    Score: how much a head does of what it is called, ± the interval of 95 %, over so many queries.
+
+    Previous, first, current: mean weight on the previous, the first and the current token.
+
+    Induction, duplicate: on what followed earlier copies of the token, and on the copies.
+
+    Spread: entropy as a share of the highest possible. Distance: in tokens.
 
     Examples:
     regard explain "The cat sat on the mat. The cat sat"

@@ -13,7 +13,7 @@ from regard.record.roles import ENOUGH, PatternScores, Role
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SCORES", "HeadScores", "Heads", "over"]
+__all__ = ["INFORMATIVE", "SCORES", "HeadScores", "Heads", "over"]
 
 SCORES = (
     "previous_token",
@@ -27,8 +27,7 @@ SCORES = (
 """Names of the scores that tables show and training runs keep; runs keep them in this order."""
 
 _COLUMNS = [name.removesuffix("_token") for name in SCORES]
-# Heads by how much there is to see in them; a tie goes to the earlier layer.
-_INFORMATIVE = (
+INFORMATIVE = (
     Role.INDUCTION,
     Role.DUPLICATE,
     Role.PREVIOUS,
@@ -41,6 +40,7 @@ _INFORMATIVE = (
     Role.SPREAD,
     Role.ALONE,
 )
+"""Roles by how much there is to see in their heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +140,13 @@ class Heads(Sequence[HeadScores]):
     def most_informative(self, count: int) -> list[HeadScores]:
         """Take the heads with most to see: the best of each role, then the second best, and so on.
 
+        A tie goes to the earlier layer.
+
         Args:
             count: most heads to take.
         """
         ranked: list[tuple[int, int, HeadScores]] = []
-        for order, role in enumerate(_INFORMATIVE):
+        for order, role in enumerate(INFORMATIVE):
             candidates = [scores for scores in self._scores if scores.role is role]
             candidates.sort(key=_purity, reverse=True)
             ranked += [(place, order, scores) for place, scores in enumerate(candidates)]
