@@ -58,7 +58,11 @@ def effects(
 
     Each head in turn is switched off, and each token hidden from all later ones.
 
-    What the prediction loses stands beside the weight: what is needed beside what is looked at.
+    Δ log p is what the prediction loses without it, or gains; a weight says where a head looks.
+
+    Each Δ is of one change alone: of two heads or tokens that say the same, neither may be missed.
+
+    The last token's own query still sees it, so that its Δ is 0.
 
     Examples:
     regard effects "The cat sat on the mat. The cat sat"

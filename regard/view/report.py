@@ -11,11 +11,11 @@ from regard.record.forward_pass import ForwardPass
 from regard.record.heads import HeadScores
 from regard.steps import Steps
 from regard.view.summary import (
+    NextTokens,
     TokenStrip,
     every_query,
     findings,
     head_table,
-    next_tokens,
     strongest_keys,
     walk,
 )
@@ -36,7 +36,7 @@ def all_heads(result: ForwardPass, query: int) -> Iterator[RenderableType]:
     yield findings(result, query)
     yield _heading(f"{_tokens(result)}, token {query} marked")
     yield TokenStrip(result.tokens, query)
-    yield next_tokens(result, query)
+    yield NextTokens(result, query)
     yield _heading("What each head does on this text")
     yield head_table(result)
     yield _heading(f"What {_named(result, query)} attends to, in the most informative heads")

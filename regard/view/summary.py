@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACCENT",
+    "NextTokens",
     "TokenStrip",
     "bar",
     "every_query",
     "findings",
     "head_table",
-    "next_tokens",
     "strongest_keys",
     "walk",
 ]
@@ -88,12 +88,22 @@ class TokenStrip:
             yield Text(f" … {left} more", "dim"), False
 
 
-def next_tokens(result: ForwardPass, query: int) -> Text:
-    """What the model expects after one token, the likeliest first, in a line."""
-    text = Text.assemble((f"after {query} ", "dim"), visible(result.tokens[query]), ("  →", "dim"))
-    for token, probability in result.predictions[query]:
-        text.append(f"  {visible(token)} ").append(f"{probability:.2f}", "dim")
-    return text
+@dataclass(frozen=True)
+class NextTokens:
+    """What the model expects after one token, the likeliest first, as many as a line holds."""
+
+    result: ForwardPass
+    query: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        token = visible(self.result.tokens[self.query])
+        line = Text.assemble((f"after {self.query} ", "dim"), token, ("  →", "dim"))
+        for number, (name, probability) in enumerate(self.result.predictions[self.query]):
+            piece = Text.assemble(f"  {visible(name)} ", (f"{probability:.2f}", "dim"))
+            if number and line.cell_len + piece.cell_len > options.max_width:
+                break
+            line.append_text(piece)
+        yield line
 
 
 def findings(result: ForwardPass, query: int) -> Text:
