@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.intervene import Effect, Effects
-from regard.intervene._effect_table import Place
 from regard.record.forward_pass import ForwardPass
 from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar
 from regard.view.terminal import label
@@ -97,7 +96,7 @@ def _finding(effects: Effects, subject: str, weights: Float[Tensor, "N H T"]) ->
     return f"Without token {_name(needed.name)} {subject} {_falls(effects, needed)}; {also}."
 
 
-def _needed(effects: Effects, places: Sequence[Place]) -> Effect | None:
+def _needed(effects: Effects, places: Sequence[tuple[int, int]]) -> Effect | None:
     """What the prediction loses most without; None where it loses 0.00 as that is shown."""
     every = effects.largest(effects.values.numel())
     least = min((one for one in every if one.place in places), key=lambda one: one.value)
