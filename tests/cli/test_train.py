@@ -49,7 +49,12 @@ def test_it_trains_and_keeps_a_model(regard, corpus, tmp_path):
     assert record["config"]["steps"] == 2
     size = sum(p.numel() for p in model.parameters())
     loss = record["validation_loss"]
-    assert done.out == f"{out}: {size:,} parameters, 2 updates, validation loss {loss:.4f}\n"
+    first, following = done.out.splitlines()
+    assert first == f"{out}: {size:,} parameters, 2 updates, validation loss {loss:.4f}"
+    assert following == f"Next: regard explore {out}"
+    lines = [line for line in f"{done.out}\n{done.err}".splitlines() if str(tmp_path) not in line]
+    assert sum("validation loss" in line for line in lines) == 2
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_folder_of_texts_and_characters_as_tokens(regard, corpus, tmp_path):
@@ -92,7 +97,8 @@ def test_an_interruption_keeps_the_model_and_ends_with_130(regard, corpus, tmp_p
     monkeypatch.setattr("regard.gpt.training.loop.mean_loss", interrupted)
     done = regard("train", "--out", tmp_path / "out", "--text", corpus, *SMALL)
     assert done.status == 130
-    assert "1 updates" in done.out
+    assert "1 update\n" in done.out
+    assert done.out.endswith(f"Next: regard train --out {tmp_path / 'out'} --resume\n")
     load(tmp_path / "out")
 
 
