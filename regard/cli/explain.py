@@ -14,7 +14,7 @@ from regard.cli.model import (
     Fetch,
     Model,
     Weights,
-    describe,
+    about,
     head_steps,
     open_model,
     read,
@@ -95,9 +95,7 @@ def explain(
     query = len(ids) - 1 if query is None else query
     _number("--query", query, len(ids), "this text has tokens")
 
-    notes = [f"{model or SHIPPED}: {describe(config)}"]
-    if content is None:
-        notes.append("no text given: this is an example")
+    notes = ["no text given: this is an example"] if content is None else []
     if len(chunks) > 1:
         notes.append(
             f"the text has {len(whole)} tokens and the context {config.context}: it is cut into "
@@ -114,14 +112,12 @@ def explain(
         start = result.heads.at(layer, head)
         report = one_head(result, start, head_steps(network, ids, layer, head), query)
     if html is not None:
-        subject = ModelSubject(
-            network, tokenizer, title=f"{model or SHIPPED}", ids=ids, notes=notes[1:]
-        )
+        subject = ModelSubject(network, tokenizer, title=model or SHIPPED, ids=ids, notes=notes)
         start_view = f"l={start.layer}&h={start.head}&q={query}"
         report_line = write_report(subject, html, option="--html FILE", start=start_view, live=live)
 
     console = Console(highlight=False)
-    for note in notes:
+    for note in [*about(model, network, result, ids, query), *notes]:
         console.print(Text(note, "dim"))
     for renderable in report:
         console.print(renderable)
