@@ -345,7 +345,7 @@ class GPT(nn.Module):
             return own.get(plain) or own.get(plain.removeprefix("module."), name)
 
         renamed = {name_of(name): weight for name, weight in state_dict.items()}
-        return super().load_state_dict(renamed, strict, assign)
+        return super().load_state_dict(renamed, strict=strict, assign=assign)
 
     def _unembed(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b V"]:
         """The logits: products with the token embeddings."""
