@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from regard._shapes import Complex, Float
 from regard._tensors import matmul_alone
+from regard._wrappers import require_whole, unwrapped
 
 __all__ = ["LowRank", "copying", "ov", "qk"]
 
@@ -301,6 +302,8 @@ def _llama(block: nn.Module) -> _Layer | None:
 
 
 def _find(model: nn.Module, layer: int, head: int) -> _Head:
+    model = unwrapped(model)
+    require_whole(model)
     if getattr(model, "has_int8_weights", False):
         raise TypeError(
             "model has int8 weights, which are near those that it was trained with; load it "
@@ -338,6 +341,7 @@ def _find(model: nn.Module, layer: int, head: int) -> _Head:
 
 def _vocabulary(model: nn.Module, *, tied: bool) -> tuple[Tensor, Tensor]:
     """The embedding ``(V, E)`` and the unembedding ``(E, V)``."""
+    model = unwrapped(model)
     paths = ("wte", "transformer.wte", "embed_tokens", "model.embed_tokens")
     embedding = _matrix("embedding", _first(model, *paths))
     if tied:

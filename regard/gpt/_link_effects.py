@@ -18,6 +18,7 @@ from regard._shapes import Float
 from regard.gpt.cache import GPTCache
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.unwrap import as_gpt
 from regard.intervene import intervene
 from regard.intervene.draws import Draws
 from regard.record import Link, LinkValues, LinkWeights, record
@@ -171,6 +172,7 @@ def link_effects(
         >>> effects.log_probability.heads.mean.shape == effects.weights.deciding.mean.shape
         True
     """
+    model = as_gpt(model, whole=False)
     texts = list(texts)
     parts: list[_Part] = []
     with bar(len(texts), progress=progress, title="measuring links") as advance, torch.no_grad():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import BaseTorchFunctionMode
 
 from regard._shapes import Float
+from regard._wrappers import unwrapped
 from regard.intervene._changer import ModelChanger
 from regard.intervene._effect_batch import BatchCheck, NotCopiesError, mixes_batch
 from regard.intervene._effect_flow import tensors_in
@@ -23,7 +24,7 @@ from regard.intervene._effect_targets import Target, last_logits_for, numbers, t
 from regard.intervene._intervention import Intervention
 from regard.intervene.draws import Draws
 from regard.record import Recording, record
-from regard.record.intercept import change_calls, replace_attention, uncompiled
+from regard.record.intercept import change_calls, replace_attention
 from regard.record.layer import Layer
 
 _TOKENS = 8192  # of a batch: more of them are not faster
@@ -100,7 +101,7 @@ class ModelRuns:
     def __init__(self, model: nn.Module, run: Any, target: Target, tokens: Any = None) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, but is {type(model).__name__}")
-        model = uncompiled(model)
+        model = unwrapped(model)
         self.model = model
         self._call, inputs = _call_of(run)
         self._is_function = inputs is None

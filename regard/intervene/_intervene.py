@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from torch import nn
 
 from regard._blocks import block
+from regard._wrappers import unwrapped
 from regard.intervene._changer import ModelChanger
 from regard.intervene._intervention import Intervention
-from regard.record.intercept import change_calls, replace_attention, uncompiled
+from regard.record.intercept import change_calls, replace_attention
 
 
 @block("intervene(...)")
@@ -55,7 +56,7 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
             f"model must be a torch.nn.Module, but is {type(model).__name__}; of a pipeline, give "
             "the module inside, such as pipeline.model"
         )
-    model = uncompiled(model)
+    model = unwrapped(model)
     changer = ModelChanger(model)
     with ExitStack() as stack:
         stack.enter_context(replace_attention(model))

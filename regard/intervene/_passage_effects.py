@@ -18,6 +18,7 @@ from regard._display import show
 from regard._extras import needing
 from regard._indices import Indices
 from regard._shapes import Float, Int
+from regard._wrappers import is_sharded, unwrapped
 from regard.intervene._effects import Progress, reports
 from regard.intervene._intervene import intervene
 from regard.intervene._tail_runs import TailRuns
@@ -176,6 +177,7 @@ def passage_effects(
         (torch.Size([2]), (5, 6))
     """
     check_choice("hidden_from", hidden_from, ("question", "answer"))
+    model = unwrapped(model)
     text = ids[None] if ids.ndim == 1 else ids
     if text.ndim != 2 or len(text) != 1 or text.is_floating_point():
         raise ValueError(
@@ -190,7 +192,9 @@ def passage_effects(
     hidden = [[passage] for passage in passages]
     keeps_logits = takes_logits_to_keep(model)
     runs_to_do = len(hidden) + 2
-    with torch.inference_mode(), reports(runs_to_do, progress, "measuring passages") as step:
+    # FSDP gathers weights in place, which tensors of inference mode do not allow.
+    no_gradients = torch.no_grad() if is_sharded(model) else torch.inference_mode()
+    with no_gradients, reports(runs_to_do, progress, "measuring passages") as step:
         readouts = readouts_of(span, range(span[1] - 1), sinks)
         draws = Draws(model)
         with record(model, read=readouts) as run:

@@ -15,6 +15,7 @@ from regard._display import show
 from regard._extras import needing
 from regard._indices import check_whole
 from regard._shapes import Float
+from regard._wrappers import unwrapped
 from regard.monitor._ranks import is_main
 from regard.monitor._reader import UpdateReader
 from regard.monitor.alarms import Alarm, AlarmWarning, Alert, alerts_of, messages
@@ -24,7 +25,7 @@ from regard.monitor.writers import Writer, WriterWarning, scalars_of
 from regard.pattern.readout import Readout, check_readout
 from regard.pattern.readouts import Entropy, Mass, MaxScore
 from regard.record import RecordError
-from regard.record.intercept import observe_calls, replace_attention, uncompiled
+from regard.record.intercept import observe_calls, replace_attention
 from regard.record.readings import names_of
 from regard.record.sites import Sites
 
@@ -107,7 +108,7 @@ class Monitor:
         self._alarms = _checked(alarms, self._readouts)
         self._on_alarm = on_alarm
         self._writers = list(writers)
-        self._model = None if model is None else uncompiled(model)
+        self._model = None if model is None else unwrapped(model)
         self._every = every
         self._group = group
         self._sites = Sites(self._model)

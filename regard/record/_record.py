@@ -13,6 +13,7 @@ from torch import nn
 
 from regard._blocks import block
 from regard._indices import Indices
+from regard._wrappers import unwrapped
 from regard.pattern.readout import Readout
 from regard.record._call_reader import CallReader
 from regard.record._errors import RecordError
@@ -26,7 +27,6 @@ from regard.record.intercept import (
     observe_calls,
     observe_contexts,
     replace_attention,
-    uncompiled,
 )
 from regard.record.readings import names_of
 from regard.record.run import Run
@@ -144,7 +144,7 @@ def record(
             "pipeline, give the module inside, such as pipeline.model or pipeline.unet"
         )
     check_reading(read, every, reduce, mean_contexts=mean_contexts, offload=offload)
-    model = None if model is None else uncompiled(model)
+    model = None if model is None else unwrapped(model)
     selection = selection_of(layers, heads, rows, every, offload)
     labeller = Labeller(model, tokens)
     if read is None:

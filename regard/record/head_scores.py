@@ -101,7 +101,7 @@ def _head(
     layer: int, head: int, scores: PatternScores, evidence: Mapping[Role, Evidence]
 ) -> HeadScores:
     role, undecided = role_of(evidence)
-    shown = undecided if role is Role.UNDECIDED else role
+    shown = undecided if role.is_open else role
     rests_on = None if shown is None else evidence.get(shown)
     about = {} if rests_on is None else vars(rests_on)
     if rests_on is None and evidence:

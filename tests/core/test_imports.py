@@ -32,6 +32,7 @@ ROOMS = {
         "_hooks",
         "_huge_pages",
         "_tensors",
+        "_wrappers",
     ],
     "mask": ["mask"],
     "problem": ["problem"],

@@ -3,7 +3,6 @@
 from regard.record.intercept._blocks import Block, open_block
 from regard.record.intercept._call import Call
 from regard.record.intercept._change import Change, Changer
-from regard.record.intercept._eager import uncompiled
 from regard.record.intercept._logits_to_keep import last_logits, takes_logits_to_keep
 from regard.record.intercept._observer import (
     change_calls,
@@ -30,7 +29,6 @@ __all__ = [
     "open_block",
     "replace_attention",
     "takes_logits_to_keep",
-    "uncompiled",
     "use_in_transformers",
     "was_made_before",
 ]
