@@ -26,9 +26,11 @@ from regard.gpt.weight_memory import load_into_huge_pages
 
 CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
 SHIPPED = Path(__file__).parent / "shipped"
-HAS_READ = "This model has read little but made-up stories of a small world. Outside them it guesses."
-"""Of the shipped model; wherever it is shown, this is said."""
 """The folder of the model that comes with the package."""
+HAS_READ = (
+    "This model has read little but made-up stories of a small world. Outside them it guesses."
+)
+"""Of the shipped model; wherever it is shown, this is said."""
 
 
 def save(

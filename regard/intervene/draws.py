@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from regard._wrappers import unwrapped
 from regard.intervene._effect_flow import tensors_in
-from regard.record.intercept import uncompiled
 
 __all__ = ["Draws", "same_draws"]
 
@@ -29,7 +29,7 @@ class Draws:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = uncompiled(model)
+        self._model = unwrapped(model)
         self._before = _states(self._model)
 
     def warn(self, run: Callable[[], object]) -> None:
