@@ -6,6 +6,7 @@ import sys
 
 import torch
 
+from benchmarks.arguments import take_none
 from benchmarks.compared import compared
 from benchmarks.decode import decode
 from benchmarks.dropout import dropout
@@ -61,4 +62,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    take_none("benchmarks", "Run every benchmark and print its table; more than half an hour.")
     main()

@@ -21,6 +21,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from benchmarks.arguments import take_none
 from benchmarks.gguf_weights import KINDS, as_int8, rounded, write_gguf
 from benchmarks.llama_decoder import LlamaDecoder, ends_by_signal
 from benchmarks.machine import describe
@@ -203,4 +204,5 @@ def rows(report: Report, weights: Mapping[str, Weights], batch: int, measured: M
 
 
 if __name__ == "__main__":
+    take_none("benchmarks.llama", "Measure generation beside llama.cpp, on the same weights.")
     main()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 import regard
+from benchmarks.arguments import take_none
 from benchmarks.gpt_training import Setting, batches, ours
 from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
@@ -64,4 +65,5 @@ def _tasks(setting: Setting) -> dict[str, Callable[[], object]]:
 
 
 if __name__ == "__main__":
+    take_none("benchmarks.monitor", "Measure what a monitor costs in training.")
     monitor(Report())

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from regard._choices import check_choice
 from regard._indices import check_indices, chosen
 from regard._shapes import Bool, Float, Int
+from regard._tensors import tensor_of
 
 
 class Definitions:
@@ -37,7 +38,8 @@ class Definitions:
     @property
     def back(self) -> Int[Tensor, "*b L S"]:
         """How many tokens before its query each key lies."""
-        return self.positions[..., None] - torch.arange(self.weights.shape[-1]).to(self.positions)
+        key = torch.arange(self.weights.shape[-1], device=self.positions.device)
+        return self.positions[..., None] - key
 
     # Of each row
 
@@ -73,8 +75,9 @@ class Definitions:
 
     def spans(self, labels: Sequence[int] | Int[Tensor, "S"]) -> Float[Tensor, "*b L n"]:
         """Sum the weights on the keys of each label 0 … n−1: ``(..., L, n)``."""
-        span = torch.as_tensor(labels)
-        marks = (span[:, None] == torch.arange(int(span.max()) + 1)).to(self.weights)
+        span = tensor_of(labels)
+        numbers = torch.arange(int(span.max()) + 1, device=span.device)
+        marks = (span[:, None] == numbers).to(self.weights)
         return self.weights[..., : len(marks)] @ marks
 
     def lag(self, d: int) -> tuple[Float[Tensor, "*b L"], Float[Tensor, "*b L"]]:
@@ -180,12 +183,12 @@ def _with_sink(steps: Definitions) -> Float[Tensor, "*b L S+1"]:
     """Write the sink's share beside the weights, as that of one more key."""
     share = 1 - steps.weights.sum(-1, keepdim=True)
     nothing = steps.sink is None or ~steps.visible.any(-1, keepdim=True)
-    return torch.cat((steps.weights, torch.where(torch.as_tensor(nothing), 0, share)), -1)
+    return torch.cat((steps.weights, torch.where(tensor_of(nothing), 0, share)), -1)
 
 
 def _overlaps(pixels: int, tokens: int) -> Float[Tensor, "p t"]:
     """Say which share of each of some equal stretches of tokens each token makes up."""
-    edges = torch.arange(pixels + 1, dtype=torch.float64)[:, None] * tokens / pixels
-    token = torch.arange(tokens)
+    edges = torch.arange(pixels + 1, dtype=torch.float64, device="cpu")[:, None] * tokens / pixels
+    token = torch.arange(tokens, device="cpu")
     inside = torch.minimum(edges[1:], token + 1) - torch.maximum(edges[:-1], token)
     return inside.clamp_min(0) * pixels / tokens

@@ -7,6 +7,8 @@ A subclass of `torch.Tensor` may mean something else and leave its memory unwrit
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -35,6 +37,11 @@ def check_tensor(tensor: object, name: str) -> None:
             f"{name} is a {type(tensor).__name__}, whose memory need not hold its values; "
             f"convert it to a plain torch.Tensor first{_cure(tensor)}"
         )
+
+
+def tensor_of(values: Any) -> torch.Tensor:
+    """Make a tensor of numbers: on the CPU, whatever torch's default device; a tensor stays."""
+    return values if isinstance(values, torch.Tensor) else torch.as_tensor(values, device="cpu")
 
 
 def check_floating(tensor: object, name: str) -> None:
@@ -106,6 +113,31 @@ def _cure(tensor: torch.Tensor) -> str:
     if type(tensor).__module__ != "torch.nn.attention.bias":
         return ""
     return "; for torch's CausalBias pass mask=regard.causal(offset=0) or mask=regard.causal()"
+
+
+def matmul_alone(
+    kind: type, function: Any, types: Iterable[type], args: tuple[Any, ...], cure: str
+) -> Any:
+    """Answer a torch function that got a matrix which is not stored: multiply, or refuse.
+
+    Args:
+        kind: the class of such matrices, which has ``@`` from either side.
+        function: as ``__torch_function__`` gets it.
+        types: likewise.
+        args: likewise.
+        cure: how to make a tensor of one.
+
+    Raises:
+        TypeError: for anything but a product, unless a type of another kind may take it.
+    """
+    if function in (torch.Tensor.__matmul__, torch.Tensor.matmul, torch.matmul):
+        left, right = args
+        return left @ right if isinstance(left, kind) else right.__rmatmul__(left)
+    if not all(issubclass(other, kind) for other in types):
+        return NotImplemented
+    name = torch.overrides.resolve_name(function) or function.__name__
+    (own, *_) = types
+    raise TypeError(f"{name} takes tensors, but a {own.__name__} is not stored as one; {cure}")
 
 
 def version(tensor: torch.Tensor) -> int:

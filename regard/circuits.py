@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from regard._shapes import Complex, Float
+from regard._tensors import matmul_alone
+from regard._wrappers import require_whole, unwrapped
 
 __all__ = ["LowRank", "copying", "ov", "qk"]
 
@@ -135,10 +137,7 @@ class LowRank:
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Let ``tensor @ circuit`` come here; no other torch function takes a circuit."""
-        if function in (Tensor.__matmul__, Tensor.matmul, torch.matmul):
-            left, right = args
-            return left @ right if isinstance(left, cls) else right.__rmatmul__(left)
-        return NotImplemented
+        return matmul_alone(LowRank, function, types, args, "write it down: map.left @ map.right")
 
     def _check_operand(self, x: Tensor, width: torch.Size, expected: str) -> None:
         if width != self.shape[:1] or (x.dtype, x.device) != (self.left.dtype, self.left.device):
@@ -303,6 +302,8 @@ def _llama(block: nn.Module) -> _Layer | None:
 
 
 def _find(model: nn.Module, layer: int, head: int) -> _Head:
+    model = unwrapped(model)
+    require_whole(model)
     if getattr(model, "has_int8_weights", False):
         raise TypeError(
             "model has int8 weights, which are near those that it was trained with; load it "
@@ -340,6 +341,7 @@ def _find(model: nn.Module, layer: int, head: int) -> _Head:
 
 def _vocabulary(model: nn.Module, *, tied: bool) -> tuple[Tensor, Tensor]:
     """The embedding ``(V, E)`` and the unembedding ``(E, V)``."""
+    model = unwrapped(model)
     paths = ("wte", "transformer.wte", "embed_tokens", "model.embed_tokens")
     embedding = _matrix("embedding", _first(model, *paths))
     if tied:

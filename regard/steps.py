@@ -11,6 +11,7 @@ precisions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
@@ -278,9 +279,13 @@ def worst_error(problem: Problem, weights: Float[Tensor, "B L S"]) -> float:
     """Compare weights of one head with the written-out ones in float64.
 
     Returns:
-        The largest absolute error; infinity if one of the two is NaN and not both.
+        The largest absolute error; infinity if one of the two is NaN and not both; NaN if all rows
+        that see a key are NaN in both, or if there is no weight.
     """
     exact = dict(written_out(problem.cast(torch.float64)))["weights"][:, 0]
-    error = (weights.double() - exact).abs().masked_fill(weights.isnan() & exact.isnan(), 0)
+    unknown = weights.isnan() & exact.isnan()
+    error = (weights.double() - exact).abs().masked_fill(unknown, 0)
     error = error.masked_fill(error.isnan(), torch.inf)
-    return float(error.max()) if error.numel() else 0.0
+    worst = float(error.max()) if error.numel() else math.nan
+    compared = exact.any(dim=-1) & ~unknown.any(dim=-1)
+    return math.nan if worst == 0 and bool(unknown.any()) and not bool(compared.any()) else worst

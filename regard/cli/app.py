@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated, Any, cast
@@ -72,7 +73,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        status = app(words or ["--help"], prog_name="regard", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            status = app(words or ["--help"], prog_name="regard", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
     except MisuseError as error:
@@ -106,8 +109,17 @@ def _usage_message(error: typer.BadParameter) -> str:
 
 
 def _fail(message: str, status: int) -> int:
-    typer.echo(f"regard: {' '.join(message.split())}", err=True)
+    _echo(message)
     return status
+
+
+def _show_warning(message: Warning | str, *_: object, **_options: object) -> None:
+    """Show a warning as an error is shown, without the line of code that Python adds."""
+    _echo(str(message))
+
+
+def _echo(message: str) -> None:
+    typer.echo(f"regard: {' '.join(message.split())}", err=True)
 
 
 def _discard_output() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.errors import MisuseError, user_errors
+from regard.cli.layout import fitted
 from regard.course import Answer, CourseError, Exercise, Verdict, check_file, exercise, pages
 from regard.course import check as check_given
 
@@ -48,7 +49,7 @@ def check(
             typer.echo(_one(subject))
             return
         verdict = _verdict(subject, answer)
-    typer.echo(verdict.text)
+    typer.echo("\n".join(map(fitted, verdict.text.splitlines())))
     if not verdict.right:
         raise typer.Exit(1)
 
@@ -88,7 +89,9 @@ def _all() -> str:
     lines = []
     for page in pages():
         lines.append(f"{page.number} · {page.title}")
-        lines += [f"  {one.number:6} {one.kind:8} {one.title}" for one in page.exercises]
+        for one in page.exercises:
+            start = f"  {one.number:6} {one.kind:8} "
+            lines.append(fitted(f"{start}{one.title}", len(start)))
     return "\n".join(lines)
 
 
@@ -97,10 +100,13 @@ def _one(subject: Exercise) -> str:
     if isinstance(subject, Answer):
         given = "CHOICE" if subject.choices else "NUMBER"
     return "\n".join(
-        [
-            f"{subject.number} ({subject.kind}): {subject.title}",
-            f"Expected: {subject.expects}.",
-            f"Check it: regard check {subject.number} {given}",
-            f"Hint: {subject.hint}",
-        ]
+        map(
+            fitted,
+            (
+                f"{subject.number} ({subject.kind}): {subject.title}",
+                f"Expected: {subject.expects}.",
+                f"Check it: regard check {subject.number} {given}",
+                f"Hint: {subject.hint}",
+            ),
+        )
     )

@@ -4,23 +4,23 @@ import os
 import platform
 import re
 import warnings
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
+import typer
 
 from regard import Mask, causal, window
 from regard.backends import choose_checked
 from regard.backends.gpu import hardware
 from regard.backends.native import Description, describe, why_missing
 from regard.cli.errors import user_errors
+from regard.cli.layout import fitted
 from regard.problem import Problem, Scoring, check
 
 __all__ = ["doctor"]
 
-_BOUNDLESS = 10_000  # characters of a line
 _EXPLAINED = {
     "amx": "AVX-512, and AMX for bfloat16",
     "avx512bf16": "AVX-512 and its bfloat16 dot products",
@@ -40,32 +40,34 @@ def doctor() -> None:
     """
     with user_errors(ValueError):
         library = describe()
-    console = Console(highlight=False)
-    if not console.is_terminal:  # a path that goes to a file or a command stays whole
-        console.width = _BOUNDLESS
-    console.print(_facts(library))
-    console.print()
-    console.print(_choices())
+    for line in [*_columns(_facts(library)), "", *_columns(_choices())]:
+        typer.echo(line)
 
 
-def _facts(library: Description | None) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row("regard", version("regard"))
-    table.add_row("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
-    table.add_row("python", f"{platform.python_version()} on {platform.system()}")
-    table.add_row("processor", f"{_processor()}, {os.cpu_count()} cores")
-    for name, fact in _gpu():
-        table.add_row(name, fact)
+def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Rows as lines that fit the terminal: only the last cell of one has lines of its own."""
+    rows = list(rows)
+    widths = [max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1]]
+    for *names, last in rows:
+        start = "".join(f"{name:{width}}" for name, width in zip(names, widths, strict=True))
+        for line in last.splitlines():
+            yield fitted(f"{start}{line}", sum(widths))
+            start = " " * sum(widths)
+
+
+def _facts(library: Description | None) -> Iterator[tuple[str, str]]:
+    yield "regard", version("regard")
+    yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
+    yield "python", f"{platform.python_version()} on {platform.system()}"
+    yield "processor", f"{_processor()}, {os.cpu_count()} cores"
+    yield from _gpu()
     if library is None:
-        table.add_row("kernels", f"torch's alone: {why_missing()}")
-        return table
-    table.add_row("kernels", library.path)
-    table.add_row("instructions", _instructions(library))
+        yield "kernels", f"torch's alone: {why_missing()}"
+        return
+    yield "kernels", library.path
+    yield "instructions", _instructions(library)
     own = "of its own, since torch has loaded no OpenMP runtime"
-    table.add_row("threads", f"torch's, from {library.pool}" if library.pool else own)
-    return table
+    yield "threads", f"torch's, from {library.pool}" if library.pool else own
 
 
 def _gpu() -> list[tuple[str, str]]:
@@ -91,15 +93,14 @@ def _instructions(library: Description) -> str:
     return "\n".join(lines)
 
 
-def _choices() -> Table:
-    table = Table("attention of", "computed by", "because", box=None, pad_edge=False)
+def _choices() -> Iterator[tuple[str, str, str]]:
+    yield "attention of", "computed by", "because"
     for name, problem in _problems():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # the table says the same
             choice = choose_checked(problem)
         why = [f"not {other}: {objection}" for other, objection in choice.objections]
-        table.add_row(name, choice.label, "\n".join(why) or "it honours every argument")
-    return table
+        yield name, choice.label, "\n".join(why) or "it honours every argument"
 
 
 def _problems() -> list[tuple[str, Problem]]:

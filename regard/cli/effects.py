@@ -11,7 +11,7 @@ from rich.text import Text
 import regard
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import SHIPPED, Fetch, Model, Weights, describe, open_model, read
+from regard.cli.model import Fetch, Model, Weights, about, open_model, read
 from regard.cli.text import as_unicode, read_text
 from regard.explorer.example import EXAMPLE
 from regard.gpt import Tokenizer
@@ -58,7 +58,11 @@ def effects(
 
     Each head in turn is switched off, and each token hidden from all later ones.
 
-    What the prediction loses stands beside the weight: what is needed beside what is looked at.
+    Δ log p is what the prediction loses without it, or gains; a weight says where a head looks.
+
+    Each Δ is of one change alone: of two heads or tokens that say the same, neither may be missed.
+
+    The last token's own query still sees it, so that its Δ is 0.
 
     Examples:
     regard effects "The cat sat on the mat. The cat sat"
@@ -83,7 +87,8 @@ def effects(
             watched = int(network(text_ids)[-1].argmax())
 
     console = Console(highlight=False)
-    console.print(Text(f"{model or SHIPPED}: {describe(network.config)}", "dim"))
+    for note in about(model, network, result, ids, len(ids) - 1):
+        console.print(Text(note, "dim"))
     if content is None:
         console.print(Text("no text given: this is an example", "dim"))
     if len(whole) > len(ids):

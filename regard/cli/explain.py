@@ -14,7 +14,7 @@ from regard.cli.model import (
     Fetch,
     Model,
     Weights,
-    describe,
+    about,
     head_steps,
     open_model,
     read,
@@ -59,9 +59,17 @@ def explain(
 ) -> None:
     """Show what each token of a text attends to.
 
-    For the whole model: what every head does, and the strongest keys of one token.
+    For the whole model: what was found, what every head does, the strongest keys of one token.
 
     For one head: the strongest keys of every token, and the computation step by step.
+
+    Score: how much a head does of what it is called, ± the interval of 95 %, over so many queries.
+
+    Previous, first, current: mean weight on the previous, the first and the current token.
+
+    Induction, duplicate: on what followed earlier copies of the token, and on the copies.
+
+    Spread: entropy as a share of the highest possible. Distance: in tokens.
 
     Examples:
     regard explain "The cat sat on the mat. The cat sat"
@@ -84,12 +92,11 @@ def explain(
     config = network.config
     chunks = [whole[i : i + config.context] for i in range(0, len(whole), config.context)]
     ids = chunks[_number("--chunk", chunk, len(chunks), "the text makes chunks")]
+    is_chosen = layer is not None or query is not None
     query = len(ids) - 1 if query is None else query
     _number("--query", query, len(ids), "this text has tokens")
 
-    notes = [f"{model or SHIPPED}: {describe(config)}"]
-    if content is None:
-        notes.append("no text given: this is an example")
+    notes = ["no text given: this is an example"] if content is None else []
     if len(chunks) > 1:
         notes.append(
             f"the text has {len(whole)} tokens and the context {config.context}: it is cut into "
@@ -106,14 +113,14 @@ def explain(
         start = result.heads.at(layer, head)
         report = one_head(result, start, head_steps(network, ids, layer, head), query)
     if html is not None:
-        subject = ModelSubject(
-            network, tokenizer, title=f"{model or SHIPPED}", ids=ids, notes=notes[1:]
+        subject = ModelSubject(network, tokenizer, title=model or SHIPPED, ids=ids, notes=notes)
+        place_on_page = f"&l={start.layer}&h={start.head}&q={query}" if is_chosen else ""
+        report_line = write_report(
+            subject, html, option="--html FILE", start=f"p=opening{place_on_page}", live=live
         )
-        start_view = f"l={start.layer}&h={start.head}&q={query}"
-        report_line = write_report(subject, html, option="--html FILE", start=start_view, live=live)
 
     console = Console(highlight=False)
-    for note in notes:
+    for note in [*about(model, network, result, ids, query), *notes]:
         console.print(Text(note, "dim"))
     for renderable in report:
         console.print(renderable)

@@ -13,6 +13,7 @@ from regard.cli.model import Fetch, Model, Weights, open_model
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import as_unicode, read_text
 from regard.gpt import Sampling, stream_texts
+from regard.gpt.outside import NOTE, is_outside
 
 if TYPE_CHECKING:
     from regard.gpt.generate import Past
@@ -79,6 +80,8 @@ def generate(
         first = next(pieces, None)  # fails before any output where logits are NaN
     with user_errors(ValueError):
         _show(prompts, pieces if first is None else chain([first], pieces))
+    if model is None and any(is_outside(network, tokenizer.encode(text)) for text in prompts):
+        typer.echo(f"regard: {NOTE}", err=True)
 
 
 def _show(prompts: list[str], pieces: Iterator[tuple[int, str]]) -> None:

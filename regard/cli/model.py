@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -13,7 +13,9 @@ from torch import Tensor
 import regard
 from regard.cli.errors import MisuseError, user_errors
 from regard.gpt import CheckpointError, load
+from regard.gpt.checkpoint import HAS_READ
 from regard.gpt.hub import model_folder
+from regard.gpt.outside import NOTE, is_outside
 from regard.record.forward_pass import ForwardPass, forward_pass
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ __all__ = [
     "Fetch",
     "Model",
     "Weights",
+    "about",
     "describe",
     "folder_of",
     "head_steps",
@@ -39,7 +42,7 @@ Model = Annotated[
     str | None,
     typer.Option(
         help="Folder of a model, or name of a GPT-2 of the Hugging Face hub, such as "
-        f"openai-community/gpt2; by default {SHIPPED}.",
+        f"openai-community/gpt2; by default {SHIPPED}. {HAS_READ}",
         metavar="DIR|NAME",
     ),
 ]
@@ -140,6 +143,26 @@ def head_steps(model: GPT, ids: Sequence[int], layer: int, head: int) -> regard.
     query, key, value = projections[0]  # (H, T, D), (G, T, D), (G, T, D)
     group = head // (attention.heads // attention.groups)
     return regard.explain(query[head], key[group], value[group], mask=attention.mask)
+
+
+def about(
+    name: str | None, model: GPT, result: ForwardPass, ids: Sequence[int], query: int
+) -> Iterator[str]:
+    """Lines on a model, and on whether it guesses what follows one token of a text.
+
+    Args:
+        name: what ``--model`` names; None is the model that comes with regard.
+        model: the model.
+        result: its way through the text.
+        ids: the text.
+        query: the token.
+    """
+    yield f"{name or SHIPPED}: {describe(model.config)}"
+    (_, probability), *_ = result.predictions[query]
+    if name is None and is_outside(model, ids, probability):
+        yield NOTE
+    elif model.has_read:
+        yield model.has_read
 
 
 def describe(config: GPTConfig) -> str:

@@ -94,8 +94,8 @@ def passages(
         return
     console = Console(highlight=False)
     console.print(Text(f"{model or SHIPPED}: {len(encoded.ids)} tokens", "dim"))
-    if note is not None:
-        console.print(Text(note, "dim"))
+    for line in filter(None, (getattr(reader.model, "has_read", None), note)):
+        console.print(Text(line, "dim"))
     for renderable in passages_report(effects, said):
         console.print(renderable)
 

@@ -9,6 +9,7 @@ from typing import IO, Annotated
 import typer
 
 from regard.cli.errors import MisuseError, memory_errors
+from regard.gpt.utf8 import NotUTF8Error, decode_utf8
 
 __all__ = ["UTF8Only", "as_unicode", "read_text", "require_other_file"]
 
@@ -96,11 +97,10 @@ def as_unicode(argument: str, source: str) -> str:
 
 
 def _decoded(data: bytes, source: str) -> str:
-    """The text without a byte order mark, as `regard train` reads it."""
+    """The text as `regard train` reads it, so that a model meets no line end that is new to it."""
     try:
-        return data.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
+        return "".join(decode_utf8([data], source))
+    except NotUTF8Error as error:
         raise MisuseError(
-            f"{source} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}; "
-            "convert it first, for example with iconv -f latin1 -t utf-8"
+            f"{error}; convert it first, for example with iconv -f latin1 -t utf-8"
         ) from None

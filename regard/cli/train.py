@@ -1,5 +1,6 @@
 """`regard train`."""
 
+import shlex
 from pathlib import Path
 from signal import SIGTERM
 from typing import Annotated
@@ -136,4 +137,9 @@ def _print_summary(out: Path, result: TrainResult) -> None:
     loss = result.record["validation_loss"]
     measured = "" if loss is None else f", validation loss {loss:.4f}"
     total = parameter_counts(result.model.config).total
-    typer.echo(f"{out}: {total:,} parameters, {result.record['step']} updates{measured}")
+    steps = result.record["step"]
+    made = f"{steps} update{'' if steps == 1 else 's'}"
+    typer.echo(f"{out}: {total:,} parameters, {made}{measured}")
+    folder = shlex.quote(str(out))
+    resumed = f"regard train --out {folder} --resume"
+    typer.echo(f"Next: {resumed if result.interrupted else f'regard explore {folder}'}")

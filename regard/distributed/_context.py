@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Unpack
 
 import torch
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from regard._blocks import block
 from regard.attention import attention, attention_with_pattern
 from regard.distributed._attention import attend
 from regard.distributed._pattern import ShardedPattern
@@ -19,7 +19,7 @@ from regard.problem import ScoringOptions
 from regard.record.intercept import is_observed
 
 
-@contextmanager
+@block("context_parallel(...)")
 def context_parallel(*, group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Have every `regard.attention` of this thread computed over the ranks of a group.
 

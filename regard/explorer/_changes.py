@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch import nn
 
 import regard
 from regard.explorer._errors import ExplorerError
+from regard.explorer._fields import Fields, Number, Span
 
 if TYPE_CHECKING:
     from regard.explorer._run import Run
@@ -29,11 +30,8 @@ __all__ = [
 MOST = 64
 """Most changes of a run."""
 
-Number = Annotated[int, Field(ge=0, le=2**31)]
-Span = tuple[Number, Number]
 
-
-class SwitchOff(BaseModel, frozen=True):
+class SwitchOff(Fields):
     """A head whose context is 0."""
 
     kind: Literal["off"]
@@ -41,7 +39,7 @@ class SwitchOff(BaseModel, frozen=True):
     head: Number
 
 
-class Cut(BaseModel, frozen=True):
+class Cut(Fields):
     """Keys that are hidden from queries, each as first and stop."""
 
     kind: Literal["cut"]
@@ -57,7 +55,7 @@ class Cut(BaseModel, frozen=True):
 Change = SwitchOff | Cut
 
 
-class Changes(BaseModel):
+class Changes(Fields):
     """What to change."""
 
     changes: list[Annotated[Change, Field(discriminator="kind")]] = Field(

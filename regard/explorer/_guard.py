@@ -6,9 +6,9 @@ and Origin: a name that was rebound to 127.0.0.1 stays in the Host, and another 
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,6 +28,7 @@ _HEADERS = {
 }
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what the user may ask for
 """The addresses that stand for all of a machine, and its own among them."""
+_HOST = re.compile(r"(\[[\w.%]*:[\w:.%]*\]|[\w.-]+)(?::(\d{1,5}))?", re.ASCII)
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -67,7 +68,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> str | None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "")
-        if "@" in host or not self._is_own(_name(f"//{host}")):
+        if not self._is_own(_name(host)):
             return f"the host {host!r} is not this server's; open the address that it printed"
         origin = headers.get(b"origin")
         if origin is not None and origin != f"{scope['scheme']}://{host}":
@@ -100,11 +101,12 @@ def _is_number(name: str) -> bool:
     return True
 
 
-def _name(address: str) -> str | None:
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
+def _name(host: str) -> str | None:
+    """The name in a Host, which has no more than that and a port; None where it has."""
+    found = _HOST.fullmatch(host)
+    if found is None or int(found[2] or 0) >= 2**16:
         return None
+    return found[1].strip("[]").lower()
 
 
 async def _refuse(send: Send, why: str) -> None:

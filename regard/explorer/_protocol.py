@@ -1,4 +1,4 @@
-"""Connections that are closed where a request is not completed."""
+"""Connections that are closed where a request is not received whole in time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-IDLE = 30.0
-"""Seconds that a request's head may take, and that may pass between two parts of its body."""
+RECEIVING = 10.0
+"""Seconds until a new connection's first byte, and from a request's first byte to its last."""
 
 
 class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -16,6 +16,8 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     cycle: Any
     _end: asyncio.TimerHandle | None = None
+    _has_begun = False
+    """Whether some of a request is there, and not yet all of it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for a request."""
@@ -23,9 +25,14 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest, if there is one."""
+        """Wait for the rest, if there is one: what comes byte by byte gets no more time."""
+        if not self._has_begun:
+            self._wait()
         super().data_received(data)
-        self._wait()
+        between = self.cycle is None or self.cycle.response_complete
+        self._has_begun = between or self.cycle.more_body
+        if not self._has_begun:
+            self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
@@ -33,12 +40,8 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        between = self.cycle is None or self.cycle.response_complete
-        if between and self._end is not None:
-            return  # a head that comes byte by byte gets no more time
         self._stop_waiting()
-        if between or self.cycle.more_body:
-            self._end = self.loop.call_later(IDLE, self.transport.close)
+        self._end = self.loop.call_later(RECEIVING, self.transport.close)
 
     def _stop_waiting(self) -> None:
         if self._end is not None:

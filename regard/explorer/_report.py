@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isqrt
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from regard._files import replace_file
 from regard.explorer._errors import ExplorerError
 from regard.explorer._live import live_html
 from regard.explorer._shown import as_subject
-from regard.page.report import SIZE, ReportRun, objection, report_page
+from regard.page.report import SIZE, ReportRun, objection, report_page, tokens_within
 from regard.record import RecordError
 
 if TYPE_CHECKING:
@@ -91,33 +94,41 @@ def report(
 
 def report_html(subject: Subject, *, start: str = "") -> str:
     """Make the report's HTML; see `report`."""
-    runs = [subject.run(name) for name in subject.about()["runs"]]
-    problems = [_problems(run) for run in runs]
-    _require_few([head for run in problems for layer in run for head in layer])
+    runs = [
+        ReportRun(description=run.describe(), scores=[], layers=_problems(run), values=run.values)
+        for run in map(subject.run, subject.about()["runs"])
+    ]
     about = {**subject.about(), "writes": False, "generates": False, "example": None}
     about |= {"report": True, "start": start}
     about.pop("training", None)  # the server alone has it
-    page = report_page(
-        about,
-        [
-            ReportRun(
-                description=run.describe(),
-                scores=[run.scores(place) for place in range(len(layers))],
-                layers=layers,
-                values=run.values,
-            )
-            for run, layers in zip(runs, problems, strict=True)
-        ],
-    )
+    heads = [head for run in runs for layer in run.layers for head in layer]
+    count = sum(head.queries * head.keys for head in heads)
+    if count > WEIGHTS:
+        why = f"stands for {count:,} weights, and browsers compute at most {WEIGHTS:,}"
+        raise _too_long(about, runs, why)
+    page = report_page(about, [_scored(subject, run) for run in runs])
     size = len(page.encode())
     if size > LARGEST:
-        length = max(len(run.tokens) for run in runs)
-        most = int(length * LARGEST / size)
-        raise ExplorerError(
-            f"a report of these {length} tokens would take {size / 1e6:.0f} MB, and at most "
-            f"{LARGEST / 1e6:.0f} MB are written: give about {most} tokens, or use regard explore"
-        )
+        why = f"takes {size / 1e6:.0f} MB, and at most {LARGEST / 1e6:.0f} MB are written"
+        raise _too_long(about, runs, why)
     return page
+
+
+def _scored(subject: Subject, run: ReportRun) -> ReportRun:
+    scores = subject.run(run.description["id"]).scores
+    return replace(run, scores=[scores(place) for place in range(len(run.layers))])
+
+
+def _too_long(about: dict[str, Any], runs: Sequence[ReportRun], why: str) -> ExplorerError:
+    """The error for texts that are too long; the length that it names is within all limits."""
+    heads = [head for run in runs for layer in run.layers for head in layer]
+    length = max(head.queries for head in heads)
+    count = sum(head.queries * head.keys for head in heads)
+    most = min(isqrt(WEIGHTS * length**2 // count), tokens_within(LARGEST, about, runs))
+    return ExplorerError(
+        f"a report of these {len(heads)} heads on {length} tokens {why}: give at most {most} "
+        "tokens, or use regard explore"
+    )
 
 
 def notebook_report(subject: Subject) -> str | None:
@@ -152,14 +163,3 @@ def _problems(run: Run) -> list[list[Problem]]:
             )
         layers.append(heads)
     return layers
-
-
-def _require_few(heads: list[Problem]) -> None:
-    count = sum(head.queries * head.keys for head in heads)
-    if count > WEIGHTS:
-        length = heads[0].queries
-        most = int(length * (WEIGHTS / count) ** 0.5)
-        raise ExplorerError(
-            f"a report stands for at most {WEIGHTS:,} weights, and these {len(heads)} heads on "
-            f"{length} tokens have {count:,}: give at most {most} tokens, or use regard explore"
-        )

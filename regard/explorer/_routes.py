@@ -39,6 +39,7 @@ from regard.explorer._dependencies import (
     require_model,
 )
 from regard.explorer._errors import ExplorerError
+from regard.explorer._fields import Fields, Number
 from regard.explorer._walk import STRONGEST
 from regard.explorer._windows import Window
 from regard.explorer._work import Lane
@@ -64,19 +65,19 @@ class Refusal(BaseModel):
     error: str
 
 
-class Text(BaseModel):
+class Text(Fields):
     """A text to run the model over."""
 
     text: str = Field(max_length=CHARACTERS)
 
 
-class Token(BaseModel):
+class Token(Fields):
     """A token to append."""
 
-    token: int = Field(ge=0, le=2**31)
+    token: Number
 
 
-class Generation(BaseModel):
+class Generation(Fields):
     """How to go on."""
 
     tokens: int = Field(default=40, ge=1, le=GENERATED)

@@ -45,6 +45,8 @@ def _sentence(problem: Mapping[str, Any]) -> str:
         return f"{name} is missing"
     if kind == "string_unicode":
         return f"{name} is not Unicode: it has half of a pair that stands for one character"
+    if kind == "extra_forbidden":
+        return f"{name} is not a field of this request; leave it out"
     value = repr(problem["input"])
     value = value if len(value) <= _SHOWN else f"{value[: _SHOWN - 1]}…"
     return f"{name} is {value}, but {_wanted(kind, problem.get('ctx', {}))}"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from torch import nn
+
+from regard._wrappers import require_whole, unwrapped
 from regard.explorer._recording_subject import RecordingSubject
 from regard.explorer.subjects import ModelSubject
 from regard.gpt import GPT
@@ -27,9 +30,13 @@ def as_subject(
 
     Raises:
         ExplorerError: there is nothing in it to show.
+        ValueError: for a model that FSDP shards.
         TypeError: for a model without a tokenizer, anything else with a tokenizer or a text, and
             what is neither.
     """
+    if isinstance(shown, nn.Module):
+        require_whole(shown)
+        shown = cast("GPT", unwrapped(shown))
     if isinstance(shown, GPT):
         if tokenizer is None:
             raise TypeError(

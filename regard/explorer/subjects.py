@@ -22,6 +22,7 @@ from regard.explorer._errors import ExplorerError
 from regard.explorer._run import Run
 from regard.explorer.example import readable_example, readable_examples
 from regard.gpt import CheckpointError, Sampling, load, stream
+from regard.gpt.unwrap import as_gpt
 from regard.record.intercept import last_logits, takes_logits_to_keep
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ class ModelSubject:
         self.training = training
         self._earlier: OrderedDict[int, ModelSubject] = OrderedDict()
         self._loading = Lock()
-        self._model = model.eval()
-        self._device = model.device
+        self._model = as_gpt(model).eval()
+        self._device = self._model.device
         self._tokenizer = tokenizer
         self._title = title
         self._runs: OrderedDict[str, tuple[Run, list[int]]] = OrderedDict()
@@ -105,6 +106,7 @@ class ModelSubject:
         return {
             "title": self._title,
             "shape": f"{shape_text(config.layers, config.heads)}, context {config.context}",
+            "has_read": self._model.has_read,
             "writes": True,
             "generates": True,
             "example": self._example,

@@ -5,8 +5,6 @@ Axes: M recorded updates, N layers, H heads, K scores, S side of a picture.
 
 from __future__ import annotations
 
-import json
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +19,7 @@ from regard.gpt.training.checkpoints import (
     TrainingRunFolder,
 )
 from regard.gpt.training.history import history
+from regard.gpt.training.metrics import read_metrics
 
 if TYPE_CHECKING:
     from regard.gpt import History
@@ -82,19 +81,6 @@ def training_of(folder: Path) -> TrainingHistory | None:
         return None
     checkpoints = (run.path / CHECKPOINTS).glob("*")
     kept = {int(path.name): path for path in checkpoints if path.name.isdigit()}
-    return TrainingHistory(history(folder), losses=_losses(run.path / METRICS), kept=kept)
-
-
-def _losses(path: Path) -> dict[int, float]:
-    """Read the loss of each update; of what was cut off half-way nothing is taken."""
-    losses: dict[int, float] = {}
-    if path.is_file():
-        for line in path.read_bytes().splitlines():
-            try:
-                entry = json.loads(line)
-                step, loss = int(entry["step"]), float(entry["loss"])
-            except (ValueError, KeyError, TypeError):
-                continue
-            if isfinite(loss):
-                losses[step] = loss
-    return losses
+    lines = read_metrics(run.path / METRICS)
+    losses = {line["step"]: line["loss"] for line in lines if "loss" in line}
+    return TrainingHistory(history(folder), losses=losses, kept=kept)

@@ -18,7 +18,9 @@ from regard._shapes import Float
 from regard.gpt.cache import GPTCache
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.unwrap import as_gpt
 from regard.intervene import intervene
+from regard.intervene.draws import Draws
 from regard.record import Link, LinkValues, LinkWeights, record
 from regard.record.links import TokenLink, place_links
 from regard.record.readings import bar
@@ -146,13 +148,17 @@ def link_effects(
     Each link is knocked out on its own (Geva et al. 2023, arXiv:2304.14767, section 5): its
     deciding words are hidden from the query that predicts the decided word, in one head at a time,
     in each layer and in the whole model. A text is read once; from there each change costs one
-    token.
+    token. The model runs in the mode that it is in: call ``model.eval()`` first if it has dropout,
+    whose noise would be part of the effects.
 
     Args:
         model: the model.
         tokenizer: its tokenizer.
         texts: the texts with their links.
         progress: show a bar on the terminal (needs rich); None shows it where there is one.
+
+    Warns:
+        RuntimeWarning: for a model that draws random numbers while it runs.
 
     Raises:
         ValueError: for no texts or no links, for a text longer than the model's context or its
@@ -166,6 +172,7 @@ def link_effects(
         >>> effects.log_probability.heads.mean.shape == effects.weights.deciding.mean.shape
         True
     """
+    model = as_gpt(model, whole=False)
     texts = list(texts)
     parts: list[_Part] = []
     with bar(len(texts), progress=progress, title="measuring links") as advance, torch.no_grad():
@@ -236,8 +243,10 @@ class _Reader:
 
     def measure(self) -> _Part:
         model, ids = self._model, self._ids
+        draws = Draws(model)
         with record(model, tokens=[self._pieces]) as recording:
             every = model(ids[None])[0]
+        draws.warn(lambda: model(ids[None]))
         weights = recording.against(self._text.links, text=self._text.text)
         rows = every[[link.query for link in self._links]]
         unchanged = torch.stack(

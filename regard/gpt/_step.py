@@ -23,6 +23,7 @@ from regard.gpt._step_objection import hooks_of, objection_to_call, objection_to
 from regard.gpt.cache import GPTCache
 from regard.gpt.int8 import Int8Matrix
 from regard.gpt.model import GPT, Block
+from regard.gpt.unwrap import as_gpt
 from regard.nn import KVCache, Rotation
 from regard.nn.cache import rollback_on_error
 
@@ -45,6 +46,7 @@ def step_objection(model: GPT, ids: Int[Tensor, "*b T"], cache: GPTCache) -> str
         >>> step_objection(model, torch.tensor([7]), GPTCache(model.config))
         'gradients may be wanted outside of torch.inference_mode()'
     """
+    model = as_gpt(model, whole=False)
     return objection_to_call(ids, cache) or objection_to_model(model, ids, cache)
 
 

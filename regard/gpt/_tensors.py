@@ -17,6 +17,7 @@ from regard._files import as_any_new_file, as_os_error
 from regard.gpt.errors import CheckpointError
 
 _CHECKSUM = "sha256"
+_PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def dump(tensors: Mapping[str, Tensor], *, about: Mapping[str, str] | None = None) -> bytes:
@@ -61,10 +62,10 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def read_each(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in a file with their names, one after another, none of which is kept here.
+    """A model's weights in a file with their names, one after another, none of which is kept here.
 
     Raises:
-        CheckpointError: as for `read`, before the first.
+        CheckpointError: as for `read`, before the first; or one can't be a weight.
     """
     with opened(path) as file:
         names = sorted(file.keys())
@@ -73,7 +74,30 @@ def read_each(path: Path) -> Iterator[tuple[str, Tensor]]:
         if expected is not None and _checksum_of(tensors) != expected:
             raise _changed(path)
         for name in names:
-            yield name, file.get_tensor(name)
+            tensor = file.get_tensor(name)
+            require_weight(path, name, tensor)
+            yield name, tensor
+
+
+def why_no_weight(tensor: Tensor) -> str | None:
+    """Why a tensor can't be a weight of a model, as the end of a sentence; None where it can."""
+    if tensor.dtype not in _PRECISIONS:
+        expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in _PRECISIONS)
+        return f"is {str(tensor.dtype).removeprefix('torch.')}, and weights are one of {expected}"
+    if tensor.numel() and not all(end.float().isfinite() for end in tensor.aminmax()):
+        return "holds NaN, infinity or more than float32 does"
+    return None
+
+
+def require_weight(path: Path, name: str, tensor: Tensor) -> None:
+    """Raise CheckpointError where a tensor in a file can't be a weight of a model."""
+    if (why := why_no_weight(tensor)) is None:
+        return
+    if tensor.dtype not in _PRECISIONS:
+        cure = "a quantised model's scales are not read; give the model as it was before"
+    else:
+        cure = "its training diverged, or the file was changed; give an earlier checkpoint"
+    raise CheckpointError(f"{path}: {name} {why}: {cure}")
 
 
 def _changed(path: Path) -> CheckpointError:

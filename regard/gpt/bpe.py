@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from regard.gpt.tokenizer import FILE, Tokenizer, checked, require_utf8
+from regard.record.spelling import BYTE_OF, displayable
 
 END = "<|endoftext|>"
 """The token that ends a document, by GPT-2's name for it."""
@@ -50,7 +51,7 @@ class BPETokenizer(Tokenizer):
         self._data = [
             added[i].content.encode()
             if i in added
-            else b"".join(_BYTES_OF.get(c) or c.encode() for c in inner.id_to_token(i) or "")
+            else b"".join(BYTE_OF.get(c) or c.encode() for c in inner.id_to_token(i) or "")
             for i in range(inner.get_vocab_size())
         ]
 
@@ -130,7 +131,7 @@ class BPETokenizer(Tokenizer):
         Raises:
             ValueError: an id is outside the vocabulary.
         """
-        return [_displayable(self._bytes([i])) for i in ids]
+        return [displayable(self._bytes([i])) for i in ids]
 
     def to_json(self) -> str:
         """The tokenizer in the `tokenizers` library's own format."""
@@ -203,26 +204,3 @@ def _in_utf8(texts: Iterable[str]) -> Iterator[str]:
     for number, text in enumerate(texts):
         require_utf8(text, f"texts[{number}]")
         yield text
-
-
-def _displayable(data: bytes) -> str:
-    """The UTF-8 text, with bytes of incomplete characters written out."""
-    return "".join(
-        f"<0x{ord(sign) - 0xDC00:02X}>" if 0xDC80 <= ord(sign) <= 0xDCFF else sign
-        for sign in data.decode(errors="surrogateescape")
-    )
-
-
-def _bytes_of() -> dict[str, bytes]:
-    """The byte of each sign of GPT-2's alphabet of 256 printable signs.
-
-    Printable Latin-1 stands for itself; the other bytes, in order, are written as the signs
-    from U+0100 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(_BYTES) if byte not in printable]
-    signs = printable + [_BYTES + i for i in range(len(others))]
-    return {chr(sign): bytes([byte]) for sign, byte in zip(signs, printable + others, strict=True)}
-
-
-_BYTES_OF = _bytes_of()

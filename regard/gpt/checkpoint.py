@@ -21,11 +21,16 @@ from regard.gpt.int8 import int8_state, to_int8
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
+from regard.gpt.unwrap import as_gpt, weights_to_write
 from regard.gpt.weight_memory import load_into_huge_pages
 
 CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
 SHIPPED = Path(__file__).parent / "shipped"
 """The folder of the model that comes with the package."""
+HAS_READ = (
+    "This model has read little but made-up stories of a small world. Outside them it guesses."
+)
+"""Of the shipped model; wherever it is shown, this is said."""
 
 
 def save(
@@ -46,7 +51,8 @@ def save(
 
     Args:
         folder: the folder; made if it does not exist.
-        model: the model.
+        model: the model, as it is or wrapped by ``torch.compile``, DataParallel or
+            DistributedDataParallel.
         tokenizer: its tokenizer.
         dtype: the precision of the weights in the file, such as ``torch.float16``; by default that
             of the model. `load` gives what the file holds, exactly, in float32.
@@ -55,7 +61,9 @@ def save(
 
     Raises:
         CheckpointError: `folder` holds such a model, and `overwrite` is False.
-        ValueError: the tokenizer's vocabulary is not the model's, or the weights are int8.
+        ValueError: the tokenizer's vocabulary is not the model's; or the weights are int8, shards
+            of FSDP, or such that `load` would refuse them. Nothing is written then.
+        TypeError: `model` is not a `GPT`.
 
     Example:
         >>> import tempfile
@@ -68,8 +76,10 @@ def save(
         True
     """
     folder = Path(folder)
+    model = as_gpt(model)
     require_float(model)
     require_own_tokenizer(model, tokenizer)
+    weights = weights_to_write(model, dtype)
     contents = {
         folder / CONFIG: dump_json(asdict(model.config)),
         folder / TOKENIZER: tokenizer.to_json().encode(),
@@ -78,7 +88,6 @@ def save(
         _require_same(folder, model.config, tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
     written = checksums({path.name: data for path, data in contents.items()})
-    weights = {name: weight.to(dtype=dtype) for name, weight in model.state_dict().items()}
     contents[folder / WEIGHTS] = dump(weights, about=written)
     if training is not None:
         contents[folder / TRAINING] = dump_json(training)
@@ -124,9 +133,8 @@ def load(
     Raises:
         ValueError: `weights` is neither; or it is "int8", and `device` is not a CPU.
         CheckpointError: the folder holds no model, or a damaged one; or there is no such folder,
-            and the cache lacks a GPT-2 of that name, or it can't be fetched; or a weight that
-            int8 has no number for, being NaN or infinite. The message says what is missing and
-            what to do.
+            and the cache lacks a GPT-2 of that name, or it can't be fetched; or a weight is NaN,
+            infinite or not of floating point. The message says what is missing and what to do.
 
     >>> model, tokenizer = load()
     >>> tokenizer.decode(tokenizer.encode("A statement."))
@@ -139,7 +147,9 @@ def load(
 
     folder = SHIPPED if folder is None else model_folder(folder, fetch=fetch)
     load_from = _load_pretrained if holds_pretrained(folder) else _load_own
-    return load_from(folder, device, int8=weights is not None)
+    model, tokenizer = load_from(folder, device, int8=weights is not None)
+    model.has_read = HAS_READ if folder == SHIPPED else None
+    return model, tokenizer
 
 
 def _check_weights(weights: object, device: torch.device) -> None:
@@ -357,8 +367,12 @@ def _require_shapes(
     path: Path, shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
 ) -> None:
     for name in sorted(expected.keys() | shapes.keys()):
-        if expected.get(name) != shapes.get(name):
-            raise CheckpointError(
-                f"{path} does not fit {CONFIG}: {name} has shape {shapes.get(name, 'none')}, "
-                f"expected {expected.get(name, 'none')}"
-            )
+        if name not in shapes:
+            why = f"{name} is missing"
+        elif name not in expected:
+            why = f"it has {name}, which such a model does not have"
+        elif shapes[name] != expected[name]:
+            why = f"{name} has shape {shapes[name]}, expected {expected[name]}"
+        else:
+            continue
+        raise CheckpointError(f"{path} does not fit {CONFIG}: {why}")

@@ -21,6 +21,7 @@ from regard.gpt.ids import check_ids
 from regard.gpt.model import GPT
 from regard.gpt.sampling import Sampler, Sampling, require_tokens
 from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.unwrap import as_gpt
 
 Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 
@@ -150,6 +151,7 @@ def _start(
     model_is_fixed: bool,
 ) -> Iterator[Tensor]:
     """What `stream` returns; the decoder has to know whether the model is fixed."""
+    model = as_gpt(model)
     prompts = _prompts(model, ids)
     if not isinstance(tokens, SupportsIndex):
         raise TypeError(f"tokens is a {type(tokens).__name__}; expected an int")
@@ -245,7 +247,7 @@ def _stream_texts(
         raise ValueError("prompt is empty; expected some text to continue from")
     ids = [tokenizer.encode(prompt) for prompt in prompts]
     drawn = _start(model, ids, tokens=tokens, sampling=sampling, past=past, model_is_fixed=at_once)
-    many = _TOGETHER if at_once and model.device.type == "cuda" else 1
+    many = _TOGETHER if at_once and as_gpt(model).device.type == "cuda" else 1
     return _pieces(drawn, [Detokenizer(tokenizer, stop) for _ in prompts], many)
 
 

@@ -22,7 +22,6 @@ from regard._contexts import to_autocast_dtype
 from regard._shapes import Float, Int
 from regard.backends import native
 from regard.gpt._linear import Embedding, Linear, may_use_kernel
-from regard.gpt.errors import CheckpointError
 
 LARGEST = 127
 """Of the integers; −128 is left out, so that a row's largest and smallest number are alike."""
@@ -35,37 +34,21 @@ _MAX_VECTORS = {torch.float32: 64, torch.float16: 64, torch.bfloat16: 16}
 product of a library, which needs it as floating point; that is fastest in bfloat16."""
 
 
-def quantized(
-    weight: Float[Tensor, "O I"], *, name: str
-) -> tuple[Int[Tensor, "O I"], Float[Tensor, "O"]]:
-    """A matrix as int8, and the scale of each row in float32.
-
-    Args:
-        weight: the matrix.
-        name: what an error calls it.
-
-    Raises:
-        CheckpointError: a number is not finite.
-    """
+def quantized(weight: Float[Tensor, "O I"]) -> tuple[Int[Tensor, "O I"], Float[Tensor, "O"]]:
+    """A matrix of finite numbers as int8, and the scale of each row in float32."""
     int8_weight = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
     scale = torch.zeros(len(weight), device=weight.device)
     if not weight.is_meta:
-        _quantize(weight, int8_weight, scale, name)
+        _quantize(weight, int8_weight, scale)
     return int8_weight, scale
 
 
-def _quantize(weight: Tensor, int8_weight: Tensor, scale: Tensor, name: str) -> None:
+def _quantize(weight: Tensor, int8_weight: Tensor, scale: Tensor) -> None:
     if weight.shape[-1] == 0:
         return
     for rows in _tiles(weight):
         part = weight[rows].detach().float()
-        largest = part.abs().amax(dim=1)
-        if not largest.isfinite().all():
-            raise CheckpointError(
-                f"{name} holds NaN or infinity, which int8 has no numbers for; load it without "
-                'weights="int8"'
-            )
-        scale[rows] = largest / LARGEST
+        scale[rows] = part.abs().amax(dim=1) / LARGEST
         divisor = torch.where(scale[rows] > 0, scale[rows], 1)[:, None]
         int8_weight[rows] = (part / divisor).round_().clamp_(-LARGEST, LARGEST)
 
@@ -90,9 +73,9 @@ class Int8Matrix(nn.Module):
     int8_weight: Tensor
     scale: Tensor
 
-    def __init__(self, weight: Tensor, *, name: str) -> None:
+    def __init__(self, weight: Tensor) -> None:
         super().__init__()
-        int8_weight, scale = quantized(weight, name=name)
+        int8_weight, scale = quantized(weight)
         self.register_buffer("int8_weight", int8_weight)
         self.register_buffer("scale", scale)
         self.dtype = weight.dtype
@@ -116,8 +99,8 @@ class Int8Linear(Int8Matrix):
 
     bias: nn.Parameter | None
 
-    def __init__(self, linear: Linear, *, name: str) -> None:
-        super().__init__(linear.weight, name=name)
+    def __init__(self, linear: Linear) -> None:
+        super().__init__(linear.weight)
         self.register_parameter("bias", linear.bias)
 
     def forward(self, x: Float[Tensor, "*b I"]) -> Float[Tensor, "*b O"]:
@@ -133,8 +116,8 @@ class Int8Linear(Int8Matrix):
 class Int8Embedding(Int8Matrix):
     """Token embeddings of int8."""
 
-    def __init__(self, embedding: Embedding, *, name: str) -> None:
-        super().__init__(embedding.weight, name=name)
+    def __init__(self, embedding: Embedding) -> None:
+        super().__init__(embedding.weight)
 
     def forward(self, ids: Int[Tensor, "*b"]) -> Float[Tensor, "*b E"]:
         """The rows of tokens, in the dtype of the model's other parameters."""
@@ -156,16 +139,13 @@ def to_int8(model: nn.Module) -> None:
 
     Its other parameters need no gradient from then on, since it can't be trained. Of a model on the
     meta device the matrices are there too, and `int8_state` makes what it is to load.
-
-    Raises:
-        CheckpointError: a number is not finite.
     """
     for path, module in list(model.named_modules()):
         made: Int8Matrix
         if isinstance(module, Linear):
-            made = Int8Linear(module, name=f"{path}.weight")
+            made = Int8Linear(module)
         elif path == "wte" and isinstance(module, Embedding):
-            made = Int8Embedding(module, name="wte.weight")
+            made = Int8Embedding(module)
         else:
             continue
         owner, _, attribute = path.rpartition(".")
@@ -179,9 +159,6 @@ def int8_state(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> dict[
     Args:
         model: the model.
         weights: of the model before, by name. They come one by one, and none is kept.
-
-    Raises:
-        CheckpointError: a number is not finite.
     """
     matrices = {path for path, part in model.named_modules() if isinstance(part, Int8Matrix)}
     # All at first: between them, what becomes free of each weight would be of no use to the next.
@@ -191,7 +168,7 @@ def int8_state(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> dict[
     for name, weight in weights:
         path, _, kind = name.rpartition(".")
         if path in matrices and kind == "weight":
-            _quantize(weight, state[f"{path}.int8_weight"], state[f"{path}.scale"], name)
+            _quantize(weight, state[f"{path}.int8_weight"], state[f"{path}.scale"])
         else:
             state[name].copy_(weight)
     return state

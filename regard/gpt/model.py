@@ -10,10 +10,10 @@ parameters carry GPT-2's own names (`wte`, `h.0.attn.c_attn.weight`, ...).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import sqrt
 from pathlib import Path
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from regard import Mask, Pattern
 from regard._hooks import has_hooks, has_own_hooks
 from regard._shapes import Float, Int
+from regard._wrappers import is_sharded, require_whole_state, unwrapped_name
 from regard.gpt._fused_block import run_fused
 from regard.gpt._linear import Embedding, linear
 from regard.gpt._loss import cross_entropy, linear_cross_entropy
@@ -105,6 +106,9 @@ class GPT(nn.Module):
     Args:
         config: the model's shape.
 
+    Attributes:
+        has_read: what it was trained on, in a sentence for whoever looks at it; None if not known.
+
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019); the
     activation is eq. 2 of Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), in its tanh
     form.
@@ -117,6 +121,8 @@ class GPT(nn.Module):
     >>> len(patterns), patterns[0].shape
     (2, torch.Size([3, 3, 3]))
     """
+
+    has_read: str | None = None
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -328,6 +334,24 @@ class GPT(nn.Module):
             to_huge_pages(self)
         return self
 
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,  # noqa: FBT001, FBT002 - nn.Module's
+        assign: bool = False,  # noqa: FBT001, FBT002 - nn.Module's
+    ) -> Any:
+        """Load weights as `nn.Module` does, also those of a wrapped model, under its names."""
+        if not is_sharded(self):
+            require_whole_state(state_dict)
+        own = {unwrapped_name(name): name for name in self.state_dict()}
+
+        def name_of(name: str) -> str:
+            plain = unwrapped_name(name)
+            return own.get(plain) or own.get(plain.removeprefix("module."), name)
+
+        renamed = {name_of(name): weight for name, weight in state_dict.items()}
+        return super().load_state_dict(renamed, strict=strict, assign=assign)
+
     def _unembed(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b V"]:
         """The logits: products with the token embeddings."""
         if isinstance(self.wte, Int8Embedding):
@@ -388,7 +412,8 @@ class GPT(nn.Module):
         Raises:
             CheckpointError: there is no such folder or model, no network, or a file that is missing
                 or damaged; or the model is not a GPT-2, or has options that are not supported:
-                the message names the field or the weight.
+                the message names the field or the weight; so for one that is NaN, infinite or not
+                of floating point.
         """
         from regard.gpt.pretrained import read_model
 
@@ -403,7 +428,7 @@ class GPT(nn.Module):
 
         Raises:
             ValueError: GPT-2 lacks an option of this model, or the tokenizer is another model's;
-                the message names the field. Or the weights are int8.
+                the message names the field. Or the weights are int8, shards of FSDP, or not finite.
             TypeError: `transformers` can't read this kind of tokenizer.
         """
         from regard.gpt.pretrained import write_model

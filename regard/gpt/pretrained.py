@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard._files import replace_files
 from regard.gpt._gpt2_config import config_of, gpt2_config
-from regard.gpt._tensors import count_layers, opened, read_shapes
+from regard.gpt._tensors import count_layers, opened, read_shapes, require_weight
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.checkpoint import (
     CONFIG,
@@ -33,6 +33,7 @@ from regard.gpt.int8 import int8_state, to_int8
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.unwrap import weights_to_write
 from regard.gpt.weight_memory import load_into_huge_pages
 
 _Model = TypeVar("_Model", bound="GPT")
@@ -84,6 +85,7 @@ def _weights(
         name = stored.removeprefix(_PREFIX)
         if _BUFFER.fullmatch(name):
             continue
+        require_weight(path, stored, weight)
         if name in (_UNEMBEDDING, _EMBEDDING):
             tied[name] = weight
         if name == _UNEMBEDDING:
@@ -131,7 +133,7 @@ def write_model(model: GPT, folder: str | Path, tokenizer: Tokenizer | None) -> 
         contents |= _tokenizer_files(folder, tokenizer, model)
     weights = {
         _PREFIX + name: (weight.mT if _TRANSPOSED.fullmatch(name) else weight).contiguous()
-        for name, weight in ((n, w.detach().cpu()) for n, w in model.state_dict().items())
+        for name, weight in ((n, w.cpu()) for n, w in weights_to_write(model).items())
     }
     contents[folder / WEIGHTS] = safetensors.torch.save(weights, metadata={"format": "pt"})
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,8 @@ Axes: b sequences, H query heads, L queries, Dv dimension of a value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -14,31 +14,30 @@ from torch import Tensor, nn
 from regard._shapes import Float
 from regard.intervene._changes import Ablate
 from regard.intervene._contexts import ablation
+from regard.intervene.draws import same_draws
 from regard.problem import Problem
-from regard.record.intercept import Call, Change
-from regard.record.names import Kind
+from regard.record.intercept import Call, Change, change_calls
 from regard.record.sites import Site, Sites
 
 
 @dataclass(frozen=True, eq=False)
 class _Context:
-    """The contexts of one call, in the graph of gradients."""
+    """The contexts of one call."""
 
+    number: int
+    """Of the call in its run."""
     site: Site
     problem: Problem
     tensor: Float[Tensor, "b H L Dv"]
 
 
-class Contexts:
-    """Keeps the contexts of a model's calls, so that gradients of them can be taken.
+class _EachContext:
+    """Passes the contexts of a model's calls through a function."""
 
-    Args:
-        model: whose calls.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, edit: Callable[[_Context], Tensor]) -> None:
         self._sites = Sites(model)
-        self._contexts: list[_Context] = []
+        self._edit = edit
+        self._number = -1
         self._latest: Site | None = None
 
     def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:  # noqa: ARG002 - of a Changer
@@ -46,36 +45,44 @@ class Contexts:
         return True
 
     def change(self, call: Call) -> Change | None:
-        """Keep the context of a call."""
+        """Pass the context of a call through the function."""
         if not self._sites.has(call):
             return None
         site = self._latest if call.repeated and self._latest else self._sites.of(call)
         self._latest = site
-        problem = call.problem()
+        self._number += 1
+        number, problem = self._number, call.problem()
+        return Change(edit=lambda tensor: self._edit(_Context(number, site, problem, tensor)))
 
-        def keep(context: Tensor) -> Tensor:
-            if not context.requires_grad:
-                context = context.detach().requires_grad_()
-            self._contexts.append(_Context(site, problem, context))
-            return context
 
-        return Change(edit=keep)
+class Contexts(_EachContext):
+    """Keeps the contexts of a model's calls in the graph, so that gradients can be taken.
 
-    def effects(self, number: Tensor, by: Ablate, kind: Kind) -> dict[int, Float[Tensor, " H"]]:
+    Args:
+        model: whose calls.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, self._keep)
+        self._model = model
+        self._contexts: list[_Context] = []
+        self._missing: list[_Context] = []
+
+    def effects(self, number: Tensor, by: Ablate) -> dict[int, Float[Tensor, " H"]]:
         """What ablating each head would do to a number, to first order.
 
         The change of its context · the gradient (Nanda 2023, "Attribution Patching"; Syed et al.
-        2023, arXiv:2310.10348, equation 1).
+        2023, arXiv:2310.10348, equation 1). A context without a gradient counts as one that the
+        number does not depend on, which `cut_layers` checks.
 
         Args:
             number: what was computed from the contexts.
             by: the ablation, of all heads.
-            kind: of the layers.
 
         Raises:
             ValueError: if the number has no gradient.
         """
-        contexts = [context for context in self._contexts if context.site.kind == kind]
+        contexts = [context for context in self._contexts if context.site.kind == by.kind]
         if not number.requires_grad:
             raise ValueError(
                 "method='gradient': the target has no gradient; run the model, and compute the "
@@ -87,9 +94,49 @@ class Contexts:
         effects: dict[int, Tensor] = {}
         for context, gradient in zip(contexts, gradients, strict=True):
             layer, heads = context.site.layer, context.tensor.shape[1]
-            total = effects.setdefault(layer, torch.zeros(heads, dtype=torch.float64))
-            if gradient is not None:
-                tensor = context.tensor.detach()
-                change = ablation(by, context.problem, context.site)(tensor) - tensor
-                total += (change.double() * gradient.double()).sum(dim=(0, 2, 3)).cpu()
+            total = effects.setdefault(layer, torch.zeros(heads, dtype=torch.float64, device="cpu"))
+            if gradient is None:
+                self._missing.append(context)
+                continue
+            tensor = context.tensor.detach()
+            change = ablation(by, context.problem, context.site)(tensor) - tensor
+            total += (change.double() * gradient.double()).sum(dim=(0, 2, 3)).cpu()
         return effects
+
+    def cut_layers(self, run: Callable[[], Tensor], by: Ablate) -> list[int]:
+        """The layers that a number depends on although no gradient came back to them.
+
+        Their heads are ablated in the calls without a gradient: if the number stays the same, it
+        does not depend on these calls; if not, something cuts the graph.
+
+        Args:
+            run: runs the model again and returns the number.
+            by: the ablation, of all heads.
+        """
+        calls: dict[int, set[int]] = {}
+        for context in self._missing:
+            calls.setdefault(context.site.layer, set()).add(context.number)
+        if not calls:
+            return []
+        unchanged = self._ablated(run, by, ())
+        if self._ablated(run, by, set().union(*calls.values())) == unchanged:
+            return []
+        return [layer for layer, own in calls.items() if self._ablated(run, by, own) != unchanged]
+
+    def _ablated(self, run: Callable[[], Tensor], by: Ablate, calls: Collection[int]) -> float:
+        """The number where all heads are ablated in some calls."""
+
+        def edit(context: _Context) -> Tensor:
+            if context.number not in calls:
+                return context.tensor
+            return ablation(by, context.problem, context.site)(context.tensor)
+
+        with same_draws(self._model), change_calls(_EachContext(self._model, edit)):
+            return float(run())
+
+    def _keep(self, context: _Context) -> Tensor:
+        tensor = context.tensor
+        if not tensor.requires_grad:
+            tensor = tensor.detach().requires_grad_()
+        self._contexts.append(replace(context, tensor=tensor))
+        return tensor

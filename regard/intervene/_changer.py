@@ -21,7 +21,7 @@ from regard.intervene._place import Place, Progress
 from regard.intervene._weights import heads_of, with_spans, with_temperature
 from regard.problem import Problem
 from regard.record import intercept
-from regard.record.intercept import Call
+from regard.record.intercept import Call, was_made_before
 from regard.record.sites import Site, Sites
 
 
@@ -75,7 +75,9 @@ class ModelChanger:
         changes = [
             change
             for change in self.changes
-            if change.kind == site.kind and contains(change.layers, site.layer)
+            if change.kind == site.kind
+            and contains(change.layers, site.layer)
+            and not was_made_before(change.time)
         ]
         if not changes:
             return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from regard.pattern import Pattern
 from regard.record import Recording
+from regard.record.intercept import now
 from regard.record.names import Kind
 
 Selected = tuple[int, ...] | slice | None
@@ -21,11 +22,13 @@ class Change:
     heads: Selected = None
     batch: Selected = None
     kind: Kind = "self"
+    time: int = field(default_factory=now, repr=False)
+    """When it was stated: calls made before stay as they were where they are computed again."""
     method: ClassVar[str]
     """The method of `Intervention` that makes it."""
 
     def __repr__(self) -> str:
-        stated = {field.name: getattr(self, field.name) for field in fields(self)}
+        stated = {each.name: getattr(self, each.name) for each in fields(self) if each.repr}
         stated = {name: value for name, value in stated.items() if value is not None}
         if self.kind == "self":
             del stated["kind"]

@@ -15,14 +15,16 @@ from torch import Tensor, nn
 from torch.overrides import BaseTorchFunctionMode
 
 from regard._shapes import Float
+from regard._wrappers import unwrapped
 from regard.intervene._changer import ModelChanger
 from regard.intervene._effect_batch import BatchCheck, NotCopiesError, mixes_batch
 from regard.intervene._effect_flow import tensors_in
 from regard.intervene._effect_prefix import Prefix
 from regard.intervene._effect_targets import Target, last_logits_for, numbers, target_of
 from regard.intervene._intervention import Intervention
+from regard.intervene.draws import Draws
 from regard.record import Recording, record
-from regard.record.intercept import change_calls, replace_attention, uncompiled
+from regard.record.intercept import change_calls, replace_attention
 from regard.record.layer import Layer
 
 _TOKENS = 8192  # of a batch: more of them are not faster
@@ -99,13 +101,13 @@ class ModelRuns:
     def __init__(self, model: nn.Module, run: Any, target: Target, tokens: Any = None) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, but is {type(model).__name__}")
-        model = uncompiled(model)
+        model = unwrapped(model)
         self.model = model
         self._call, inputs = _call_of(run)
         self._is_function = inputs is None
         self.batches = not self._is_function
         """Whether copies of the text make a batch."""
-        self.target, self._number = target_of(target, model, inputs)
+        self.target, self._number = target_of(target, model, inputs, tokens)
         self._options = {} if inputs is None else last_logits_for(target, model, inputs)
         self._tokens = tokens
         self._changer = ModelChanger(model)
@@ -131,11 +133,15 @@ class ModelRuns:
 
         Args:
             keep: keep what changed runs need not compute again.
+
+        Warns:
+            RuntimeWarning: if it draws random numbers.
         """
         self._changer.changes.clear()
         self._batch.begin()
         self._has_changed = self._has_batched = False
         self._is_same.clear()
+        draws = Draws(self.model)
         with (
             record(self.model, tokens=self._tokens, rows=-1) as recording,
             self._prefix.observe() if keep and not self._is_function else nullcontext(),
@@ -151,12 +157,19 @@ class ModelRuns:
                 f"the {self.target} is NaN, so there is nothing to measure; check the model's "
                 "weights and the target"
             )
+        draws.warn(self.again)
         self.batches = not self._is_function and not mixes_batch(self.model)
         logits = getattr(output, "logits", output)
         size = logits.numel() * logits.itemsize if isinstance(logits, Tensor) else 0
         length = max(layer.pattern.shape[-1] for layer in recording.layers)
         batch = min(_TOKENS // max(length, 1), _BYTES // max(size, 1)) if self.batches else 1
         return Unchanged(target=number, recording=recording, batch_size=max(batch, 1))
+
+    def again(self) -> tuple[Any, Tensor]:
+        """Run the model as it is once more: its output, and the number ``()``."""
+        self._changer.changes.clear()
+        output = self._run(1)
+        return output, numbers(self._number(output), 1)[0]
 
     def changed(self, first: Layer, changes: Sequence[Callable[..., None]]) -> Float[Tensor, " B"]:
         """Run the text under each of some changes.

@@ -90,7 +90,7 @@ class Effects:
 
     Attributes:
         values: the number without it − the number as it is: ``(N, H)`` over heads, NaN where a
-            layer has fewer; ``(K,)`` over keys. On the CPU, in float64.
+            layer has fewer or no gradient came back; ``(K,)`` over keys. On the CPU, in float64.
         unchanged: the number as it is.
         target: what the number is.
         over: ``"heads"`` or ``"keys"``.
@@ -158,7 +158,10 @@ class Effects:
                 for effect, value in zip(approximate, true.tolist(), strict=True)
             ),
             rank_correlation=_spearman(
-                torch.tensor([effect.value for effect in approximate], dtype=torch.float64), true
+                torch.tensor(
+                    [effect.value for effect in approximate], dtype=torch.float64, device="cpu"
+                ),
+                true,
             ),
         )
 

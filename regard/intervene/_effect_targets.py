@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from regard._indices import check_whole
 from regard._shapes import Float, Int
+from regard._tensors import tensor_of
+from regard.record import token_names
 from regard.record.intercept import last_logits, takes_logits_to_keep
 
 
@@ -42,7 +44,11 @@ class LogProbability:
         _check(self.token, self.position)
 
     def __str__(self) -> str:
-        return f"log-probability of token {self.token} at position {self.position}"
+        return self.named(f"token {self.token}")
+
+    def named(self, token: str) -> str:
+        """What it is, in words, where the token is called so."""
+        return f"log-probability of {token} at position {self.position}"
 
     def __call__(self, output: Any) -> Float[Tensor, " B"]:
         """Read it from what a model returned."""
@@ -71,7 +77,11 @@ class Logit:
         _check(self.token, self.position)
 
     def __str__(self) -> str:
-        return f"logit of token {self.token} at position {self.position}"
+        return self.named(f"token {self.token}")
+
+    def named(self, token: str) -> str:
+        """What it is, in words, where the token is called so."""
+        return f"logit of {token} at position {self.position}"
 
     def __call__(self, output: Any) -> Float[Tensor, " B"]:
         """Read it from what a model returned."""
@@ -114,7 +124,7 @@ Target = LogProbability | Logit | Literal["loss"] | Callable[[Any], Any]
 
 
 def target_of(
-    target: Target, model: nn.Module, inputs: Mapping[str, Any] | None
+    target: Target, model: nn.Module, inputs: Mapping[str, Any] | None, tokens: Any = None
 ) -> tuple[str, Callable[[Any], Any]]:
     """Name a target, and the function that reads it from a model's output.
 
@@ -122,6 +132,7 @@ def target_of(
         target: as `effects` has it.
         model: whose output it is read from.
         inputs: the model's keyword inputs, with ``input_ids`` if known; None if nothing is known.
+        tokens: a tokenizer, by which a token is named; strings name none but those of the text.
 
     Raises:
         TypeError: for anything else.
@@ -130,7 +141,10 @@ def target_of(
     if isinstance(target, str):
         return "loss", _loss(target, model, inputs)
     if isinstance(target, (LogProbability, Logit)):
-        return str(target), target
+        if tokens is None or isinstance(tokens, (str, list, tuple)):
+            return str(target), target
+        (name,) = token_names(tokens, [target.token])
+        return target.named(repr(name)), target
     if not callable(target):
         raise TypeError(
             "target must be a regard.LogProbability, a regard.Logit, 'loss' or a function of the "
@@ -170,7 +184,7 @@ def numbers(result: Any, count: int) -> Float[Tensor, " B"]:
             f"target gave {type(result).__name__}; it must give a tensor with a number for each "
             "sequence, such as output.logits[:, -1, 7]"
         )
-    result = torch.as_tensor(result)
+    result = tensor_of(result)
     if result.shape != (count,) and (count > 1 or result.numel() != 1):
         raise ValueError(
             f"target gave a tensor of shape {tuple(result.shape)} for {count} sequences; it must "

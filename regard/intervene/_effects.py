@@ -5,6 +5,7 @@ Axes: N layers, H heads, T tokens, K keys or blocks of them.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -58,7 +59,8 @@ def effects(
     effect what the number would be without it; they often differ. Effects are of one change at a
     time: of two heads that do the same, neither may have any.
 
-    The model runs in the mode that it is in: call ``model.eval()`` first if it has dropout.
+    The model runs in the mode that it is in: call ``model.eval()`` first if it has dropout, whose
+    noise would be part of the effects.
 
     Args:
         model: whose attention is changed; as for `intervene`.
@@ -76,7 +78,8 @@ def effects(
             from attention alone, and a `RuntimeWarning` says so.
         method: ``"ablation"``; or, over heads, ``"gradient"``, attribution patching: one forward
             and one backward, which give an approximation, exact where the number is linear in the
-            head's context. `Effects.check` compares it with ablation.
+            head's context. `Effects.check` compares it with ablation. NaN in a layer that the
+            number depends on, but to which no gradient comes back.
         by: what ablation puts in the place of a context: ``"zero"``, ``"mean"`` or a recording; see
             `Intervention.ablate`.
         layers: the layers of self-attention to measure, or, over keys, to hide keys in; all by
@@ -94,6 +97,10 @@ def effects(
 
     Returns:
         The `Effects`: the number under each change − the number as it is.
+
+    Warns:
+        RuntimeWarning: for a hybrid model, for one that draws random numbers while it runs, and of
+            layers to which no gradient comes back.
 
     Raises:
         InterventionError: for a change that can't be made.
@@ -138,7 +145,7 @@ def _ablated(
     report: Callable[[int], None],
 ) -> Float[Tensor, " K"]:
     """The effects of ablating each of some heads."""
-    values = torch.zeros(len(places), dtype=torch.float64)
+    values = torch.zeros(len(places), dtype=torch.float64, device="cpu")
     for layer in unchanged.layers:
         here = [number for number, place in enumerate(places) if place[0] == layer.index]
         for chunk in chunks(len(here), size if runs.batches else 1):
@@ -169,7 +176,7 @@ def _over_keys(
 ) -> Effects:
     length = _length([layer for layer, _ in table])
     blocks = blocks_of(length) if spans is None else checked_spans(spans, length)
-    values = torch.zeros(len(blocks), dtype=torch.float64)
+    values = torch.zeros(len(blocks), dtype=torch.float64, device="cpu")
     hidden = [number for number, (_, stop) in enumerate(blocks) if stop < length]
     indices, first = [layer.index for layer, _ in table], table[0][0]
     with reports(len(blocks), progress) as report:
@@ -227,8 +234,22 @@ def _by_gradient(
     with torch.enable_grad(), runs.open(), change_calls(contexts):
         unchanged = runs.unchanged(keep=False)
         table = _selected(unchanged, *selected)
-        kind = table[0][0].kind
-        by_layer = contexts.effects(unchanged.target, Ablate(by=by, kind=kind), kind)
+        ablation = Ablate(by=by, kind=table[0][0].kind)
+        by_layer = contexts.effects(unchanged.target, ablation)
+    with _no_grad(), runs.open():
+        cut = contexts.cut_layers(lambda: runs.again()[1], ablation)
+    cut = [layer.index for layer, _ in table if layer.index in cut]
+    if cut:
+        for layer in cut:
+            by_layer[layer].fill_(torch.nan)
+        warnings.warn(
+            f"method='gradient': no gradient came back to layer(s) {', '.join(map(str, cut))}, on "
+            "which the number depends, so that their effects are NaN: a reentrant checkpoint, "
+            "torch.no_grad() or detach() cuts the graph; run the model without it, or take "
+            "method='ablation'",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     values = torch.cat([by_layer[layer.index][list(numbers)] for layer, numbers in table])
 
     def ablate(places: Sequence[Place]) -> Float[Tensor, " K"]:
@@ -248,7 +269,7 @@ def _over_heads(
     ablate: Callable[[Sequence[Place]], Tensor] | None = None,
 ) -> Effects:
     columns = tuple(sorted({head for _, numbers in table for head in numbers}))
-    grid = torch.full((len(table), len(columns)), torch.nan, dtype=torch.float64)
+    grid = torch.full((len(table), len(columns)), torch.nan, dtype=torch.float64, device="cpu")
     rows = [row for row, (_, numbers) in enumerate(table) for _ in numbers]
     grid[rows, [columns.index(head) for _, numbers in table for head in numbers]] = values
     return Effects(

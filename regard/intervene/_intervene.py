@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 from torch import nn
 
+from regard._blocks import block
+from regard._wrappers import unwrapped
 from regard.intervene._changer import ModelChanger
 from regard.intervene._intervention import Intervention
-from regard.record.intercept import change_calls, replace_attention, uncompiled
+from regard.record.intercept import change_calls, replace_attention
 
 
-@contextmanager
+@block("intervene(...)")
 def intervene(model: nn.Module) -> Iterator[Intervention]:
     """Change the attention of a model for the time of the ``with`` block, on this thread.
 
     What `record` sees can be changed: calls of SDPA, torch's own layers, `regard.attention`,
     flex_attention, flash_attn and xformers, models of `transformers` whatever their attention. A
-    compiled model runs eagerly inside the block. Calls that no change concerns are computed by the
+    compiled model runs eagerly inside the block. Calls of other tasks of an event loop are left as
+    they are, unless the tasks are started inside. Calls that no change concerns are computed by the
     model's own kernel; a model of `transformers` whose attention never calls SDPA computes all its
     calls with `regard.attention`, as under `record`. A recording made inside or around the block
-    holds the changed attention. Gradients flow through; a backward pass that computes calls again
-    (checkpoints) belongs inside the block. Of blocks in each other, the outer one's
-    changes come first.
+    holds the changed attention. Gradients flow through; a backward pass that computes changed calls
+    again (`torch.utils.checkpoint`) belongs inside the block. Of blocks in each other, the outer
+    one's changes come first.
 
     Args:
         model: whose attention is changed; other models keep theirs.
@@ -34,7 +37,8 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
     Raises:
         InterventionError: for changes that contradict each other, that name a head which a call
             does not have, or that no call met.
-        RecordError: for a model that can't be recorded either.
+        RecordError: for a model that can't be recorded either, and in a backward pass after the
+            block, where it computes changed calls again.
         TypeError: for a model of another kind.
 
     Example:
@@ -52,7 +56,7 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
             f"model must be a torch.nn.Module, but is {type(model).__name__}; of a pipeline, give "
             "the module inside, such as pipeline.model"
         )
-    model = uncompiled(model)
+    model = unwrapped(model)
     changer = ModelChanger(model)
     with ExitStack() as stack:
         stack.enter_context(replace_attention(model))

@@ -193,7 +193,7 @@ class Intervention:
         Args:
             pattern: the weights ``(B, H, L, S)``, of as many heads as the layer has, or one; and of
                 one sequence, or as many as the batch has. Over a generation each call takes the
-                rows of its queries.
+                rows of its queries; weights on keys that a rolling cache dropped are refused.
             layers: where; see the class.
             heads: likewise.
             batch: likewise.

@@ -18,9 +18,11 @@ from regard._display import show
 from regard._extras import needing
 from regard._indices import Indices
 from regard._shapes import Float, Int
+from regard._wrappers import is_sharded, unwrapped
 from regard.intervene._effects import Progress, reports
 from regard.intervene._intervene import intervene
 from regard.intervene._tail_runs import TailRuns
+from regard.intervene.draws import Draws
 from regard.intervene.hybrid import warn_of_hybrid
 from regard.record import Passage, PassageWeights, record
 from regard.record.intercept import takes_logits_to_keep
@@ -136,8 +138,9 @@ def passage_effects(
 
     A model of transformers reads the context once, and each passage costs a run over question and
     answer. Nothing of the size of the weights is stored. The model runs in the mode that it is in:
-    call ``model.eval()`` first if it has dropout. In a hybrid model, which also has recurrent or
-    convolutional layers, a passage is hidden from attention alone, and a `RuntimeWarning` says so.
+    call ``model.eval()`` first if it has dropout, whose noise would be part of the effects. In a
+    hybrid model, which also has recurrent or convolutional layers, a passage is hidden from
+    attention alone.
 
     Args:
         model: a causal language model that can be recorded, called with token ids ``(1, T)``.
@@ -153,6 +156,9 @@ def passage_effects(
         progress: show a bar on the terminal (needs rich); None shows it where there is one. Or a
             function, which is called with how many runs are done and how many there are; what it
             raises ends the work.
+
+    Warns:
+        RuntimeWarning: for a hybrid model, and for one that draws random numbers while it runs.
 
     Raises:
         RecordError: for a model that can't be recorded.
@@ -171,6 +177,7 @@ def passage_effects(
         (torch.Size([2]), (5, 6))
     """
     check_choice("hidden_from", hidden_from, ("question", "answer"))
+    model = unwrapped(model)
     text = ids[None] if ids.ndim == 1 else ids
     if text.ndim != 2 or len(text) != 1 or text.is_floating_point():
         raise ValueError(
@@ -185,11 +192,15 @@ def passage_effects(
     hidden = [[passage] for passage in passages]
     keeps_logits = takes_logits_to_keep(model)
     runs_to_do = len(hidden) + 2
-    with torch.inference_mode(), reports(runs_to_do, progress, "measuring passages") as step:
+    # FSDP gathers weights in place, which tensors of inference mode do not allow.
+    no_gradients = torch.no_grad() if is_sharded(model) else torch.inference_mode()
+    with no_gradients, reports(runs_to_do, progress, "measuring passages") as step:
         readouts = readouts_of(span, range(span[1] - 1), sinks)
+        draws = Draws(model)
         with record(model, read=readouts) as run:
             runs = TailRuns(model, text[:, : span[1] - 1], start, keeps_logits=keeps_logits)
             unchanged = _log_probability(runs, text, span)
+        draws.warn(lambda: runs.logits(span[1] - span[0]))
         step(1)
         read = run.of_kind()
         table = select([len(layer.heads) for layer in read], (layers, heads))
@@ -205,7 +216,7 @@ def passage_effects(
             step(1)
     return PassageEffects(
         weights=weights,
-        values=torch.tensor(changed[:-1], dtype=torch.float64),
+        values=torch.tensor(changed[:-1], dtype=torch.float64, device="cpu"),
         without_any=changed[-1],
         unchanged=unchanged,
         hidden_from=(start, span[1] - 1),

@@ -72,19 +72,38 @@ def _lined_up(change: Patch, problem: Problem, place: Place) -> Problem:
         )
     if (other.queries, other.keys) == (problem.queries, problem.keys):
         return other
+    place.require_start(repr(change))
     if other.queries < stop or other.keys < count or min(place.key_counts) < count:
         raise InterventionError(
             f"{change!r}: a pattern of shape {shape} does not hold the call's queries, {first} to "
             f"{stop - 1} of the text, and its {count} keys"
         )
-    if int(other.rows.stop[..., first:stop].amax()) > count:
-        raise InterventionError(
-            f"{change!r}: the queries {first} to {stop - 1} of a pattern of shape {shape} see more "
-            f"than the call's {count} keys"
-        )
-    last = min(count, place.first_key + problem.keys)
-    other = other.crop(slice(first, stop), slice(place.first_key, last))
+    kept = slice(place.first_key, min(count, place.first_key + problem.keys))
+    _require_weight_within(kept, first, stop, change)
+    other = other.crop(slice(first, stop), kept)
     return _widened(other, problem.keys)
+
+
+def _require_weight_within(kept: slice, first: int, stop: int, change: Patch) -> None:
+    """Refuse rows with weight on keys whose values a call does not have, such as dropped ones.
+
+    Without these keys the softmax would share their weight out among the others.
+    """
+    rows = change.pattern.crop(queries=(first, stop))
+    seen = rows.visible_keys()
+    if seen.start >= kept.start and seen.stop <= kept.stop:
+        return
+    outside = torch.ones(change.pattern.shape[-1], dtype=torch.bool, device="cpu")
+    outside[kept] = False
+    lost = rows.mass(outside).max().item()
+    if lost != 0:
+        raise InterventionError(
+            f"{change!r}: the queries {first} to {stop - 1} of a pattern of shape "
+            f"{tuple(change.pattern.shape)} have up to {lost:.3g} of their weight on keys other "
+            f"than {kept.start} to {kept.stop - 1}, which are all that the call has, as a rolling "
+            "cache drops earlier ones; give the model the whole text at once (use_cache=False), "
+            "or a pattern whose queries see no other keys"
+        )
 
 
 def _widened(other: Problem, keys: int) -> Problem:

@@ -61,19 +61,33 @@ class Place:
         self._require_certain("keys", numbers)
         entries = [key_runs(numbers, count) for count in self.key_counts]
         width = max(len(entry) for entry in entries)
-        padded = torch.tensor([entry + [(0, 0)] * (width - len(entry)) for entry in entries])
+        padded = torch.tensor(
+            [entry + [(0, 0)] * (width - len(entry)) for entry in entries], device="cpu"
+        )
         ends = (padded.reshape(len(entries), width, 2) - self.first_key).clamp(0, keys)
         ends = ends.to(self.queries.device)
         return [(ends[:, n, :1, None], ends[:, n, 1:, None]) for n in range(width)]
 
     def _require_certain(self, name: str, numbers: Selected) -> None:
-        if self.start != "dropped" or numbers is None or _count_from_end(numbers):
-            return
-        raise InterventionError(
-            f"{name}={numbers!r} counts from the start of the text, but a rolling cache was full "
-            "before the block began, and how many keys it has dropped is unknown; enter the block "
-            "before the text's first token is read, or count from the end"
-        )
+        if numbers is not None and not _count_from_end(numbers):
+            self.require_start(f"{name}={numbers!r}", ", or count from the end")
+
+    def require_start(self, what: str, other_cure: str = "") -> None:
+        """Refuse numbers from the start of a text where those are unknown.
+
+        Args:
+            what: the numbers, for the message.
+            other_cure: what else helps than an earlier block.
+
+        Raises:
+            InterventionError: if a cache had dropped keys before the text was read here.
+        """
+        if self.start == "dropped":
+            raise InterventionError(
+                f"{what} counts from the start of the text, but a rolling cache was full before "
+                "the block began, and how many keys it has dropped is unknown; enter the block "
+                f"before the text's first token is read{other_cure}"
+            )
 
 
 def _count_from_end(numbers: tuple[int, ...] | slice) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard._shapes import Float, Int
-from regard.record.intercept import last_logits, uncompiled
+from regard._wrappers import unwrapped
+from regard.record.intercept import last_logits
 
 __all__ = ["TailRuns"]
 
@@ -43,7 +44,7 @@ class TailRuns:
                 "language model"
             )
         self._keeps_logits = keeps_logits
-        self._cache = _full_cache(uncompiled(model)) if start > 0 else None
+        self._cache = _full_cache(unwrapped(model)) if start > 0 else None
         if self._cache is not None:
             options = {"past_key_values": self._cache, "use_cache": True, **self._keep(1)}
             model(ids[:, :start], **options)

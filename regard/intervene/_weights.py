@@ -58,7 +58,7 @@ def with_spans(problem: Problem, changes: Sequence[Change], place: Place) -> Pro
         return problem
     starts = torch.broadcast_tensors(*(span.start for span in spans))
     stops = torch.broadcast_tensors(*(span.stop for span in spans))
-    numbers = torch.tensor([span.added for span in spans], dtype=torch.float64)
+    numbers = torch.tensor([span.added for span in spans], dtype=torch.float64, device="cpu")
     new = Spans(torch.stack(starts), torch.stack(stops), numbers)
     return replace(problem, rows=problem.rows.with_spans(new))
 
@@ -143,5 +143,5 @@ def _tempered(spans: Spans, factor: Float[Tensor, "#b #h"]) -> Spans:
     return Spans(
         torch.stack(torch.broadcast_tensors(*starts)),
         torch.stack(torch.broadcast_tensors(*stops)),
-        torch.tensor(products, dtype=torch.float64),
+        torch.tensor(products, dtype=torch.float64, device="cpu"),
     )

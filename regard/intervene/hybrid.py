@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from regard.record.intercept import uncompiled
+from regard._wrappers import unwrapped
 
 __all__ = ["hybrid_note", "warn_of_hybrid"]
 
@@ -20,7 +20,7 @@ def hybrid_note(model: nn.Module) -> str | None:
 
     None for any other model, as far as its configuration says.
     """
-    text = _text_config(getattr(uncompiled(model), "config", None))
+    text = _text_config(getattr(unwrapped(model), "config", None))
     layers = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
     if not isinstance(layers, (list, tuple)):
         return None

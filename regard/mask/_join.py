@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regard._devices import require
+from regard._tensors import tensor_of
 
 
 def both(
@@ -38,7 +39,7 @@ def same_place(one: Any, other: Any, name: str) -> Any:
     tensors = [place for place in (one, other) if isinstance(place, torch.Tensor)]
     message = f"masks joined by & place the queries at different {name}"
     if any(tensor.is_cuda for tensor in tensors):
-        require((torch.as_tensor(one) == torch.as_tensor(other)).all(), message)
-    elif not torch.equal(torch.as_tensor(one), torch.as_tensor(other)):
+        require((tensor_of(one) == tensor_of(other)).all(), message)
+    elif not torch.equal(tensor_of(one), tensor_of(other)):
         raise ValueError(f"{message}: {one}, {other}")
     return one

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from regard._blocks import block
 from regard._display import show
 from regard._extras import needing
 from regard._indices import check_whole
 from regard._shapes import Float
+from regard._wrappers import unwrapped
 from regard.monitor._ranks import is_main
 from regard.monitor._reader import UpdateReader
 from regard.monitor.alarms import Alarm, AlarmWarning, Alert, alerts_of, messages
@@ -23,7 +25,7 @@ from regard.monitor.writers import Writer, WriterWarning, scalars_of
 from regard.pattern.readout import Readout, check_readout
 from regard.pattern.readouts import Entropy, Mass, MaxScore
 from regard.record import RecordError
-from regard.record.intercept import observe_calls, replace_attention, uncompiled
+from regard.record.intercept import observe_calls, replace_attention
 from regard.record.readings import names_of
 from regard.record.sites import Sites
 
@@ -106,7 +108,7 @@ class Monitor:
         self._alarms = _checked(alarms, self._readouts)
         self._on_alarm = on_alarm
         self._writers = list(writers)
-        self._model = None if model is None else uncompiled(model)
+        self._model = None if model is None else unwrapped(model)
         self._every = every
         self._group = group
         self._sites = Sites(self._model)
@@ -120,7 +122,7 @@ class Monitor:
 
     # Around an update
 
-    @contextmanager
+    @block("update(...)")
     def update(self, number: int | None = None) -> Iterator[None]:
         """Read the attention calls of an update inside the block, if its turn has come.
 
@@ -133,7 +135,8 @@ class Monitor:
 
         Raises:
             RecordError: if no attention call was ever seen, if a call can't be represented
-                exactly, or if ranks read different layers.
+                exactly, if ranks read different layers, or in a backward pass after the block,
+                where checkpoints compute calls again that `regard.attention` made in it.
             TypeError: for a readout that gives positions.
 
         Warns:
@@ -339,9 +342,9 @@ class Monitor:
         whose = "any model" if self._model is None else type(self._model).__name__
         return (
             f"no attention call of {whose} was seen in update {self._number}; run its forward pass "
-            "inside the update, on this thread and in training mode; attention that it writes out "
-            "by itself can't be seen: let it call torch.nn.functional.scaled_dot_product_attention "
-            "or regard.attention"
+            "inside the update, on this thread, in this task and in training mode; attention that "
+            "it writes out by itself can't be seen: let it call "
+            "torch.nn.functional.scaled_dot_product_attention or regard.attention"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from regard.page.bundle import embedded, whole_page
 from regard.page.packed import Errors, Numbers, pack_layer
 from regard.problem import Problem
 
-__all__ = ["SIZE", "ReportRun", "objection", "report_page"]
+__all__ = ["SIZE", "ReportRun", "objection", "report_page", "tokens_within"]
 
 SIZE = 1_990_000
 """Bytes that a report takes at most where that leaves numbers exact enough."""
@@ -28,6 +28,10 @@ SIZE = 1_990_000
 # more than leaves three decimals of a weight true.
 _FINEST, _USUAL, _COARSEST = -16, -12, -10.5
 _WEIGHT = 5e-4
+_SAMPLE = 61
+"""Tokens by which the room of a long text is judged before all of it is packed."""
+_SURE = 0.9
+"""Share of the room that is promised by them: others may take more."""
 
 _STAND_INS = {
     "api.js": "offline/api.js",
@@ -48,6 +52,13 @@ class ReportRun:
     """The heads of each layer; `objection` has none to them."""
     values: Sequence[Tensor] | None
     """For each layer the values ``(H, S, Dv)``, if they are known."""
+
+    def first(self, tokens: int) -> ReportRun:
+        """The same of its first tokens alone."""
+        few = slice(0, tokens)
+        values = None if self.values is None else [layer[:, few] for layer in self.values]
+        layers = [[head.crop(few, few) for head in heads] for heads in self.layers]
+        return replace(self, layers=layers, values=values)
 
 
 def objection(problem: Problem) -> str | None:
@@ -77,6 +88,15 @@ def report_page(about: dict[str, Any], runs: Sequence[ReportRun]) -> str:
     return _page({**about, "decimals": _decimals(errors)}, packed, text)
 
 
+def tokens_within(size: int, about: dict[str, Any], runs: Sequence[ReportRun]) -> int:
+    """How long these texts may be for a report of so many bytes, by their first tokens."""
+    room = size - len(_page(about, [], "").encode())
+    few = [run.first(_SAMPLE) for run in runs]
+    _, text, _ = _pack_truly(few, _COARSEST)
+    tokens = max(head.queries for run in few for layer in run.layers for head in layer)
+    return int(_SURE * room * tokens / len(text))
+
+
 def _pack_into(room: int, runs: Sequence[ReportRun]) -> tuple[list[dict[str, Any]], str, Errors]:
     """Pack all runs as exactly as so many bytes allow; see `_pack`."""
     packed, text, _ = _pack(runs, _USUAL, compare=False)
@@ -91,7 +111,16 @@ def _pack_into(room: int, runs: Sequence[ReportRun]) -> tuple[list[dict[str, Any
     while len(text) + len(embedded(packed)) > room and exponent < _COARSEST:
         exponent = min(_COARSEST, exponent + 0.25)
         packed, text, errors = _pack(runs, exponent)
-    while errors.weight > _WEIGHT and exponent > _FINEST:  # to be true goes before being small
+    return (packed, text, errors) if errors.weight <= _WEIGHT else _pack_truly(runs, exponent - 1)
+
+
+def _pack_truly(
+    runs: Sequence[ReportRun], exponent: float
+) -> tuple[list[dict[str, Any]], str, Errors]:
+    """Pack all runs so exactly or, to be true goes before being small, more so; see `_pack`."""
+    exponent = max(_FINEST, exponent)
+    packed, text, errors = _pack(runs, exponent)
+    while errors.weight > _WEIGHT and exponent > _FINEST:
         exponent = max(_FINEST, exponent - 1)
         packed, text, errors = _pack(runs, exponent)
     return packed, text, errors

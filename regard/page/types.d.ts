@@ -20,6 +20,8 @@ interface Measured<Values = number[]> {
 type Effects = { run: string; heads: Measured<number[][]> | null; keys: Measured | null };
 /** What the next token looks at and needs of each passage, as far as that was measured. */
 type Passages = { run: string; spans: Span[]; measured: (Measured & { weights: number[]; without: number }) | null };
+/** A key on which heads rest, and the share of all weight that it has. */
+type Rest = { key: number; share: number };
 /** A rectangle of the map: queries and keys. */
 type Zone = { queries: Span; keys: Span };
 type TabName = "steps" | "readouts" | "training";
@@ -57,6 +59,8 @@ interface Candidate {
 interface About {
   title: string;
   shape: string;
+  /** What the model was trained on, in a sentence. */
+  has_read?: string | null;
   writes: boolean;
   generates: boolean;
   example: string | null;
@@ -253,6 +257,10 @@ interface State {
   switching: boolean;
   effects: Effects | null;
   passages: Passages | null;
+  /** The keys of a run on which its heads rest, the most first; none where that was not looked for. */
+  rests: { run: string; keys: Rest[] } | null;
+  /** The run whose head the opening still has to choose. */
+  choosing: Run | null;
   /** How far measuring them is, in words. */
   measuring: string;
   /** Whether the right map is the difference. */

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float, Int
+from regard._tensors import matmul_alone
 from regard.backends import choose_checked, run
 from regard.pattern.index import Index
 from regard.pattern.internal_readouts import LeftProduct
@@ -73,10 +74,8 @@ class Factor(Readable):
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Let ``tensor @ pattern`` come here; no other torch function takes a pattern."""
-        if function in (torch.Tensor.__matmul__, torch.Tensor.matmul, torch.matmul):
-            left, right = args
-            return left @ right if isinstance(left, cls) else right.__rmatmul__(left)
-        return NotImplemented
+        cure = "write its weights down with dense(), those of all layers with recording.dense()"
+        return matmul_alone(Factor, function, types, args, cure)
 
 
 class LinearOperator(Factor):

@@ -9,6 +9,7 @@ dimension is optional.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -280,7 +281,8 @@ class Pattern(LinearOperator):
 
     def _pairs(self) -> Tensor:
         """Number batch entries and heads through."""
-        return torch.arange(torch.Size(self.shape[:-2]).numel()).reshape(self.shape[:-2])
+        leading = self.shape[:-2]
+        return torch.arange(leading.numel(), device="cpu").reshape(leading)
 
     def _part(self, problem: Problem, pick: Callable[[Tensor], Tensor]) -> Pattern:
         """Make the pattern of a part, with its log-sum-exps if those of the whole are known."""
@@ -293,8 +295,8 @@ class Pattern(LinearOperator):
     def _weights(self, pairs: Tensor, rows: Any, columns: Any, limit: int | None) -> Tensor:
         require_numbers(self._problem)
         queries, keys = self.shape[-2:]
-        row_index = torch.arange(queries)[rows]
-        column_index = torch.arange(keys)[columns]
+        row_index = torch.arange(queries, device="cpu")[rows]
+        column_index = torch.arange(keys, device="cpu")[columns]
         size = pairs.numel() * row_index.numel() * column_index.numel() * self.dtype.itemsize
         require_room(size, limit)
         flat_rows, flat_columns = row_index.flatten(), column_index.flatten()
@@ -383,6 +385,8 @@ class Pattern(LinearOperator):
 
         Returns:
             The largest absolute error of a weight; infinity if one of the two is NaN and not both.
+            NaN where there is nothing to compare: every sampled row that sees a key is NaN in both,
+            or there is no row or no key.
 
         Example:
             >>> import regard, torch
@@ -393,6 +397,8 @@ class Pattern(LinearOperator):
         if rows < 1:
             raise ValueError(f"rows must be at least 1, but is {rows}")
         self._row_logsumexp()
-        index = torch.linspace(0, max(self._problem.queries - 1, 0), min(rows, self.shape[-2]))
+        last, count = max(self._problem.queries - 1, 0), min(rows, self.shape[-2])
+        index = torch.linspace(0, last, count, device="cpu")
         parts = [self._sub(n[None]).at(index.round().long()) for n in self._pairs().flatten()]
-        return max((worst_error(p._problem, p.dense(limit=None)) for p in parts), default=0.0)  # noqa: SLF001 - likewise
+        errors = [worst_error(p._problem, p.dense(limit=None)) for p in parts]  # noqa: SLF001 - likewise
+        return max((error for error in errors if not math.isnan(error)), default=math.nan)

@@ -55,7 +55,7 @@ def _written_out(
     heads = problem.heads[0] * problem.heads[1]
     result = torch.zeros(heads, problem.queries, dtype=torch.float64, device=problem.query.device)
     together = max(1, _AT_ONCE // max(1, problem.queries * problem.keys))
-    for chosen in torch.arange(heads).split(together):
+    for chosen in torch.arange(heads, device="cpu").split(together):
         height = max(1, _AT_ONCE // max(1, chosen.numel() * problem.keys))
         for top in range(0, problem.queries, height):
             rows = slice(top, min(top + height, problem.queries))
@@ -100,7 +100,7 @@ def _apart(p: Float[Tensor, "n R S"], q: Float[Tensor, "n R S"], kind: Divergenc
         return totals((p.exp() - q.exp()).abs()) / 2
     if kind == "kl":
         return _relative_entropy(p, q)
-    middle = torch.logaddexp(p, q) - torch.log(torch.tensor(2.0, dtype=p.dtype))
+    middle = torch.logaddexp(p, q) - torch.log(torch.tensor(2.0, dtype=p.dtype, device="cpu"))
     return (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
 
 

@@ -35,7 +35,7 @@ def _checked(entry: Any, *, matrix_axis: bool) -> Any:
     if isinstance(entry, slice) or (isinstance(entry, int) and not isinstance(entry, bool)):
         return entry
     if matrix_axis and isinstance(entry, list) and all(isinstance(i, int) for i in entry):
-        return torch.tensor(entry, dtype=None if entry else torch.int64)
+        return torch.tensor(entry, dtype=None if entry else torch.int64, device="cpu")
     if matrix_axis and isinstance(entry, torch.Tensor) and entry.ndim <= 1:
         if entry.dtype not in _INDICES:
             raise TypeError(f"an index must hold integers or booleans, but is {entry.dtype}")

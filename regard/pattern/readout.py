@@ -181,6 +181,13 @@ class Readout(ABC, Generic[State, Result]):
         """
         return False
 
+    def within(self, keys: int) -> Readout[State, Result]:  # noqa: ARG002 - for those that number keys
+        """Say what to read while there are only so many keys, for one that names keys by number.
+
+        Keys that are not there have no weight yet. One that names no others is returned itself.
+        """
+        return self
+
 
 def check_readout(readout: object) -> None:
     """Check that an argument is a readout.

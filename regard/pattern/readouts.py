@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from regard._devices import upload
+from regard._indices import check_indices
 from regard._shapes import Float, Int
+from regard._tensors import check_integers, tensor_of
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern._offset_counts import queries_that_see
 from regard.pattern.blocks import Blocks
@@ -315,6 +317,9 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     Args:
         keys: an index, a slice, indices, or a boolean ``(S,)``.
 
+    Raises:
+        TypeError: for anything else.
+
     Example:
         >>> import regard, torch
         >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
@@ -326,6 +331,12 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     axes = ("query",)
 
     keys: int | slice | Sequence[int] | Tensor
+
+    def __post_init__(self) -> None:
+        if isinstance(self.keys, slice):
+            check_indices("keys", self.keys)
+        elif (index := self._index()).dtype != torch.bool:
+            check_integers(index, "keys")
 
     @property
     def is_linear(self) -> bool:
@@ -364,16 +375,26 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         if isinstance(self.keys, slice):
             ends = (self.keys.start, self.keys.stop, self.keys.step)
             return any(end is not None and end < 0 for end in ends)
-        index = torch.as_tensor(self.keys)
+        index = self._index()
         return index.dtype == torch.bool or bool((index < 0).any())
+
+    def within(self, keys: int) -> Mass:
+        """Leave out the numbers of later keys."""
+        if isinstance(self.keys, slice) or (index := self._index()).dtype == torch.bool:
+            return self
+        present = index < keys
+        return self if bool(present.all()) else Mass(index[present])
+
+    def _index(self) -> Tensor:
+        index = tensor_of(self.keys)
+        return index if index.numel() else index.long()
 
     def _marked(self, sizes: Sizes) -> Tensor:
         marked = torch.zeros(sizes.keys, dtype=sizes.dtype, device=sizes.device)
         if isinstance(self.keys, (int, slice)):
             index: int | slice | Tensor = self.keys
         else:
-            index = upload(torch.as_tensor(self.keys), sizes.device)
-            index = index if index.numel() else index.long()
+            index = upload(self._index(), sizes.device)
         try:
             marked[index] = 1
         except (IndexError, RuntimeError) as error:

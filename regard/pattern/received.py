@@ -143,7 +143,8 @@ class Received(Readout["Tensor", "Tensor"]):
 
     def _index(self, queries: int) -> Int[Tensor, "l"]:
         index = check_indices("queries", self.queries)
-        return torch.tensor(sorted({*chosen(index, queries, "queries")}), dtype=torch.int64)
+        numbers = sorted({*chosen(index, queries, "queries")})
+        return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
     def _result_sizes(self, sizes: Sizes) -> Sizes:
         return sizes.grouped() if self.grouped else sizes
@@ -163,4 +164,4 @@ class _Seen(Readout["Tensor", "Tensor"]):
     def restricted(self, queries: int) -> tuple[_Seen, Int[Tensor, "l"]] | None:  # noqa: ARG002 - Readout's signature
         if self.queries is None:
             return None
-        return _Seen(None), torch.tensor(self.queries, dtype=torch.int64)
+        return _Seen(None), torch.tensor(self.queries, dtype=torch.int64, device="cpu")

@@ -43,11 +43,11 @@ def singular_values(
     k = min(k, rank)
     if 0 in (*leading, k):
         return torch.zeros(*leading, k, dtype=dtype, device=device)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device="cpu").manual_seed(0)
     block = min(k + _FURTHER, rank)
 
     def draw(rows: int) -> Tensor:
-        drawn = torch.randn(rows, block, dtype=torch.float64, generator=generator)
+        drawn = torch.randn(rows, block, dtype=torch.float64, generator=generator, device="cpu")
         return drawn.to(device)
 
     basis = draw(queries).new_zeros(*leading, queries, 0)

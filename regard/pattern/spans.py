@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from regard._devices import upload
 from regard._shapes import Int
-from regard._tensors import check_integers
+from regard._tensors import check_integers, tensor_of
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.stream import WeightBlock
@@ -52,7 +52,7 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     n: int | None = None
 
     def __post_init__(self) -> None:
-        labels = torch.as_tensor(self.labels)
+        labels = tensor_of(self.labels)
         labels = labels.detach() if labels.numel() else labels.long()
         check_integers(labels, "labels")
         if labels.ndim != 1:
@@ -102,8 +102,13 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         """Add the shares of other keys."""
         state[0][:, tile.local_queries, :-1] += results[0]
 
+    def within(self, keys: int) -> Spans:
+        """Leave out the labels of later keys."""
+        labels = tensor_of(self.labels)
+        return self if labels.numel() <= keys else Spans(labels[:keys], self.n)
+
     def _padded(self, sizes: Sizes) -> Int[Tensor, "S"]:
-        labels = upload(torch.as_tensor(self.labels), sizes.device)
+        labels = upload(tensor_of(self.labels), sizes.device)
         if labels.numel() > sizes.keys:
             raise ValueError(
                 f"labels are {labels.numel()}, but there are only {sizes.keys} keys; give one each"

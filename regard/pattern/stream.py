@@ -100,7 +100,7 @@ def _groups(problem: Problem, at_most: int) -> Iterator[Tensor]:
     apart = problem.rows.start.shape[:2]
     alike = batch * heads if apart == (1, 1) else heads if apart[1] == 1 else 1
     for first in range(0, batch * heads, max(alike, 1)):
-        yield from torch.arange(first, first + alike).split(at_most)
+        yield from torch.arange(first, first + alike, device="cpu").split(at_most)
 
 
 def _block(

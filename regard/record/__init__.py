@@ -15,6 +15,7 @@ from regard.record.passage_weights import PassageWeights
 from regard.record.passages import Passage, split_passages, token_offsets
 from regard.record.readings import LayerReadings, Reading, Readings
 from regard.record.run import Run
+from regard.record.token_names import token_names
 
 __all__ = [
     "Fidelity",
@@ -37,6 +38,7 @@ __all__ = [
     "load",
     "record",
     "split_passages",
+    "token_names",
     "token_offsets",
     "use_in_transformers",
 ]

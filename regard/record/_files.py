@@ -33,7 +33,7 @@ from regard.pattern import Pattern
 from regard.problem import Problem, Scoring, check
 from regard.record._errors import RecordError
 from regard.record._recording import Recording
-from regard.record.layer import CallPattern, Labels, Layer
+from regard.record.layer import CallPattern, CallSize, Labels, Layer, parts_of
 from regard.record.names import KINDS
 
 _INDEX, _TENSORS = "recording.json", "recording-{}.safetensors"
@@ -220,10 +220,8 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
         "bias": tensors.add(problem.rows.bias),
         "logsumexp": tensors.add(pattern.logsumexp.reshape(batch * heads, problem.queries)),
     }
-    calls = layer.calls
-    if len(calls) > 1:
-        of_calls = ((call.pattern.problem, call.shift) for call in calls)
-        entry["calls"] = [[call.queries, call.keys, shift] for call, shift in of_calls]
+    if len(sizes := layer.call_sizes) > 1:
+        entry["calls"] = sizes
     if layer.mean_context is not None:
         entry["mean_context"] = tensors.add(layer.mean_context)
     if spans is not None:
@@ -301,20 +299,8 @@ def _calls(entry: Mapping[str, Any], pattern: Pattern) -> Callable[[], list[Call
     """Restore which rows and keys each call had, which files of single calls do not have."""
     if "calls" not in entry:
         return None
-    first, ranges = 0, []
-    for queries, keys, shift in entry["calls"]:
-        rows = slice(first, first + _whole(queries))
-        columns = slice(_whole(shift), _whole(shift) + _whole(keys))
-        if not (first <= rows.stop and 0 <= columns.start <= columns.stop <= pattern.problem.keys):
-            raise ValueError(f"a call of queries {rows} and keys {columns}")
-        ranges.append((rows, columns))
-        first = rows.stop
-    if first != pattern.problem.queries:
-        raise ValueError(f"calls of {first} queries, but there are {pattern.problem.queries}")
-    return lambda: [
-        CallPattern(Pattern.of(pattern.problem.crop(rows, columns), None), columns.start)
-        for rows, columns in ranges
-    ]
+    sizes = [CallSize(*(_whole(number) for number in call)) for call in entry["calls"]]
+    return parts_of(pattern, sizes)
 
 
 def _bounds(

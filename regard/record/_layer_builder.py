@@ -93,6 +93,9 @@ class LayerBuilder(ABC):
             self._refuse_other_caches(call.problem)
         return self._goes_on
 
+    def _require_unchanged(self) -> None:  # noqa: B027 - there may be nothing to check
+        """Refuse tensors that are kept and were written to, so that they can't be compared."""
+
     @abstractmethod
     def _begin(self, key: Float[Tensor, "B G S D"]) -> None:
         """Take in the first keys."""
@@ -159,6 +162,7 @@ class LayerBuilder(ABC):
         begins_alike = problem.queries == 1 or self._has_first_key(problem)
         goes_on = past == self._keys or (_may_be_causal(problem) and begins_alike)
         if past > self._from_elsewhere and goes_on:
+            self._require_unchanged()
             raise RecordError(
                 f"a call has {past} keys from a cache, but they are not the {self._keys} recorded "
                 "before it: the cache was reordered (beam search), cropped (assisted generation) "

@@ -111,7 +111,9 @@ class PatternBuilder(LayerBuilder):
         rows, query = problem.rows, self._selection.keep(problem.query)
         if not self._pieces:
             self._problem = replace(problem, query=query, key=self._key)
-        self._pieces.append(_Piece(query, _moved(rows, query.device), shift, width))
+        device, copy = query.device, self._selection.offload
+        rows = rows.to(lambda tensor: tensor.to(device, copy=copy), device)
+        self._pieces.append(_Piece(query, rows, shift, width))
         for tensor in (query, rows.allowed, rows.bias):
             self._remember(tensor)
         self._pattern = None
@@ -144,10 +146,6 @@ class PatternBuilder(LayerBuilder):
             alibi=None if alibi is None else alibi.to(query.device),
             sink=None if sink is None else sink.to(query.device),
         )
-
-
-def _moved(rows: Rows, device: torch.device) -> Rows:
-    return rows.to(lambda tensor: tensor.to(device), device)
 
 
 def _joined(pieces: list[_Piece], keys: int) -> Rows:

@@ -61,7 +61,7 @@ class ReadingsBuilder(LayerBuilder):
 
     def results(self) -> tuple[Any, ...]:
         """Give what was read so far; there must be rows."""
-        return self._accumulator.results()
+        return self._accumulator.results(self._keys)
 
     def _begin(self, key: Float[Tensor, "B G S D"]) -> None:
         self._first = _checksums(key[..., :1, :])

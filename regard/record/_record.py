@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -10,7 +11,9 @@ from typing import Any, overload
 
 from torch import nn
 
+from regard._blocks import block
 from regard._indices import Indices
+from regard._wrappers import unwrapped
 from regard.pattern.readout import Readout
 from regard.record._call_reader import CallReader
 from regard.record._errors import RecordError
@@ -24,8 +27,8 @@ from regard.record.intercept import (
     observe_calls,
     observe_contexts,
     replace_attention,
-    uncompiled,
 )
+from regard.record.readings import names_of
 from regard.record.run import Run
 
 
@@ -78,10 +81,11 @@ def record(
     follow. Seen are calls of ``torch.nn.functional.scaled_dot_product_attention``, of torch's own
     transformer layers, of `regard.attention`, of ``flex_attention``, ``flash_attn_func`` and its
     kin, and of xformers' ``memory_efficient_attention``. A compiled model runs eagerly inside the
-    block. A model of `transformers` whose attention is "eager" has to be given: for the time of the
-    recording it computes with `regard.attention`, whose results are the same up to rounding, as do
-    those of "flex_attention" and flash kernels where they are given. A class whose attention is its
-    own, and can't be replaced, is refused.
+    block. Other tasks of an event loop are not recorded, unless they are started inside. A model of
+    `transformers` whose attention is "eager" has to be given: for the time of the recording it
+    computes with `regard.attention`, whose results are the same up to rounding, as do those of
+    "flex_attention" and flash kernels where they are given. A class whose attention is its own, and
+    can't be replaced, is refused.
 
     Over ``generate`` with a key/value cache each layer has one pattern that grows: the prompt's
     rows first, then a row a step.
@@ -93,7 +97,8 @@ def record(
     Args:
         model: record the calls of this model alone, and name the layers by their paths in it.
         tokens: what the positions are called: strings, one list or one a sequence of the batch, or
-            a tokenizer, which then names the ids that the model is called with.
+            a tokenizer, for the ids that the model is called with, named by what they spell
+            (`token_names`).
         layers: numbers of the layers to keep, in the order of their first calls.
         heads: numbers of the query heads to keep.
         rows: numbers of the queries to keep; counted over all steps of a generation, or, where
@@ -111,14 +116,17 @@ def record(
         `Run`, whose ``readings`` are labelled by layer, batch, head and position.
 
     Warns:
-        RuntimeWarning: once, that a compiled model runs eagerly.
+        RuntimeWarning: once, that a compiled model runs eagerly; and that ``read`` names keys which
+            no call had.
 
     Raises:
         RecordError: if nothing was seen, inside a compiled function, or if a call can't be
-            represented exactly.
+            represented exactly; and in a backward pass after the block, where checkpoints compute
+            calls again that `regard.attention` made in it.
         TypeError: for arguments of another kind, and for readouts that can't be taken of a pattern
             which grows: `Image`, keys counted from the end, and classes without ``merge``.
         ValueError: for numbers that mean nothing, and for tokens that do not fit the positions.
+            After several calls, as of a generation, that is a warning, and positions have no names.
 
     Example:
         >>> import regard, torch
@@ -136,7 +144,7 @@ def record(
             "pipeline, give the module inside, such as pipeline.model or pipeline.unet"
         )
     check_reading(read, every, reduce, mean_contexts=mean_contexts, offload=offload)
-    model = None if model is None else uncompiled(model)
+    model = None if model is None else unwrapped(model)
     selection = selection_of(layers, heads, rows, every, offload)
     labeller = Labeller(model, tokens)
     if read is None:
@@ -144,7 +152,7 @@ def record(
     return _reading(model, selection, labeller, tuple(read), reduce)
 
 
-@contextmanager
+@block("record(...)")
 def _recording(
     model: nn.Module | None, selection: Selection, labeller: Labeller, *, mean_contexts: bool
 ) -> Iterator[Recording]:
@@ -155,11 +163,12 @@ def _recording(
     labeller.check(
         lambda: (
             (own.name, own.pattern.shape[:-2], own.pattern.shape[-1]) for own in recording.of_kind()
-        )
+        ),
+        several=recorder.has_several_calls,
     )
 
 
-@contextmanager
+@block("record(...)")
 def _reading(
     model: nn.Module | None,
     selection: Selection,
@@ -183,7 +192,27 @@ def _reading(
     run = Run(readouts, partial(readings_of, recorder), labeller.labels, reduce)
     with _observed(recorder, model, labeller, run.finish, reader=reader):
         yield run
-    labeller.check(lambda: ((own.name, own.leading, own.keys) for own in run.of_kind()))
+    _warn_of_missing_keys(readouts, run)
+    labeller.check(
+        lambda: ((own.name, own.leading, own.keys) for own in run.of_kind()),
+        several=recorder.has_several_calls,
+    )
+
+
+def _warn_of_missing_keys(readouts: tuple[Readout[Any, Any], ...], run: Run) -> None:
+    """Warn of keys that readouts name by number and that did not come before the end."""
+    shortest = min(run.layers, key=lambda layer: layer.keys, default=None)
+    if shortest is None:
+        return
+    place = repr(shortest.name) if shortest.name else f"layer {shortest.index}"
+    for name, readout in zip(names_of(readouts), readouts, strict=True):
+        if readout.within(shortest.keys) is not readout:
+            warnings.warn(
+                f"{name} names keys that never came: {place} had only {shortest.keys} keys, and "
+                f"weight on others is read as 0; give numbers below {shortest.keys}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
 @contextmanager
@@ -220,10 +249,10 @@ def _nothing_seen(model: nn.Module | None) -> str:
         return (
             "no attention call was seen; a model of transformers with 'eager' attention must be "
             "given: record(model); others must call "
-            "torch.nn.functional.scaled_dot_product_attention, on this thread"
+            "torch.nn.functional.scaled_dot_product_attention, on this thread and in this task"
         )
     return (
         f"no attention call of {type(model).__name__} was seen; call the model inside the with "
-        "block, on this thread; attention that it writes out by itself can't be "
+        "block, on this thread and in this task; attention that it writes out by itself can't be "
         "seen: let it call torch.nn.functional.scaled_dot_product_attention or regard.attention"
     )

@@ -111,6 +111,11 @@ class Recorder(Generic[B]):
         self._sites.number()
         return [(self._place(site), builder) for site, builder in self._order]
 
+    @property
+    def has_several_calls(self) -> bool:
+        """Whether any place made more than one call, as in a generation."""
+        return any(latest > 0 for latest in self._counts.values())
+
     def mean_contexts(self) -> list[Float[Tensor, "H Dv"] | None]:
         """Of each builder's place, the mean context of all its heads, if contexts were observed."""
         sums = [self._contexts.get(site) for site, _ in self._order]

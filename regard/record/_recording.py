@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -226,6 +227,19 @@ class Recording(ReadableRecording):
     def free(self) -> None:
         """Free all tensors; the recording can't be used after that."""
         self._layers = self._labels = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the layers and labels so far, in place of what makes them."""
+        freed = self._layers is None
+        labels = None if self._labels is None else self._labels()
+        return _restored, (None if freed else self.layers, labels)
+
+
+def _restored(layers: Sequence[Layer] | None, labels: Labels | None) -> Recording:
+    recording = Recording(lambda: list(layers or ()), None if labels is None else lambda: labels)
+    if layers is None:
+        recording.free()
+    return recording
 
 
 def _moved(layer: Layer, move: Mover) -> Layer:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard._devices import upload
 from regard._indices import check_indices, check_whole, chosen, contains, from_start, has_negative
+from regard._tensors import version
 from regard.problem import Problem
 
 
@@ -65,10 +66,14 @@ class Selection:
         return [row for row in everything if row in wanted]
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Copy a tensor out of a larger one, and to main memory with ``offload``."""
+        """Copy a tensor out of a larger one, and to main memory with ``offload``.
+
+        One that was written to before is copied as well: it may be a buffer that the next step
+        overwrites, such as a cache of fixed size that the prompt fills.
+        """
         if self.offload:
             return tensor.to("cpu", copy=True)
-        if tensor.is_inference():  # what is written into it later leaves no trace
+        if tensor.is_inference() or version(tensor):  # in inference mode no one counts
             return tensor.clone()
         own = tensor.numel() * tensor.itemsize >= tensor.untyped_storage().nbytes()
         return tensor if own else tensor.clone(memory_format=torch.contiguous_format)

@@ -5,7 +5,7 @@ Axes: B batch, L positions of self-attention, S positions of the source.
 
 from __future__ import annotations
 
-import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.record.intercept import Block, open_block
 from regard.record.layer import Labels, Tokens
+from regard.record.token_names import TokenNames
 
 
 class Labeller:
@@ -23,31 +25,29 @@ class Labeller:
     def __init__(self, model: nn.Module | None, tokens: Any) -> None:
         self._model = model
         self._strings = _strings(tokens)
-        self._tokenizer = None if self._strings is not None else tokens
+        by_strings = tokens is None or self._strings is not None
+        self._names = None if by_strings else TokenNames(tokens)
         self._ids: dict[str, Tensor] = {}
-        self._thread = 0
-        if self._tokenizer is not None:
-            _name_function(self._tokenizer)
-            if model is None:
-                raise ValueError(
-                    "a tokenizer names the ids that a model is called with, so give the model too: "
-                    "record(model, tokens=tokenizer); or give the strings"
-                )
+        if self._names is not None and model is None:
+            raise ValueError(
+                "a tokenizer names the ids that a model is called with, so give the model too: "
+                "record(model, tokens=tokenizer); or give the strings"
+            )
 
     @contextmanager
     def observe_ids(self) -> Iterator[None]:
         """Observe the ids that the model is called with on this thread."""
-        self._thread = threading.get_ident()
         with ExitStack() as stack:
+            block = stack.enter_context(open_block())
             for place, module, argument in self._places():
-                observe = partial(self._observe, place, argument)
+                observe = partial(self._observe, block, place, argument)
                 handle = module.register_forward_pre_hook(observe, with_kwargs=True)
                 stack.callback(handle.remove)
             yield
 
     def _places(self) -> list[tuple[str, nn.Module, str]]:
         """Which sequence comes in by which module and argument."""
-        if self._tokenizer is None or self._model is None:
+        if self._names is None or self._model is None:
             return []
         if getattr(getattr(self._model, "config", None), "is_encoder_decoder", False):
             encoder = self._model.get_encoder()  # type: ignore[operator] # it has one
@@ -61,41 +61,65 @@ class Labeller:
         """The names, as far as they are known."""
         if self._strings is not None:
             return Labels(self._strings)
-        if self._tokenizer is None or not self._ids:
+        if self._names is None or not self._ids:
             return Labels(None)
-        names = {place: _named(self._tokenizer, ids) for place, ids in self._ids.items()}
+        names = {
+            place: tuple(tuple(self._names(sequence)) for sequence in ids.tolist())
+            for place, ids in self._ids.items()
+        }
         return Labels(names.get("target"), names.get("source"))
 
-    def check(self, layers: Callable[[], Iterable[tuple[str, tuple[int, ...], int]]]) -> None:
-        """Check that strings fit the positions.
+    def check(
+        self, layers: Callable[[], Iterable[tuple[str, tuple[int, ...], int]]], *, several: bool
+    ) -> None:
+        """Check that strings fit the positions; those that do not are left out.
 
         Args:
             layers: gives the name of each layer, its leading dimensions and its number of keys.
+            several: whether layers made several calls, as in a generation: names of the prompt fit
+                the first, and an error would lose the rest.
 
         Raises:
-            ValueError: if they do not.
+            ValueError: if they do not fit a single call.
+
+        Warns:
+            RuntimeWarning: if they do not fit one of several.
         """
-        if self._strings is None:
+        given = self._strings
+        if given is None:
             return
+        own = sorted({len(names) for names in given})
         for name, leading, keys in layers():
             batch = leading[0] if len(leading) > 1 else 1
-            own = sorted({len(names) for names in self._strings})
-            if own != [keys] or len(self._strings) not in (1, batch):
+            if own == [keys] and len(given) in (1, batch):
+                continue
+            self._strings = None
+            message = (
+                f"tokens names {len(given)} sequence(s) of {own} positions, but "
+                f"{name or 'the model'} attended over {batch} of {keys}"
+            )
+            if not several:
                 raise ValueError(
-                    f"tokens names {len(self._strings)} sequence(s) of {own} positions, but "
-                    f"{name or 'the model'} attended over {batch} of {keys}; give one string "
-                    "a position, special tokens and padding included"
+                    f"{message}; give one string a position, special tokens and padding included"
                 )
+            cure = "so that positions have no names; give a tokenizer, or one string a position"
+            warnings.warn(
+                f"{message}, {cure}, the last generated token left out",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            return
 
     def _observe(
         self,
+        block: Block,
         place: str,
         argument: str,
         module: nn.Module,  # noqa: ARG002 - the signature of torch's hooks
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        if threading.get_ident() != self._thread:  # which is not recorded here
+        if not block.holds():  # a call that is not recorded here
             return
         ids = kwargs.get(argument)
         if ids is None and args and argument == "input_ids":
@@ -127,22 +151,3 @@ def _strings(tokens: Any) -> Tokens | None:
     if lists and all(isinstance(name, str) for names in tokens for name in names):
         return tuple(tuple(names) for names in tokens)
     raise TypeError("tokens must be a list of strings, lists of them, or a tokenizer")
-
-
-def _name_function(tokenizer: Any) -> Any:
-    """The function of a tokenizer that names ids."""
-    for name in ("convert_ids_to_tokens", "tokens"):
-        if callable(getattr(tokenizer, name, None)):
-            return getattr(tokenizer, name)
-    if callable(getattr(tokenizer, "id_to_token", None)):
-        return lambda ids: [tokenizer.id_to_token(i) for i in ids]
-    raise TypeError(
-        f"tokens must be a list of strings, lists of them, or a tokenizer, but "
-        f"{type(tokenizer).__name__} can't name ids: it has no convert_ids_to_tokens, id_to_token "
-        "or tokens"
-    )
-
-
-def _named(tokenizer: Any, ids: Tensor) -> Tokens:
-    name = _name_function(tokenizer)
-    return tuple(tuple(name(sequence.tolist())) for sequence in ids)

@@ -125,10 +125,14 @@ class Accumulator:
         self._add(pattern.problem, 0, read)
         return tuple(results[len(results) - len(others) :])
 
-    def results(self) -> tuple[Any, ...]:
-        """Give what was read so far, with the axes of the whole pattern."""
-        sizes = self._sizes
-        assert sizes is not None, "a call was read"
+    def results(self, keys: int = 0) -> tuple[Any, ...]:
+        """Give what was read so far, with the axes of the whole pattern.
+
+        Args:
+            keys: how many it has at least, where no row was read of its latest calls.
+        """
+        assert self._sizes is not None, "a call was read"
+        sizes = replace(self._sizes, keys=max(self._sizes.keys, keys))
         return tuple(part.finish(sizes) for part in self._parts)
 
     def _add(
@@ -162,6 +166,9 @@ class Accumulator:
         sizes = Sizes(leading, *lengths, problem.exact_dtype, problem.query.device, problem.group)
         self._sizes = sizes
         tile = Tile(slice(0, problem.queries), queries, keys, keys, problem)
+        if not self._keys:
+            for part in parts:
+                part.stay_within(sizes.keys)
         requests = [part.of_tile(tile, sizes) for part in parts]
         results = iter(read([one for some in requests for one in some]))
         for part, some in zip(parts, requests, strict=True):
@@ -173,6 +180,11 @@ class _Part(ABC):
 
     def __init__(self, readout: Readout[Any, Any]) -> None:
         self.readout = readout
+        self._stated = readout
+
+    def stay_within(self, keys: int) -> None:
+        """Read of so many keys alone, as there are no more yet."""
+        self.readout = self._stated.within(keys)
 
     @abstractmethod
     def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
@@ -200,19 +212,24 @@ class _Sums(_Part):
         self._keys = -1
 
     def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
-        if self._state is None or ("key" in self.readout.axes and sizes.keys > self._keys):
-            longer = self.readout.begin(sizes)
-            if self._state is not None:
-                for old, new in zip(tensors_in(self._state), tensors_in(longer), strict=True):
-                    new[tuple(slice(size) for size in old.shape)] = old
-            self._state, self._keys = longer, sizes.keys
+        self._state, self._keys = self._lengthened(sizes), max(self._keys, sizes.keys)
         return self.readout.of_tile(self._state, tile)
+
+    def _lengthened(self, sizes: Sizes) -> Any:
+        """The state over so many keys; a new one before the first call."""
+        if self._state is None:
+            return self.readout.begin(sizes)
+        if "key" not in self.readout.axes or sizes.keys <= self._keys:
+            return self._state
+        longer = self.readout.begin(sizes)
+        _copy_into(longer, self._state)
+        return longer
 
     def take(self, tile: Tile, sizes: Sizes, results: tuple[Any, ...]) -> None:
         self.readout.merge(self._state, tile, _numbered_through(results, sizes))
 
     def finish(self, sizes: Sizes) -> Any:
-        return self.readout.finish(mapped(torch.clone, self._state), sizes)
+        return self.readout.finish(mapped(torch.clone, self._lengthened(sizes)), sizes)
 
     def one_by_one(self) -> _Part:
         """A maximum is that of all rows; weights are added up row by row."""
@@ -232,7 +249,7 @@ class _WeightSums(_Part):
 
     def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
         self._sums.of_tile(tile, sizes)
-        return (Weights(torch.arange(tile.problem.keys)),)
+        return (Weights(torch.arange(tile.problem.keys, device="cpu")),)
 
     def take(self, tile: Tile, sizes: Sizes, results: tuple[Any, ...]) -> None:  # noqa: ARG002 - of all parts
         (weights,) = _numbered_through(results, sizes)
@@ -278,14 +295,14 @@ class _Rows(_Part):
 
     def _joined(self, sizes: Sizes) -> Any:
         """Put results below one another; those of fewer keys may have fewer ranks."""
-        if len(self._results) == 1:
-            return self._results[0]
         axis = len(sizes.leading) + self.readout.axes.index("query")
         results = self._results
         if {"rank", "key"} & set(self.readout.axes):
             row = _rows_of(sizes, 1)
             shapes = [t.shape[axis + 1 :] for t in tensors_in(self._empty(row))]
             results = [self._widened(result, axis, shapes, sizes) for result in results]
+        if len(results) == 1:
+            return results[0]
         return mapped(lambda *parts: torch.cat(parts, dim=axis), *results)
 
     def _widened(self, result: Any, axis: int, shapes: list[torch.Size], sizes: Sizes) -> Any:
@@ -294,8 +311,7 @@ class _Rows(_Part):
         if [tensor.shape[axis + 1 :] for tensor in tensors] == shapes:
             return result
         whole = self._empty(_rows_of(sizes, tensors[0].shape[axis]))
-        for part, longer in zip(tensors, tensors_in(whole), strict=True):
-            longer[tuple(slice(size) for size in part.shape)] = part
+        _copy_into(whole, result)
         return whole
 
     def _empty(self, sizes: Sizes) -> Any:
@@ -304,6 +320,12 @@ class _Rows(_Part):
 
 def _rows_of(sizes: Sizes, queries: int) -> Sizes:
     return replace(sizes, queries=queries)
+
+
+def _copy_into(longer: Any, result: Any) -> None:
+    """Copy each tensor of a result or state to the front of the one in its place."""
+    for part, whole in zip(tensors_in(result), tensors_in(longer), strict=True):
+        whole[tuple(slice(size) for size in part.shape)] = part
 
 
 def tensors_in(result: Any) -> list[Tensor]:

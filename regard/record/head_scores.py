@@ -101,7 +101,7 @@ def _head(
     layer: int, head: int, scores: PatternScores, evidence: Mapping[Role, Evidence]
 ) -> HeadScores:
     role, undecided = role_of(evidence)
-    shown = undecided if role is Role.UNDECIDED else role
+    shown = undecided if role.is_open else role
     rests_on = None if shown is None else evidence.get(shown)
     about = {} if rests_on is None else vars(rests_on)
     if rests_on is None and evidence:
@@ -174,7 +174,7 @@ def _texts(layer: Layer, names: Tokens | None) -> list[tuple[Pattern, Tensor | N
             f"{pattern.shape[-1]}; record one run at a time"
         )
     numbers = {name: number for number, name in enumerate(sorted({n for t in names for n in t}))}
-    ids = [torch.tensor([numbers[name] for name in text]) for text in names]
+    ids = [torch.tensor([numbers[name] for name in text], device="cpu") for text in names]
     return list(zip(texts, ids * len(texts) if len(ids) == 1 else ids, strict=False))
 
 

@@ -13,7 +13,7 @@ from regard.record.roles import ENOUGH, PatternScores, Role
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SCORES", "HeadScores", "Heads", "over"]
+__all__ = ["INFORMATIVE", "SCORES", "HeadScores", "Heads", "over"]
 
 SCORES = (
     "previous_token",
@@ -27,19 +27,20 @@ SCORES = (
 """Names of the scores that tables show and training runs keep; runs keep them in this order."""
 
 _COLUMNS = [name.removesuffix("_token") for name in SCORES]
-# Heads by how much there is to see in them; a tie goes to the earlier layer.
-_INFORMATIVE = (
+INFORMATIVE = (
     Role.INDUCTION,
     Role.DUPLICATE,
     Role.PREVIOUS,
     Role.LOCAL,
-    Role.UNDECIDED,
+    Role.BETWEEN,
+    Role.TOO_SHORT,
     Role.MIXED,
     Role.CURRENT,
     Role.FIRST,
     Role.SPREAD,
     Role.ALONE,
 )
+"""Roles by how much there is to see in their heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +52,14 @@ class HeadScores(PatternScores):
     role: Role
     """What the head does: the rule of `roles.role_of`."""
     score: float | None = None
-    """Of the role, against controls (`roles`); where it is too few to say, of the role that is
+    """Of the role, against controls (`roles`); where the role is open, of the one that is
     `undecided`; None for a role that rests on no score."""
     margin: float | None = None
     """The interval of 95 % is the score ± this; None where there are too few queries for one."""
     queries: int | None = None
     """How many that is measured over; of a role that rests on no score, how many there are."""
     undecided: Role | None = None
-    """A role that would come first, and of which it is too few to say whether the head has it."""
+    """A role that would come first, and of which the text can't tell whether the head has it."""
 
     @property
     def evidence(self) -> str:
@@ -74,7 +75,11 @@ class HeadScores(PatternScores):
         if self.score is None:
             return words
         words = f"{self.estimate} {words}"
-        return f"{self.undecided}? {words}" if self.role is Role.UNDECIDED else words
+        return (
+            f"{self.undecided}? {words}"
+            if self.role.is_open and self.undecided is not None
+            else words
+        )
 
     @property
     def estimate(self) -> str:
@@ -135,11 +140,13 @@ class Heads(Sequence[HeadScores]):
     def most_informative(self, count: int) -> list[HeadScores]:
         """Take the heads with most to see: the best of each role, then the second best, and so on.
 
+        A tie goes to the earlier layer.
+
         Args:
             count: most heads to take.
         """
         ranked: list[tuple[int, int, HeadScores]] = []
-        for order, role in enumerate(_INFORMATIVE):
+        for order, role in enumerate(INFORMATIVE):
             candidates = [scores for scores in self._scores if scores.role is role]
             candidates.sort(key=_purity, reverse=True)
             ranked += [(place, order, scores) for place, scores in enumerate(candidates)]
@@ -174,14 +181,14 @@ def over(queries: int, tokens: int | None = None) -> str:
     """Say how many queries a score on repeats rests on, and whether a head is named after them.
 
     >>> over(0), over(3), over(30, 80)
-    ('of no query', 'over 3 queries, too few to say', 'over 30 queries of 80')
+    ('of no query', 'over 3 queries, too few to tell', 'over 30 queries of 80')
     """
     if queries == 0:
         return "of no query"
     text = f"over {queries} quer{'ies' if queries > 1 else 'y'}"
     if tokens is not None:
         text += f" of {tokens}"
-    return text if queries >= ENOUGH else f"{text}, too few to say"
+    return text if queries >= ENOUGH else f"{text}, too few to tell"
 
 
 def _purity(scores: HeadScores) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -19,6 +19,15 @@ class CallPattern(NamedTuple):
     """The rows of one call, and only the keys that it had."""
 
     pattern: Pattern
+    shift: int
+    """How many of the layer's keys come before them."""
+
+
+class CallSize(NamedTuple):
+    """Which part of a layer's pattern a call is, after those before it."""
+
+    queries: int
+    keys: int
     shift: int
     """How many of the layer's keys come before them."""
 
@@ -74,6 +83,51 @@ class Layer:
         if self.get_calls is None:
             return (CallPattern(self.pattern, 0),)
         return self.get_calls()
+
+    @property
+    def call_sizes(self) -> list[CallSize]:
+        """Which parts of the pattern its calls are.
+
+        Raises:
+            RecordError: as for `pattern`.
+        """
+        problems = ((call.pattern.problem, call.shift) for call in self.calls)
+        return [CallSize(problem.queries, problem.keys, shift) for problem, shift in problems]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the pattern in place of what makes it, which holds the tensors of the run."""
+        names = {field.name for field in fields(self)} - {"get_pattern", "get_calls"}
+        return _restored, (
+            {name: getattr(self, name) for name in names},
+            self.pattern,
+            None if self.get_calls is None else self.call_sizes,
+        )
+
+
+def _restored(stated: dict[str, Any], pattern: Pattern, sizes: list[CallSize] | None) -> Layer:
+    calls = None if sizes is None else parts_of(pattern, sizes)
+    return Layer(**stated, get_pattern=lambda: pattern, get_calls=calls)
+
+
+def parts_of(pattern: Pattern, sizes: Sequence[CallSize]) -> Callable[[], list[CallPattern]]:
+    """Make what cuts a layer's pattern into its calls.
+
+    Raises:
+        ValueError: for sizes that are not those of parts of the pattern.
+    """
+    first, ranges = 0, []
+    for queries, keys, shift in sizes:
+        rows, columns = slice(first, first + queries), slice(shift, shift + keys)
+        if not (first <= rows.stop and 0 <= columns.start <= columns.stop <= pattern.problem.keys):
+            raise ValueError(f"a call of queries {rows} and keys {columns}")
+        ranges.append((rows, columns))
+        first = rows.stop
+    if first != pattern.problem.queries:
+        raise ValueError(f"calls of {first} queries, but there are {pattern.problem.queries}")
+    return lambda: [
+        CallPattern(Pattern.of(pattern.problem.crop(rows, columns), None), columns.start)
+        for rows, columns in ranges
+    ]
 
 
 def self_attention(pattern: Pattern, index: int) -> Layer:

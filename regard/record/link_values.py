@@ -92,7 +92,7 @@ class LinkValues:
         return self._of_kinds(_interval)
 
     def _of_kinds(self, reduce: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        texts = torch.tensor(self.groups.texts, dtype=torch.int64)
+        texts = torch.tensor(self.groups.texts, dtype=torch.int64, device=self.values.device)
         rows = [
             reduce(self.values[numbers], texts[numbers]) for numbers in self.groups.of_each_kind()
         ]
@@ -102,10 +102,10 @@ class LinkValues:
 def _interval(values: Float[Tensor, "m *rest"], texts: Int[Tensor, " m"]) -> Float[Tensor, "*rest"]:
     clusters = texts.unique(return_inverse=True)[1]
     if int(clusters.max()) == 0:
-        clusters = torch.arange(len(values))
+        clusters = torch.arange(len(values), device=values.device)
     present = values.isnan().logical_not()
     deviations = torch.where(present, values - values.nanmean(dim=0), 0)
-    sums = torch.zeros(int(clusters.max()) + 1, *values.shape[1:], dtype=values.dtype)
+    sums = values.new_zeros(int(clusters.max()) + 1, *values.shape[1:])
     counts = sums.clone().index_add_(0, clusters, present.to(values.dtype))
     sums.index_add_(0, clusters, deviations)
     number = (counts > 0).sum(dim=0)

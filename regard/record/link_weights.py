@@ -150,7 +150,10 @@ def weigh_links(
     token_links = place_links(tokens[0], links, text)
     heads = tuple(sorted({head for layer in layers for head in layer.heads}))
     values = torch.full(
-        (3, len(token_links), len(layers), len(heads)), torch.nan, dtype=torch.float64
+        (3, len(token_links), len(layers), len(heads)),
+        torch.nan,
+        dtype=torch.float64,
+        device="cpu",
     )
     for row, layer in enumerate(layers):
         columns = [heads.index(head) for head in layer.heads]
@@ -171,7 +174,7 @@ def _of_layer(layer: Layer, links: Sequence[TokenLink]) -> Float[Tensor, "3 M H"
     pattern = layer.pattern if layer.pattern.ndim == 3 else layer.pattern[0]
     heads, _, keys = pattern.shape
     rows = [_row_of(layer, link.query) for link in links]
-    result = torch.full((3, len(links), heads), torch.nan, dtype=torch.float64)
+    result = torch.full((3, len(links), heads), torch.nan, dtype=torch.float64, device="cpu")
     size = max(_NUMBERS // max(heads * keys, 1), 1)
     for first in range(0, len(links), size):
         some = slice(first, first + size)

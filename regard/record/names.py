@@ -7,6 +7,8 @@ from typing import Literal
 
 from torch import nn
 
+from regard._wrappers import unwrapped, unwrapped_name
+
 Kind = Literal["self", "cross", "encoder"]
 KINDS: tuple[Kind, ...] = ("self", "cross", "encoder")
 
@@ -50,7 +52,8 @@ class Names:
         """Add the paths below a module that was called."""
         if id(root) not in self._paths:
             self._roots.append(root)  # held, so that its id stays its own
-            paths = {id(m): _without_compiled(path) for path, m in root.named_modules()}
+            modules = unwrapped(root).named_modules()
+            paths = {id(module): unwrapped_name(path) for path, module in modules}
             self._paths[id(root)] = paths
             ends = (path.rpartition(".") for path in paths.values())
             self._with_decoder[id(root)] = {
@@ -86,11 +89,6 @@ class Names:
                 if _is(part, "encoder") and above in self._with_decoder[id_of_root]:
                     return True
         return False
-
-
-def _without_compiled(path: str) -> str:
-    """Leave out the name that ``torch.compile`` gives the module inside a compiled one."""
-    return ".".join(part for part in path.split(".") if part != "_orig_mod")
 
 
 def _is(name: str, part: str) -> bool:

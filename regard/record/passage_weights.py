@@ -246,14 +246,16 @@ def weights_of(
         given = torch.cat(
             [_of_heads(layer.results[1], own) for layer, own in zip(readings, places, strict=True)]
         )
-        following = torch.arange(given.shape[-1], 0, -1)  # queries from each key on
+        # Of each key, how many queries there are from its own on.
+        following = torch.arange(given.shape[-1], 0, -1, device=given.device)
         resting = (given.mean(dim=0) / following)[:end]
         sinks = [key for key in (resting > _SINK).nonzero().flatten().tolist() if key > 0]
     owners = _owners(passages, sinks, looks[0].shape[-1])
     heads = tuple(
         sorted({layer.heads[at] for layer, own in zip(readings, places, strict=True) for at in own})
     )
-    table = torch.full((len(passages) + 3, len(readings), len(heads)), torch.nan).double()
+    size = len(passages) + 3, len(readings), len(heads)
+    table = torch.full(size, torch.nan, dtype=torch.float64, device="cpu")
     for row, (layer, own, received) in enumerate(zip(readings, places, looks, strict=True)):
         columns = [heads.index(layer.heads[at]) for at in own]
         sums = received.new_zeros(len(own), len(table)).index_add_(1, owners, received)
@@ -280,7 +282,7 @@ def _of_heads(received: Tensor, places: Sequence[int]) -> Float[Tensor, "H S"]:
 
 def _owners(passages: Sequence[Passage], sinks: Sequence[int], keys: int) -> Int[Tensor, " S"]:
     """The passage that each key belongs to; after them the first token, sinks, and the rest."""
-    owners = torch.full((keys,), len(passages) + 2)
+    owners = torch.full((keys,), len(passages) + 2, device="cpu")
     for number, passage in enumerate(passages):
         owners[slice(*passage.tokens)] = number
     owners[list(sinks)] = len(passages) + 1

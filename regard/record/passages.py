@@ -95,8 +95,13 @@ def token_offsets(tokens: Sequence[str]) -> list[Span]:
     """Where each token starts and stops in the text that all of them spell, in characters.
 
     Args:
-        tokens: what the tokens spell, as a tokenizer of `regard.gpt` names them with ``tokens``. A
-            token that holds part of a character counts as holding it whole.
+        tokens: what the tokens spell, as `regard.record.token_names` gives them, or ``tokens`` of a
+            tokenizer of `regard.gpt`. A token that holds part of a character counts as holding it
+            whole. What WordPiece spells is not its text to the character: take the
+            ``offset_mapping`` of its tokenizer.
+
+    Raises:
+        ValueError: for tokens as the vocabulary of a tokenizer writes them, such as ``Ġcat``.
 
     Example:
         >>> token_offsets(["The", " cat"])

@@ -73,13 +73,19 @@ class Role(StrEnum):
     LOCAL = "nearby tokens"
     SPREAD = "spread evenly"
     MIXED = "mixed"
-    UNDECIDED = "too few to say"
+    BETWEEN = "between two names"
+    TOO_SHORT = "text too short to tell"
     ALONE = "no choice"
 
     @property
     def meaning(self) -> str:
         """The role in a sentence."""
         return _MEANINGS[self]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is left open what the head does; then it may do what is `undecided`."""
+        return self in (Role.BETWEEN, Role.TOO_SHORT)
 
     @property
     def score(self) -> str | None:
@@ -99,7 +105,8 @@ _MEANINGS = {
     Role.LOCAL: "it looks at tokens nearby",
     Role.SPREAD: "it spreads over all tokens that it may see",
     Role.MIXED: "it does no single one of these",
-    Role.UNDECIDED: "it may have a role, but its queries are too few or too unlike each other",
+    Role.BETWEEN: "its score is so near the limit of a role that this text can't decide",
+    Role.TOO_SHORT: "it may have a role, but this text has too few tokens, or too few repeats",
     Role.ALONE: "a single token can only attend to itself",
 }
 
@@ -173,6 +180,14 @@ class Evidence:
         """Whether some of the interval is; of too few queries for one, whether the score is."""
         return self.score + (self.margin or 0) >= LEAD
 
+    @property
+    def is_precise(self) -> bool:
+        """Whether the interval reaches no further than `LEAD`.
+
+        A head without a name is then not short of text: its score is near the limit.
+        """
+        return self.margin is not None and self.margin <= LEAD
+
 
 def role_of(evidence: Mapping[Role, Evidence]) -> tuple[Role, Role | None]:
     """Name what a head does, and what it may do besides.
@@ -183,11 +198,12 @@ def role_of(evidence: Mapping[Role, Evidence]) -> tuple[Role, Role | None]:
        lead of `LEAD` or more. They come first because they are measured only where the text repeats
        itself: such a head attends elsewhere the rest of the time, mostly to the first token.
     2. previous, current or first token, likewise.
-    3. too few to say, if all queries are fewer than `ENOUGH`.
+    3. text too short to tell, if all queries are fewer than `ENOUGH`.
     4. spread evenly, if the entropy is at least `WIDE` of the highest possible.
     5. nearby tokens, if the mean distance is at most `NEAR` of a uniform head's.
-    6. too few to say, if `LEAD` lies within the interval of one of those five leads, or one without
-       an interval is above it.
+    6. if `LEAD` lies within the interval of one of those five leads, or one without an interval is
+       above it: between two names, that relation and mixed, where the interval is as narrow as
+       `Evidence.is_precise` says; else text too short to tell.
     7. mixed.
 
     Spread and nearness describe a shape, which every head has more or less of: their score decides,
@@ -210,12 +226,14 @@ def role_of(evidence: Mapping[Role, Evidence]) -> tuple[Role, Role | None]:
         if undecided is None and (open_ := [r for r in measured if evidence[r].may_lead]):
             undecided = _highest(open_, evidence)
     if max(one.queries for one in evidence.values()) < ENOUGH:
-        return Role.UNDECIDED, undecided
+        return Role.TOO_SHORT, undecided
     if Role.SPREAD in evidence and evidence[Role.SPREAD].score >= WIDE:
         return Role.SPREAD, undecided
     if evidence[Role.LOCAL].score >= 1 - NEAR:
         return Role.LOCAL, undecided
-    return (Role.MIXED if undecided is None else Role.UNDECIDED), undecided
+    if undecided is None:
+        return Role.MIXED, None
+    return (Role.BETWEEN if evidence[undecided].is_precise else Role.TOO_SHORT), undecided
 
 
 def _highest(roles: Sequence[Role], evidence: Mapping[Role, Evidence]) -> Role:

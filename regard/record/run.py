@@ -118,7 +118,20 @@ class Run:
         """The tokens that a decoder's cross-attention and an encoder go over; None if not known."""
         return self._labels().source
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what was read so far, in place of what reads it."""
+        return _restored, (self._readouts, self._layers(), self._labels(), self._reduce)
+
     def __repr__(self) -> str:
         layers = len({(layer.kind, layer.index) for layer in self.layers})
         names = ", ".join(readout.title for readout in self._readouts)
         return f"Run({layers} layer{'' if layers == 1 else 's'}: {names})"
+
+
+def _restored(
+    readouts: Sequence[Readout[Any, Any]],
+    layers: list[LayerReadings],
+    labels: Labels,
+    reduce: str | None,
+) -> Run:
+    return Run(readouts, lambda: layers, lambda: labels, reduce)

@@ -7,16 +7,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-__all__ = ["spell"]
+__all__ = ["BYTE_OF", "displayable", "spell"]
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of a character, as tokenizers show it
+_VOCABULARY = re.compile(r"[ĠĊ▁]\S|\w</w>$|^##\w")  # a space, an end or a middle of a word
 
 
 def spell(tokens: Sequence[str]) -> tuple[list[int], list[int], str]:
     """Where each token starts and stops in the text that they spell, in characters; and the text.
 
     A token that holds part of a character counts as holding it whole.
+
+    Raises:
+        ValueError: for tokens as a vocabulary writes them, which spell another text.
     """
+    _check(tokens)
     pieces = [_bytes(token) for token in tokens]
     text = b"".join(pieces).decode(errors="surrogateescape")
     # Where each character, and each token, stops in bytes.
@@ -27,9 +32,47 @@ def spell(tokens: Sequence[str]) -> tuple[list[int], list[int], str]:
     return starts, ends, text
 
 
+def displayable(data: bytes) -> str:
+    r"""The UTF-8 text, with bytes of incomplete characters written out.
+
+    >>> displayable("é".encode() + b"\xe4")
+    'é<0xE4>'
+    """
+    return "".join(
+        f"<0x{ord(sign) - 0xDC00:02X}>" if 0xDC80 <= ord(sign) <= 0xDCFF else sign
+        for sign in data.decode(errors="surrogateescape")
+    )
+
+
+def _check(tokens: Sequence[str]) -> None:
+    """Refuse tokens that hold no white space at all, and signs with which vocabularies write it."""
+    written = next((token for token in tokens[1:] if _VOCABULARY.search(token)), None)
+    if written is not None and not any(re.search(r"\s", token) for token in tokens):
+        raise ValueError(
+            f"tokens: {written!r} is how a vocabulary writes a token, not what it spells; give "
+            "regard.record.token_names(tokenizer, ids)"
+        )
+
+
 def _bytes(token: str) -> bytes:
     parts = _BYTE.split(token)  # text and hexadecimal digits in turn
     return b"".join(
         bytes.fromhex(part) if place % 2 else part.encode(errors="replace")
         for place, part in enumerate(parts)
     )
+
+
+def _byte_of() -> dict[str, bytes]:
+    """The byte of each sign of GPT-2's alphabet of 256 printable signs.
+
+    Printable Latin-1 stands for itself; the other bytes, in order, are written as the signs
+    from U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    signs = printable + [256 + i for i in range(len(others))]
+    return {chr(sign): bytes([byte]) for sign, byte in zip(signs, printable + others, strict=True)}
+
+
+BYTE_OF = _byte_of()
+"""The byte of each sign of GPT-2's alphabet."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Float, Int
+from regard._tensors import tensor_of
 from regard.pattern import Pattern
 from regard.pattern.readouts import Distance, Entropy, Mass, Received
 from regard.record.evidence import Tally
@@ -188,4 +189,4 @@ def _seers(pattern: Pattern) -> Int[Tensor, "H T"]:
     blocks = (slice(first, min(first + _NEAR, length)) for first in range(0, length, _NEAR))
     whole = slice(0, length)
     counts = sum(rows.visible(block, whole).sum(-2).flatten(0, 1) for block in blocks)
-    return torch.as_tensor(counts).expand(heads, -1)
+    return tensor_of(counts).expand(heads, -1)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from regard.intervene import Effect, Effects
 from regard.record.forward_pass import ForwardPass
-from regard.view.summary import ACCENT, TokenStrip, bar, next_tokens
+from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar
 from regard.view.terminal import label
 from regard.view.tokens import visible
 
@@ -34,11 +34,8 @@ _BAR, _SHORT = 14, 5  # terminal cells of the longest bar, on a wide terminal an
 _LABEL = 16  # terminal cells of a token
 _GAIN = "#4a86c5"  # of a bar that says that the prediction gains
 
-_ABOUT = (
-    "A weight says where a head looks, Δ what the prediction loses (or, above 0, gains) without "
-    "it; the one does not follow from the other. Each Δ is of one change alone: of two heads or "
-    "tokens that say the same, neither may be missed."
-)
+_ROUNDING = 0.005
+"""Nats of which less is 0.00 as it is shown: nothing is called needed for that."""
 
 
 def effects_report(
@@ -52,22 +49,63 @@ def effects_report(
         measured: effects over heads, over keys, or both.
     """
     last = len(result.tokens) - 1
+    weights = torch.stack([pattern[:, -1] for pattern in result.patterns]).double().cpu()
+    yield Text()
+    subjects = [f"the probability of “{visible(target)}”", "it"]
+    found = (_finding(*pair, weights) for pair in zip(measured, subjects, strict=False))
+    yield Text(" ".join(found))
     yield _heading(f"{len(result.tokens)} token{'s' if last else ''}, token {last} marked")
     yield TokenStrip(result.tokens, last)
-    yield next_tokens(result, last)
+    yield NextTokens(result, last)
     probability = _probability(measured[0].unchanged)
-    weights = torch.stack([pattern[:, -1] for pattern in result.patterns]).double().cpu()
     for effects in measured:
         what = "heads" if effects.over == "heads" else "tokens"
         yield _heading(f"The {what} that {visible(target)} ({probability}) rests on")
-        yield _heads(effects, result, weights) if what == "heads" else _keys(effects, weights)
-        left = effects.values.numel() - _ROWS
-        if left > 0:
-            largest = effects.largest(_ROWS + 1)[-1].value
-            yield Text(f"… {left} more, each at most {abs(largest):.2f}", "dim")
-        if what == "tokens":
-            yield _compared(effects, weights)
-    yield Text(f"\n{_ABOUT}", "dim")
+        table = _heads(effects, result, weights) if what == "heads" else _keys(effects, weights)
+        if table.rows:
+            yield table
+        if left := effects.values.numel() - len(table.rows):
+            largest = abs(effects.largest(len(table.rows) + 1)[-1].value)
+            most = f"below {_ROUNDING}" if largest < _ROUNDING else f"at most {largest:.2f}"
+            yield Text(f"… {left} more, each {most}" if table.rows else f"none: each {most}", "dim")
+
+
+def _finding(effects: Effects, subject: str, weights: Float[Tensor, "N H T"]) -> str:
+    """What the prediction needs most; of tokens also whether heads look at it most.
+
+    Args:
+        effects: over heads or over keys.
+        subject: what falls.
+        weights: of the last query in each head.
+    """
+    if effects.over == "heads":
+        needed = _needed(effects, effects.places)
+        if needed is None:
+            return f"No head by itself is needed for {subject}."
+        return "Without head {}.{} {} {}.".format(*needed.place, subject, _falls(effects, needed))
+    places = [place for place in effects.places if place[1] < weights.shape[-1]]
+    if not places:
+        return "A single token has no later one to be hidden from."
+    means = [float(weights[..., slice(*place)].sum(dim=-1).mean()) for place in places]
+    looked = effects.places.index(places[means.index(max(means))])
+    most = f"{_name(str(effects.labels[0][looked]))} is looked at most"
+    needed = _needed(effects, places)
+    if needed is None:
+        return f"{most}, but nothing in this text is needed for it."
+    also = "it is also looked at most" if needed.place == effects.places[looked] else most
+    return f"Without token {_name(needed.name)} {subject} {_falls(effects, needed)}; {also}."
+
+
+def _needed(effects: Effects, places: Sequence[tuple[int, int]]) -> Effect | None:
+    """What the prediction loses most without; None where it loses 0.00 as that is shown."""
+    every = effects.largest(effects.values.numel())
+    least = min((one for one in every if one.place in places), key=lambda one: one.value)
+    return least if least.value <= -_ROUNDING else None
+
+
+def _falls(effects: Effects, effect: Effect) -> str:
+    before, after = effects.unchanged, effects.unchanged + effect.value
+    return f"falls from {_probability(before)} to {_probability(after)}"
 
 
 @dataclass(frozen=True)
@@ -117,7 +155,7 @@ class _Table:
 
 def _heads(effects: Effects, result: ForwardPass, weights: Float[Tensor, "N H T"]) -> _Table:
     rows = []
-    largest = effects.largest(_ROWS)
+    largest = _largest(effects)
     names = ["{}.{}".format(*effect.place) for effect in largest]
     width = max(map(len, ["head", *names]))
     for name, effect in zip(names, largest, strict=True):
@@ -130,7 +168,7 @@ def _heads(effects: Effects, result: ForwardPass, weights: Float[Tensor, "N H T"
 
 def _keys(effects: Effects, weights: Float[Tensor, "N H T"]) -> _Table:
     rows = []
-    for effect in effects.largest(_ROWS):
+    for effect in _largest(effects):
         row = weights[..., slice(*effect.place)].sum(dim=-1)  # (N, H): of a block, all together
         layer, head = divmod(int(row.argmax()), row.shape[1])
         cells = f"{float(row.max()):.2f} in {layer}.{head}", f"{float(row.mean()):.2f}"
@@ -138,20 +176,9 @@ def _keys(effects: Effects, weights: Float[Tensor, "N H T"]) -> _Table:
     return _Table(effects, "token", ("largest weight", "mean"), rows)
 
 
-def _compared(effects: Effects, weights: Float[Tensor, "N H T"]) -> Text:
-    """Whether the prediction needs most what its heads look at most."""
-    places = [place for place in effects.places if place[1] < weights.shape[-1]]
-    if not places:
-        return Text("\nA single token has no later one to be hidden from.")
-    means = [float(weights[..., slice(*place)].sum(dim=-1).mean()) for place in places]
-    looked = places[means.index(max(means))]
-    needed = min(range(len(effects.places)), key=lambda number: float(effects.values[number]))
-    names = dict(zip(effects.places, map(str, effects.labels[0]), strict=True))
-    kept = "The last token's own row keeps it, so that its Δ is 0. Of the others"
-    most = f"{kept}, {_name(names[looked])} is looked at most"
-    if effects.places[needed] == looked:
-        return Text(f"\n{most}, and needed most.")
-    return Text(f"\n{most}, {_name(names[effects.places[needed]])} needed most.")
+def _largest(effects: Effects) -> list[Effect]:
+    """The largest effects, without those that are 0.00 as they are shown."""
+    return [one for one in effects.largest(_ROWS) if abs(one.value) >= _ROUNDING]
 
 
 def _probability(logarithm: float) -> str:

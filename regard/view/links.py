@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["link_effects_html", "link_effects_text", "link_weights_html", "link_weights_text"]
 
+_FEW = "too few links"  # in place of the numbers of a kind
 _WIDTH = 100  # most characters of a line of prose
 _WEIGHTS = ("kind", "links", "head", "deciding", "decoys", "control")
 _EFFECTS = (
@@ -72,7 +73,7 @@ def link_effects_html(effects: LinkEffects) -> str:
 
 def _weights_rows(weights: LinkWeights) -> Iterator[tuple[str, ...]]:
     for number, (kind, count) in enumerate(weights.counts.items()):
-        cells = _looking(weights, number)[1] if count >= ENOUGH else ("too few to say", "", "", "")
+        cells = _looking(weights, number)[1] if count >= ENOUGH else (_FEW, "", "", "")
         yield kind, str(count), *cells
 
 
@@ -81,7 +82,7 @@ def _effects_rows(effects: LinkEffects) -> Iterator[tuple[str, ...]]:
     for number, (kind, count) in enumerate(effects.counts.items()):
         right = f"{effects.correct.mean[number]:.2f}"
         if count < ENOUGH:
-            yield kind, str(count), right, "too few to say", *[""] * (len(_EFFECTS) - 4)
+            yield kind, str(count), right, _FEW, *[""] * (len(_EFFECTS) - 4)
             continue
         looking, cells = _looking(weights, number)
         needed = _least(change.heads.mean[number])
@@ -139,7 +140,7 @@ def _links(weights: LinkWeights) -> str:
 def _text(names: Sequence[str], rows: Iterable[Sequence[str]], about: str) -> str:
     """A table whose columns are as wide as they need to be, and a remark."""
     lines = [tuple(names), *map(tuple, rows)]
-    shorter = [line for line in lines if "too few to say" not in line]
+    shorter = [line for line in lines if _FEW not in line]
     widths = [max(len(line[column]) for line in shorter) for column in range(len(names))]
     padded = (
         "  ".join(

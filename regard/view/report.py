@@ -11,10 +11,11 @@ from regard.record.forward_pass import ForwardPass
 from regard.record.heads import HeadScores
 from regard.steps import Steps
 from regard.view.summary import (
+    NextTokens,
     TokenStrip,
     every_query,
+    findings,
     head_table,
-    next_tokens,
     strongest_keys,
     walk,
 )
@@ -30,10 +31,12 @@ _SIDE_BY_SIDE = 3  # key tables that fit on 80 columns
 
 
 def all_heads(result: ForwardPass, query: int) -> Iterator[RenderableType]:
-    """Lay out the tokens, a line for each head, and one query's keys in some heads."""
+    """Lay out what was found, the tokens, a line for each head, and one query's strongest keys."""
+    yield Text()
+    yield findings(result, query)
     yield _heading(f"{_tokens(result)}, token {query} marked")
     yield TokenStrip(result.tokens, query)
-    yield next_tokens(result, query)
+    yield NextTokens(result, query)
     yield _heading("What each head does on this text")
     yield head_table(result)
     yield _heading(f"What {_named(result, query)} attends to, in the most informative heads")
@@ -53,13 +56,14 @@ def one_head(
     """
     yield _heading(f"{_tokens(result)}, token {query} marked")
     yield TokenStrip(result.tokens, query)
-    role = f"{head.role} {head.evidence}".rstrip()
-    yield _heading(f"Layer {head.layer} head {head.head}: {role}; {head.role.meaning}")
+    evidence = f" ({head.evidence})" if head.evidence else ""
+    yield _heading(f"Layer {head.layer} head {head.head}: {head.role}{evidence}")
+    yield Text(f"{head.role.meaning[0].upper()}{head.role.meaning[1:]}.")
     yield every_query(result, head, query)
     yield _heading(f"{_named(result, query)}, step by step")
     yield walk(steps, result, query)
-    yield _heading("Every step of this head")
-    yield from step_tables(steps, result.tokens)
+    yield _heading("Every step of this head; of what is larger than the terminal, the name alone")
+    yield from step_tables(steps, result.tokens, whole=True)
 
 
 def _heading(text: str) -> Text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.record.forward_pass import ForwardPass
-from regard.record.heads import HeadScores, over
-from regard.record.roles import LEAD, PatternScores, Role
+from regard.record.heads import INFORMATIVE, HeadScores
+from regard.record.roles import PatternScores, Role
 from regard.steps import Steps
 from regard.view.shade import shade
 from regard.view.terminal import figure_format, label
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACCENT",
+    "NextTokens",
     "TokenStrip",
     "bar",
     "every_query",
+    "findings",
     "head_table",
-    "next_tokens",
     "strongest_keys",
     "walk",
 ]
@@ -41,7 +43,8 @@ KEYS = 6
 """How many of a query's strongest keys are shown; the rest is summed."""
 
 ACCENT = "#e5793a"
-_PLAIN = {Role.SPREAD, Role.MIXED, Role.UNDECIDED, Role.ALONE}
+_UNNAMED = (Role.MIXED, Role.BETWEEN, Role.TOO_SHORT)
+_PLAIN = {Role.SPREAD, *_UNNAMED, Role.ALONE}
 _LABEL = 14  # terminal cells of a position and its token
 _BAR = 5  # terminal cells of a bar of weight 1
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -85,12 +88,36 @@ class TokenStrip:
             yield Text(f" … {left} more", "dim"), False
 
 
-def next_tokens(result: ForwardPass, query: int) -> Text:
-    """What the model expects after one token, the likeliest first, in a line."""
-    text = Text.assemble((f"after {query} ", "dim"), visible(result.tokens[query]), ("  →", "dim"))
-    for token, probability in result.predictions[query]:
-        text.append(f"  {visible(token)} ").append(f"{probability:.2f}", "dim")
-    return text
+@dataclass(frozen=True)
+class NextTokens:
+    """What the model expects after one token, the likeliest first, as many as a line holds."""
+
+    result: ForwardPass
+    query: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        token = visible(self.result.tokens[self.query])
+        line = Text.assemble((f"after {self.query} ", "dim"), token, ("  →", "dim"))
+        for number, (name, probability) in enumerate(self.result.predictions[self.query]):
+            piece = Text.assemble(f"  {visible(name)} ", (f"{probability:.2f}", "dim"))
+            if number and line.cell_len + piece.cell_len > options.max_width:
+                break
+            line.append_text(piece)
+        yield line
+
+
+def findings(result: ForwardPass, query: int) -> Text:
+    """What the model expects after one token, and what its heads do, in a few sentences."""
+    token, probability = result.predictions[query][0]
+    expected = f"“{visible(token)}” ({probability:.2f})"
+    sentences = [f"After “{visible(result.tokens[query])}” the model expects {expected}."]
+    sentences.append(_counted(result.heads))
+    ranked = result.heads.most_informative(len(result.heads))
+    named = (head for head in ranked if head.role not in (*_UNNAMED, Role.ALONE))
+    if (best := next(named, None)) is not None:
+        about = f"{best.role}, {best.evidence}"
+        sentences.append(f"Head {best.layer}.{best.head}: {best.role.meaning} ({about}).")
+    return Text(" ".join(sentences))
 
 
 def head_table(result: ForwardPass) -> RenderableType:
@@ -99,7 +126,7 @@ def head_table(result: ForwardPass) -> RenderableType:
     A narrow terminal shows as many columns as fit whole; the rest is counted.
     """
     undecided = [Text(line, "dim") for line in _undecided(result)]
-    return Group(_HeadTable(result), *undecided, Text(_explanation(result), "dim"))
+    return Group(_HeadTable(result), *undecided)
 
 
 @dataclass(frozen=True)
@@ -201,7 +228,7 @@ def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
 def _cells(head: HeadScores) -> list[Text]:
     """The columns of a head, in bold the share that its role rests on."""
     queries = "–" if head.queries is None else str(head.queries)
-    role = head.undecided if head.role is Role.UNDECIDED else head.role
+    role = head.undecided if head.role.is_open else head.role
     return [Text(head.estimate or "–"), Text(queries), *_shares(head, role)]
 
 
@@ -214,21 +241,19 @@ def _shares(scores: PatternScores, role: Role | None) -> list[Text]:
     ]
 
 
-def _explanation(result: ForwardPass) -> str:
-    uniform = result.uniform
-    if uniform.spread is None:
+def _counted(heads: Sequence[HeadScores]) -> str:
+    """How many heads do what, those with most to see first."""
+    counts = Counter(head.role for head in heads)
+    if counts[Role.ALONE]:
         return "A single token can only attend to itself."
-    return (
-        "score: how much the head does of what it is called, ± the interval of 95 %, over so many "
-        "queries. For a relation to certain tokens it is the weight brought there of what the "
-        "strongest control leaves elsewhere: a uniform head, which looks at all tokens alike, the "
-        "head's other queries, shuffled text. The name stands where the whole interval is above "
-        f"{LEAD:.1f}. The rest are means over queries. Shares of weight: on the previous token, on "
-        "the first, on the current; induction: on what followed earlier copies of the token "
-        f"({over(uniform.induction_queries or 0, len(result.tokens))}), duplicate: on the copies "
-        f"({over(uniform.duplicate_token_queries or 0)}). spread: entropy / the highest possible. "
-        "distance: in tokens."
-    )
+    what = f"what its {len(heads)} heads do" if len(heads) > 1 else "what its head does"
+    short = counts.pop(Role.TOO_SHORT, 0)
+    if not counts:
+        cure = "a longer one would, or one that repeats itself"
+        return f"The text is too short to tell {what}; {cure}."
+    named = ", ".join(f"{counts[role]} {role}" for role in INFORMATIVE if counts[role])
+    left = f"; for {short} it is too short to tell" if short else ""
+    return f"{what[0].upper()}{what[1:]} on this text: {named}{left}."
 
 
 def _undecided(result: ForwardPass) -> Iterable[str]:
@@ -239,7 +264,7 @@ def _undecided(result: ForwardPass) -> Iterable[str]:
             heads.setdefault(head.undecided, []).append(f"{head.layer}.{head.head}")
     if heads:
         listed = "; ".join(f"{role} of {', '.join(names)}" for role, names in heads.items())
-        yield f"Too few to say: {listed}."
+        yield f"Perhaps {listed}."
 
 
 def _keys_of(result: ForwardPass, head: HeadScores, query: int) -> RenderableType:

@@ -59,12 +59,15 @@ def as_text(steps: Steps) -> str:
     return capture.get().rstrip("\n")
 
 
-def step_tables(steps: Steps, tokens: Sequence[str] | None = None) -> Iterator[RenderableType]:
+def step_tables(
+    steps: Steps, tokens: Sequence[str] | None = None, *, whole: bool = False
+) -> Iterator[RenderableType]:
     """Lay all steps out as tables.
 
     Args:
         steps: from `regard.explain`.
         tokens: of a self-attention, one for each position: they label queries and keys.
+        whole: name what can't be shown whole, in place of showing a part of it.
 
     Yields:
         What rich prints; without a head, names and shapes alone.
@@ -85,8 +88,7 @@ def step_tables(steps: Steps, tokens: Sequence[str] | None = None) -> Iterator[R
         first = ", ".join("0" for _ in leading)
         yield Text(f"{count} heads{sizes}; shown: [{first}]", style=_DIM)
     hidden = _first(steps.masked).isneginf()
-    yield _Flow([_Matrix.of(step, steps, hidden, tokens) for step in steps])
-    yield legend()
+    yield _Flow([_Matrix.of(step, steps, hidden, tokens) for step in steps], whole)
 
 
 def label(position: int | str, token: str, width: int) -> str:
@@ -208,16 +210,30 @@ class _Flow:
     """Tables in reading order, as many side by side as fit."""
 
     matrices: list[_Matrix]
+    whole: bool
+    """Whether what can't be shown whole is named alone."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line: list[_Fitted] = []
+        named = shaded = False
         for matrix in self.matrices:
             fitted = matrix.fit(options.max_width)
+            if self.whole and fitted.left_out:
+                yield from _side_by_side(line)
+                line, named = [], True
+                yield Text.assemble(matrix.caption, (f"  {matrix.meaning}", _DIM))
+                continue
+            if named:
+                yield Text()
+                named = False
+            shaded = shaded or matrix.shaded
             if line and _needed([*line, fitted]) > options.max_width:
                 yield from _side_by_side(line)
                 line = []
             line.append(fitted)
         yield from _side_by_side(line)
+        if shaded:
+            yield legend()
 
 
 def _needed(line: Sequence[_Fitted]) -> int:
@@ -225,6 +241,8 @@ def _needed(line: Sequence[_Fitted]) -> int:
 
 
 def _side_by_side(line: Sequence[_Fitted]) -> Iterator[RenderableType]:
+    if not line:
+        return
     row = Table.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
     for fitted in line:
         row.add_column(width=fitted.width)

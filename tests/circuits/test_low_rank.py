@@ -59,3 +59,5 @@ def test_operands_that_do_not_fit():
         circuit @ torch.tensor(1.0)
     with pytest.raises(TypeError):
         circuit @ [1.0]
+    with pytest.raises(TypeError, match=r"^torch\.stack takes tensors.*LowRank.*left @ map\.right"):
+        torch.stack([circuit, circuit])

@@ -1,5 +1,9 @@
 """`regard check`: its exit status, and what it shows."""
 
+import pytest
+
+from regard.course import pages
+
 
 def test_all_exercises_stand_under_their_pages(regard):
     done = regard("check")
@@ -12,12 +16,24 @@ def test_all_exercises_stand_under_their_pages(regard):
     )
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_lines_fit_the_terminal(regard, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = regard("check")
+    assert max(map(len, done.out.splitlines())) <= width
+    words = " ".join(done.out.split())
+    assert all(exercise.title in words for page in pages() for exercise in page.exercises)
+    for page in pages():
+        for exercise in page.exercises:
+            assert max(map(len, regard("check", exercise.number).out.splitlines())) <= width
+
+
 def test_one_exercise_says_what_it_expects(regard):
     done = regard("check", "5.5")
     assert (done.status, done.err) == (0, "")
     assert "Expected: a function causal_mask(length)." in done.out
     assert "Check it: regard check 5.5 my.py" in done.out
-    assert done.out.splitlines()[-1].startswith("Hint: ")
+    assert "\nHint: " in done.out
 
 
 def test_right_and_wrong_answers(regard):

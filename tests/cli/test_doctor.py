@@ -28,6 +28,16 @@ def test_a_path_stays_whole_in_a_pipe(regard, monkeypatch):
     assert path in regard("doctor").out
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_lines_fit_the_terminal(regard, monkeypatch, width):
+    found = Description("/lib/r.so", "avx512", ("avx2", "avx512"), ("avx2", "avx512"), "/lib/g.so")
+    monkeypatch.setattr("regard.cli.doctor.describe", lambda: found)
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = regard("doctor")
+    assert "not native" in done.out  # the longest lines
+    assert max(map(len, done.out.splitlines())) <= width
+
+
 @pytest.fixture
 def one_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -1,20 +1,32 @@
 """`regard effects`: what a prediction rests on, in the terminal."""
 
+import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 import regard as library
-from regard.gpt import load
+from regard.gpt import GPT, load, save
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"
 
 
-def test_heads_and_tokens_stand_beside_their_weights(regard, model):
-    done = regard("effects", TEXT, "--model", model)
-    assert (done.status, done.err) == (0, "")
+@pytest.fixture(scope="module")
+def needy(model, tmp_path_factory):
+    """Folder of the model with such weights that each head is needed."""
+    folder = tmp_path_factory.mktemp("needy")
     network, tokenizer = load(model)
+    torch.manual_seed(0)
+    save(folder, GPT(replace(network.config, initial_std=0.5)), tokenizer)
+    return folder
+
+
+def test_heads_and_tokens_stand_beside_their_weights(regard, needy):
+    done = regard("effects", TEXT, "--model", needy)
+    assert (done.status, done.err) == (0, "")
+    network, tokenizer = load(needy)
     ids = torch.tensor(tokenizer.encode(TEXT))[-network.config.context :]
     with torch.no_grad():
         logits, patterns = network.with_patterns(ids)
@@ -28,7 +40,32 @@ def test_heads_and_tokens_stand_beside_their_weights(regard, model):
         weight, key = patterns[layer][head, -1].max(dim=-1)
         assert f"{float(weight):.2f} {int(key)} " in row
     assert "The tokens that" in done.out
-    assert "A weight says where a head looks" in done.out
+    words = " ".join(done.out.split())
+    least = min(heads.largest(6), key=lambda effect: effect.value)
+    before, after = heads.unchanged, heads.unchanged + least.value
+    (name,) = tokenizer.tokens([target])
+    falls = f"probability of “{name.replace(' ', '␣')}” falls from {math.exp(before):.2f} to"
+    assert f"Without head {least.place[0]}.{least.place[1]} the {falls}" in words
+    assert after < before
+    keys = library.effects(network, ids, library.LogProbability(target), over="keys")
+    token = int(keys.values.argmin())
+    assert f"Without token {token} " in words
+    assert "is looked at most" in words or "it is also looked at most" in words
+
+
+def test_nothing_is_called_needed_for_rounding(regard, model):
+    """In this untrained model no effect is as large as 0.005."""
+    network, tokenizer = load(model)
+    ids = torch.tensor(tokenizer.encode(TEXT))[-network.config.context :]
+    target = int(network(ids)[-1].argmax())
+    for over in ("heads", "keys"):
+        effects = library.effects(network, ids, library.LogProbability(target), over=over)
+        assert float(effects.values.abs().max()) < 0.005
+    words = " ".join(regard("effects", TEXT, "--model", model).out.split())
+    assert "No head by itself is needed for the probability of “" in words
+    assert "is looked at most, but nothing in this text is needed for it." in words
+    assert words.count("rests on none: each below 0.005") == 2
+    assert "Without" not in words
 
 
 def test_only_one_of_both_is_measured(regard, model):
@@ -37,7 +74,8 @@ def test_only_one_of_both_is_measured(regard, model):
     assert "The tokens that" not in heads
     keys = regard("effects", TEXT, "--model", model, "--over", "keys").out
     assert "The heads that" not in keys
-    assert "The last token's own row keeps it, so that its Δ is 0." in " ".join(keys.split())
+    words = " ".join(keys.split())
+    assert re.search(r"Without token \d+ \S+ the probability of “\S+” falls from|is needed", words)
 
 
 def test_a_target_is_one_token_of_the_tokenizer(regard, misused, model, letters):
@@ -59,9 +97,9 @@ def test_of_a_long_text_the_end_is_taken(regard, letters):
 
 
 @pytest.mark.parametrize("width", [120, 80, 60, 44, 32])
-def test_numbers_are_whole_at_any_width(regard, model, monkeypatch, width):
+def test_numbers_are_whole_at_any_width(regard, needy, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    out = regard("effects", TEXT, "--model", model).out
+    out = regard("effects", TEXT, "--model", needy).out
     rows = [line for line in out.splitlines() if re.match(r" [01]\.[012] ", line)]
     assert len(rows) == 6
     assert all(re.match(r" \d\.\d +[+−]\d\.\d\d .* (\d\.\d\d|\de-\d\d)", row) for row in rows)
@@ -82,7 +120,8 @@ def test_without_a_text_there_is_an_example(regard):
 def test_a_single_token_has_no_later_one(regard, letters):
     done = regard("effects", "t", "--model", letters)
     assert done.status == 0
-    assert "A single token has no later one to be hidden from." in done.out
+    words = " ".join(done.out.split())
+    assert "A single token has no later one to be hidden from." in words
 
 
 @pytest.mark.parametrize(

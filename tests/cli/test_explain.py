@@ -8,6 +8,7 @@ import torch
 import regard as library
 from regard.cli.model import describe, head_steps
 from regard.gpt import GPTConfig, load
+from regard.gpt.checkpoint import HAS_READ
 
 TEXT = "the cat sat on the cat"
 
@@ -143,7 +144,13 @@ def test_the_page_starts_at_the_head_and_query_of_the_options(regard, model, tmp
     file = tmp_path / "page.html"
     options = ("--layer", 1, "--head", 2, "--query", 3)
     assert regard("explain", TEXT, "--model", model, *options, "--html", file).status == 0
-    assert page_data(file)[0]["start"] == "l=1&h=2&q=3"
+    assert page_data(file)[0]["start"] == "p=opening&l=1&h=2&q=3"
+
+
+def test_the_page_starts_with_the_opening_which_chooses_a_head(regard, model, tmp_path):
+    file = tmp_path / "page.html"
+    assert regard("explain", TEXT, "--model", model, "--html", file).status == 0
+    assert page_data(file)[0]["start"] == "p=opening"
 
 
 def test_the_page_of_a_later_chunk_holds_that_chunk(regard, letters, tmp_path):
@@ -179,7 +186,7 @@ def test_any_text_can_be_explained(regard, model, tmp_path, text, one):
 def test_a_single_token_is_explained(regard, letters):
     done = regard("explain", "t", "--model", letters)
     assert done.status == 0
-    assert "A single token can only attend to itself." in done.out
+    assert "A single token can only attend to itself." in " ".join(done.out.split())
 
 
 @pytest.mark.parametrize(
@@ -247,3 +254,16 @@ def test_the_library_explains_what_the_command_prints(model):
     steps = head_steps(network, tokenizer.encode(TEXT), 1, 0)
     again = library.explain(steps.query, steps.key, steps.value, mask=library.causal())
     assert torch.equal(steps.context, again.context)
+
+
+@pytest.mark.parametrize("command", ["explain", "effects", "generate", "passages", "report"])
+def test_help_says_what_the_shipped_model_has_read(regard, command):
+    words = " ".join(regard(command, "--help").out.replace("│", " ").split())
+    assert HAS_READ in words
+
+
+@pytest.mark.parametrize("command", ["explain", "effects"])
+def test_of_the_shipped_model_it_is_said_what_it_has_read_and_of_no_other(regard, model, command):
+    said = " ".join(regard(command, TEXT).out.split())
+    assert said.count(HAS_READ) == 1
+    assert HAS_READ not in " ".join(regard(command, TEXT, "--model", model).out.split())

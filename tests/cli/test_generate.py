@@ -13,6 +13,29 @@ def test_it_continues_the_text(regard, model):
     assert done.out == tokenizer.decode(drawn.tolist()) + "\n"
 
 
+FAR = "The stock market fell sharply on Monday as investors"
+NOTE = "this text is unlike them, and what follows is a guess."
+
+
+def test_outside_of_its_world_the_model_says_so(regard, model):
+    done = regard("generate", FAR, "--tokens", 3)
+    assert done.status == 0
+    assert done.out.startswith(FAR)
+    assert done.err.startswith("regard: The model has read little but made-up stories")
+    assert done.err.endswith(f"{NOTE}\n")
+    assert done.err.count("\n") == 1
+    assert regard("generate", "Once upon a time", FAR, "--tokens", 3).err == done.err
+    assert regard("generate", "Once upon a time", "--tokens", 3).err == ""
+    assert regard("generate", FAR, "--tokens", 3, "--model", model).err == ""  # another model
+
+
+@pytest.mark.parametrize("command", ["explain", "effects"])
+def test_what_is_said_of_a_text_outside_of_its_world_is_called_a_guess(regard, model, command):
+    assert NOTE in " ".join(regard(command, FAR).out.split())
+    assert NOTE not in " ".join(regard(command).out.split())
+    assert NOTE not in " ".join(regard(command, FAR, "--model", model).out.split())
+
+
 def test_the_same_seed_draws_the_same_text_and_another_does_not(regard, model):
     texts = [
         regard("generate", "the", "--tokens", 20, "--seed", seed, "--model", model).out

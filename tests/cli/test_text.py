@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from regard.gpt import load, save
+from regard.gpt import GPT, CharTokenizer, GPTConfig, load, read_texts, save
 
 READERS = ["explain", "generate"]
 
@@ -81,6 +81,45 @@ def test_a_byte_order_mark_is_no_part_of_the_text(regard, model, tmp_path):
         assert one == other
 
 
+@pytest.fixture(scope="module")
+def of_lines(tmp_path_factory):
+    """A model of the characters that training reads in a file with CRLF, and two such files."""
+    folder = tmp_path_factory.mktemp("lines")
+    (folder / "crlf.txt").write_bytes(b"the cat\r\nsat\r\n\r\non\rthe mat")
+    (folder / "lf.txt").write_bytes(b"the cat\nsat\n\non\nthe mat")
+    tokenizer = CharTokenizer("".join(read_texts(folder / "crlf.txt")))
+    torch.manual_seed(0)
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, context=61, layers=1, heads=1, dim=5)
+    save(folder / "model", GPT(config), tokenizer)
+    return folder
+
+
+@pytest.mark.parametrize("source", ["a file", "standard input", "an argument"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["explain"],
+        ["effects"],
+        ["generate", "--temperature", 0, "--tokens", 5],
+        ["passages", "--question", "the\r\nmat", "--answer", "sat\rcat"],
+    ],
+    ids=lambda options: options[0],
+)
+def test_line_ends_are_read_as_in_training(regard, of_lines, monkeypatch, options, source):
+    outputs = []
+    for file in (of_lines / "crlf.txt", of_lines / "lf.txt"):
+        data = file.read_bytes()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+        sources = {"a file": ["--file", file], "standard input": ["-"]}
+        arguments = sources.get(source, [data.decode()])
+        if options[0] == "passages":
+            arguments = ["--context", file]
+        done = regard(*options, *arguments, "--model", of_lines / "model")
+        assert (done.status, done.err) == (0, "")
+        outputs.append(done.out)
+    assert outputs[0] == outputs[1]
+
+
 @pytest.mark.parametrize(("command", "option"), [("explain", "--html"), ("report", "--out")])
 @pytest.mark.parametrize("spelled", ["the same", "a link"])
 def test_the_text_is_not_replaced_by_what_is_made_of_it(
@@ -106,7 +145,9 @@ def test_an_argument_that_is_not_utf8(misused, command, model):
 def test_a_model_that_gives_no_numbers(misused, command, model, tmp_path):
     network, tokenizer = load(model)
     with torch.no_grad():
-        network.ln_f.weight.fill_(torch.nan)
+        network.ln_f.weight.fill_(
+            3e38
+        )  # near the largest of float32, so that logits are not finite
     save(tmp_path, network, tokenizer)
     assert "its training diverged" in misused(command, "the", "--model", tmp_path)
 

@@ -49,7 +49,12 @@ def test_it_trains_and_keeps_a_model(regard, corpus, tmp_path):
     assert record["config"]["steps"] == 2
     size = sum(p.numel() for p in model.parameters())
     loss = record["validation_loss"]
-    assert done.out == f"{out}: {size:,} parameters, 2 updates, validation loss {loss:.4f}\n"
+    first, following = done.out.splitlines()
+    assert first == f"{out}: {size:,} parameters, 2 updates, validation loss {loss:.4f}"
+    assert following == f"Next: regard explore {out}"
+    lines = [line for line in f"{done.out}\n{done.err}".splitlines() if str(tmp_path) not in line]
+    assert sum("validation loss" in line for line in lines) == 2
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_folder_of_texts_and_characters_as_tokens(regard, corpus, tmp_path):
@@ -92,7 +97,8 @@ def test_an_interruption_keeps_the_model_and_ends_with_130(regard, corpus, tmp_p
     monkeypatch.setattr("regard.gpt.training.loop.mean_loss", interrupted)
     done = regard("train", "--out", tmp_path / "out", "--text", corpus, *SMALL)
     assert done.status == 130
-    assert "1 updates" in done.out
+    assert "1 update\n" in done.out
+    assert done.out.endswith(f"Next: regard train --out {tmp_path / 'out'} --resume\n")
     load(tmp_path / "out")
 
 
@@ -168,7 +174,7 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(
     done = regard("train", "--out", tmp_path / "out", "--text", corpus, *SMALL, *arguments)
     assert done.status == 2
     assert message in done.err
-    assert done.err.count("\n") == 1
+    assert "RuntimeWarning" not in done.err
 
 
 def test_an_out_folder_is_needed(misused):
@@ -280,6 +286,18 @@ def test_it_resumes_with_the_recipe_of_the_run(regard, misused, corpus, tmp_path
     assert done.status == 0
     assert "2 updates" in done.out
     assert "going on after update 1" in done.err
+
+
+@pytest.mark.filterwarnings("default:.*metrics.jsonl")
+def test_a_warning_is_shown_in_one_line(regard, corpus, tmp_path):
+    out = tmp_path / "m"
+    assert regard("train", "--out", out, "--text", corpus, *SMALL).status == 0
+    path = out / "run" / "metrics.jsonl"
+    path.write_bytes(b"")
+    done = regard("train", "--out", out, "--resume")
+    assert done.status == 0
+    assert f"regard: {path}: the lines of update" in done.err
+    assert "RuntimeWarning" not in done.err
 
 
 def test_a_prepared_corpus_is_made_once_and_trained_on(regard, misused, corpus, tmp_path):

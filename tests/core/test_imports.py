@@ -20,7 +20,7 @@ ROOT = PACKAGE.parent
 
 # A room may import those that stand before it in this list, and itself: so no circle leaves a room.
 ROOMS = {
-    "errors": ["errors", "_display", "_extras", "_files", "_interrupt"],
+    "errors": ["errors", "_blocks", "_display", "_extras", "_files", "_interrupt"],
     "tensors": [
         "_axes",
         "_choices",
@@ -32,6 +32,7 @@ ROOMS = {
         "_hooks",
         "_huge_pages",
         "_tensors",
+        "_wrappers",
     ],
     "mask": ["mask"],
     "problem": ["problem"],

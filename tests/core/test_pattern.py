@@ -1,6 +1,7 @@
 """`Pattern` as a matrix: its parts, products with it, and whether it can tell that it is wrong."""
 
 import copy
+import math
 import operator
 import pickle
 
@@ -82,7 +83,8 @@ def test_batch_and_heads_alone_give_a_smaller_pattern(index, block):
         assert part.ndim == expected.ndim
         torch.testing.assert_close(part.dense(), expected)
         torch.testing.assert_close(part.entropy(), torch.special.entr(expected).sum(-1))
-        assert part.verify() < 1e-6
+        error = part.verify()
+        assert error < 1e-6 if part.shape.numel() else math.isnan(error)
         if part.ndim > 2 and part.shape[0]:
             torch.testing.assert_close(part[0].dense(), expected[0])
 
@@ -351,8 +353,23 @@ def test_what_is_no_tensor_is_no_operand():
     for left, right in ((whole, 3), (3, whole), (whole, whole), ([1.0], whole)):
         with pytest.raises(TypeError):
             operator.matmul(left, right)
-    with pytest.raises(TypeError):
-        torch.softmax(whole, dim=-1)
+
+
+CALLS = {
+    "torch.stack": lambda pattern: torch.stack([pattern, pattern]),
+    "torch.cat": lambda pattern: torch.cat([pattern, pattern.mean()]),
+    "torch.mean": torch.mean,
+    "torch.softmax": lambda pattern: torch.softmax(pattern, dim=-1),
+    "torch.nn.functional.relu": torch.nn.functional.relu,
+    "torch.functional.einsum": lambda pattern: torch.einsum("bhij->bij", pattern),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_of_tensors_name_the_way_to_one(name):
+    error = rf"^{name} takes tensors, but a Pattern is not.* with dense\(\).*recording\.dense\(\)$"
+    with pytest.raises(TypeError, match=error):
+        CALLS[name](pattern())
 
 
 # Whether it is right
@@ -391,6 +408,22 @@ def test_verify_tells_one_wrong_row_of_one_head():
     wrong = regard.Pattern(query, key, logsumexp=logsumexp)
     assert wrong.verify(rows=2) > 1e-3  # the first row and the last
     assert wrong[:2].verify() < 1e-6
+
+
+@pytest.mark.parametrize("mask", [None, regard.causal(), regard.causal(offset=-2)], ids=str)
+def test_verify_has_no_number_where_nothing_could_be_compared(mask):
+    """Of weights that are NaN by definition, none is right or wrong; hidden ones are 0 in both."""
+    query, key = torch.randn(2, 2, 7, 5).unbind()
+    query[0] = torch.nan  # the whole first head
+    query[1, 4] = torch.nan
+    pattern = regard.Pattern(query, key, mask=mask)
+    assert pattern[0].dense().isnan().any()
+    assert math.isnan(pattern[:1].verify())
+    assert math.isnan(pattern[1:].at(torch.tensor([4])).verify())
+    assert 0 < pattern[1:].verify() < 1e-6  # of the other rows
+    assert pattern.verify() == pattern[1:].verify()
+    wrong = regard.Pattern(query, key, mask=mask, logsumexp=torch.zeros(2, 7))
+    assert wrong.verify() > 0.01
 
 
 def test_verify_needs_a_row():

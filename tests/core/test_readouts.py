@@ -149,9 +149,13 @@ def test_mass_takes_booleans():
     torch.testing.assert_close(pattern.mass(chosen), pattern.dense()[..., chosen].sum(-1))
 
 
-@pytest.mark.parametrize(
-    "keys", [9, -8, [0, 7], torch.ones(6, dtype=torch.bool), torch.tensor([0.5])], ids=str
-)
+@pytest.mark.parametrize("keys", [0.5, [1.0, 2.0], slice(0, 1.5), torch.tensor([0.5]), "keys"])
+def test_mass_takes_numbers_alone(keys):
+    with pytest.raises(TypeError, match=r"keys|data type 'str'"):
+        regard.Mass(keys)
+
+
+@pytest.mark.parametrize("keys", [9, -8, [0, 7], torch.ones(6, dtype=torch.bool)], ids=str)
 def test_mass_refuses_what_is_no_key(keys):
     pattern = regard.Pattern(torch.randn(5, 4), torch.randn(7, 4))
     with pytest.raises(ValueError, match="keys does not index 7 keys"):

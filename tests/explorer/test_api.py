@@ -28,6 +28,7 @@ def test_about_a_model(client):
     assert about == {
         "title": "a model",
         "shape": "2 layers × 3 heads, context 31",
+        "has_read": None,
         "writes": True,
         "generates": True,
         "limits": {"characters": CHARACTERS, "tokens": 31, "generate": GENERATED},

@@ -101,5 +101,5 @@ def test_explain_writes_one_last_and_wants_a_file_for_it(model, tmp_path):
     done = CliRunner().invoke(app, [*command, "--html", str(out)])
     assert done.exit_code == 0
     assert "live.html: " in done.output.splitlines()[-1]
-    assert data(out.read_text("utf-8"), "report")["about"]["start"].startswith("l=0&h=")
+    assert data(out.read_text("utf-8"), "report")["about"]["start"] == "p=opening"
     assert isinstance(CliRunner().invoke(app, command).exception, MisuseError)

@@ -232,7 +232,7 @@ def test_more_requests_than_can_be_open_are_refused(talk):
         (request(1, body="\ud800"), "body is not Unicode"),
         (request(1, body="x" * (BODY + 1)), "body is 'xxx"),
         (request(1, path="/\ud800"), "path is not Unicode"),
-        (request(1, more=True), "more is True, but"),
+        (request(1, more=True), "more is not a field of this request; leave it out"),
         ({"page": "p", "id": 1, "cancel": "yes"}, "cancel is 'yes', but"),
     ],
 )

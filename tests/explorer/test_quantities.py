@@ -11,15 +11,29 @@ import regard
 from regard.record.heads import SCORES
 
 NODE = shutil.which("node")
-SCRIPT = Path(regard.__file__).parent / "page" / "static" / "quantities.js"
+STATIC = Path(regard.__file__).parent / "page" / "static"
 
 
-@pytest.mark.skipif(NODE is None, reason="node reads the page's module")
+pytestmark = pytest.mark.skipif(NODE is None, reason="node reads the page's module")
+
+
+def printed(program):
+    """What a program prints as JSON, where the page's modules are imported by name."""
+    imports = "".join(
+        f"import * as {name} from {json.dumps((STATIC / f'{name}.js').as_uri())};\n"
+        for name in ("quantities", "format")
+    )
+    command = [NODE, "--input-type=module", "-e", f"{imports}{program}"]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
 def test_the_page_has_the_scores_of_the_package():
-    program = f"""
-import {{ SCORES }} from {json.dumps(SCRIPT.as_uri())};
-console.log(JSON.stringify(SCORES));
-"""
-    command = [NODE, "--input-type=module", "-e", program]
-    names = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    assert tuple(names) == SCORES
+    assert tuple(printed("console.log(JSON.stringify(quantities.SCORES))")) == SCORES
+
+
+def test_scores_have_two_decimals_also_in_a_report_of_few():
+    program = """format.keepTo(0);
+const written = [["induction", 0.117], ["entropy", 2], ["distance", 12.34], ["first_token", null]]
+  .map(([name, value]) => quantities.scoreOf(name, value));
+console.log(JSON.stringify([...written, format.signed(0.117)]));"""
+    assert printed(program) == ["0.12", "2.00", "12.3", "–", "0"]

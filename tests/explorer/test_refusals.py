@@ -144,3 +144,35 @@ def test_addresses_that_do_not_exist(reader, refused, path):
 def test_methods_that_do_not_exist(reader, refused):
     refused(reader.delete("/api/runs/1"), 405)
     refused(reader.get("/api/runs"), 405)
+
+
+CUT = {"kind": "cut", "keys": [0, 3]}
+OFF = {"kind": "off", "layer": 0, "head": 1}
+LAX = [
+    ("append", {"token": True}, "token is True, but must be a whole number"),
+    ("append", {"token": "1"}, "token is '1', but must be a whole number"),
+    ("append", {"token": 1.0}, "token is 1.0, but must be a whole number"),
+    ("append", {"token": 1, "more": 2}, "more is not a field of this request; leave it out"),
+    ("generate", {"tokens": True}, "tokens is True, but must be a whole number"),
+    ("generate", {"tokens": 1, "temperature": "0"}, "temperature is '0', but must be a number"),
+    ("generate", {"tokens": 1, "temperature": False}, "temperature is False, but must be a nu"),
+    ("generate", {"tokens": 1, "seed": "7"}, "seed is '7', but must be a whole number"),
+    ("generate", {"token": 1}, "token is not a field of this request; leave it out"),
+    ("changed", {"changes": [OFF | {"head": True}]}, "changes.0.off.head is True, but must be a"),
+    ("changed", {"changes": [OFF | {"keys": [0, 3]}]}, "changes.0.off.keys is not a field of"),
+    ("changed", {"changes": [CUT | {"keys": [0, "3"]}]}, "changes.0.cut.keys.1 is '3', but must"),
+    ("changed", {"changes": [CUT | {"key": 1}]}, "changes.0.cut.key is not a field of this req"),
+    ("changed", {"changes": [CUT], "why": ""}, "why is not a field of this request; leave it out"),
+]
+
+
+@pytest.mark.parametrize(("what", "body", "message"), LAX)
+def test_fields_are_what_they_say_and_no_others(client, refused, what, body, message):
+    (name,) = client.get("/api/about").json()["runs"]
+    answer = client.post(f"/api/runs/{name}/{what}", json=body)
+    assert refused(answer, 422).startswith(message)
+
+
+def test_a_text_has_no_other_fields(client, refused):
+    answer = client.post("/api/runs", json={"text": "a cat", "tokens": 3})
+    assert refused(answer, 422) == "tokens is not a field of this request; leave it out"

@@ -14,6 +14,7 @@ from regard._extras import install
 from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, _report
 from regard.explorer._report import LARGEST, report_html
 from regard.gpt import GPT, CharTokenizer, GPTConfig
+from regard.page import report as page_report
 from regard.record import Recording
 from regard.record.layer import Labels
 
@@ -141,12 +142,34 @@ def test_too_many_weights_are_refused_with_the_length_that_fits():
     assert _report.WEIGHTS == 2 * 8192**2
 
 
-def test_too_large_a_file_is_refused_with_the_length_that_fits(subject, monkeypatch):
-    size = len(report_html(subject).encode())
-    monkeypatch.setattr(_report, "LARGEST", size - 1)
-    with pytest.raises(ExplorerError, match=r"would take \d MB, .* give about \d+ tokens"):
-        report_html(subject)
+def test_both_limits_name_one_length_that_is_within_both(monkeypatch):
+    heads, length, dim = 5, 997, 13
+    query, key = torch.randn(2, heads, length, dim, generator=torch.Generator().manual_seed(1))
+
+    def subject(tokens):
+        pattern = regard.Pattern(query[:, :tokens], key[:, :tokens], mask=regard.causal())
+        return RecordingSubject(recorded(pattern), title="long")
+
+    monkeypatch.setattr(page_report, "SIZE", 0)  # as coarse as a report of the largest size
+    base, size = (len(report_html(subject(tokens)).encode()) for tokens in (1, length))
     assert size < LARGEST
+    most = {}
+    for name, limits in {
+        "file": {"LARGEST": base + (size - base) // 2},
+        "both": {"LARGEST": base + (size - base) // 2, "WEIGHTS": heads * (length - 1) ** 2},
+        "weights": {"WEIGHTS": heads * 300**2},
+    }.items():
+        with monkeypatch.context() as limited:
+            for limit, value in limits.items():
+                limited.setattr(_report, limit, value)
+            message = rf"{heads} heads on {length} tokens .*: give at most (\d+) tokens, or use"
+            with pytest.raises(ExplorerError, match=message) as refused:
+                report_html(subject(length))
+            most[name] = int(re.search(message, str(refused.value))[1])
+            assert report_html(subject(most[name]))
+    assert most["file"] == most["both"]
+    assert 0.8 < most["file"] / (length / 2) < 1
+    assert most["weights"] == 300
 
 
 def test_a_recording_is_written_and_replaced_in_one_go(padded, tmp_path, monkeypatch):

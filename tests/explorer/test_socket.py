@@ -2,6 +2,7 @@
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Event
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_port_out_of_range(recorded):
 @pytest.fixture
 def impatient(serve, recorded, monkeypatch):
     """A server that waits for the rest of a request hardly at all."""
-    monkeypatch.setattr(_protocol, "IDLE", 0.05)
+    monkeypatch.setattr(_protocol, "RECEIVING", 0.05)
     return serve(recorded)
 
 
@@ -73,6 +74,18 @@ def test_half_a_request_is_not_waited_for_without_end(impatient, half):
     with connect(impatient) as client:
         client.sendall(HALVES[half])
         assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("half", ["half a head", "half a body"])
+def test_what_comes_byte_by_byte_gets_no_more_time(impatient, half):
+    count = 2**20  # bytes that take longer to send one by one than the server waits
+    begun = HALVES[half].replace(b"Content-Length: 99", b"Content-Length: %d" % count)
+    sent = 0
+    with connect(impatient) as client, suppress(ConnectionError):
+        client.sendall(begun)
+        while sent < 2 * count:
+            sent += client.send(b" ")
+    assert sent < count
 
 
 def test_half_a_request_behind_a_whole_one_is_not_waited_for(impatient):

@@ -76,7 +76,7 @@ def test_no_number_moves_by_more_than_half_a_scale():
     torch.manual_seed(1)
     weight = torch.randn(17, 131) * torch.logspace(-20, 20, 17)[:, None]
     weight[3] = 0
-    int8, scale = quantized(weight, name="w")
+    int8, scale = quantized(weight)
     assert (int8.dtype, scale.dtype) == (torch.int8, torch.float32)
     # The division is rounded, by half an ε of a quotient of up to 127.
     apart = (weight.double() - int8 * scale.double()[:, None]).abs()
@@ -154,7 +154,7 @@ def test_neither_threads_nor_the_sequences_beside_it_change_a_bit(config, thread
 def test_a_product_of_many_vectors_holds_some_rows_as_floats(monkeypatch):
     monkeypatch.setattr("regard.gpt.int8._TILE", 7 * 31)  # of 7 rows of 31 inputs
     x, weight, bias = torch.randn(2, 13, 31), torch.randn(53, 31), torch.randn(53)
-    int8, scale = quantized(weight, name="w")
+    int8, scale = quantized(weight)
     largest = []
     multiply = F.linear
     monkeypatch.setattr(F, "linear", lambda x, w, b: largest.append(len(w)) or multiply(x, w, b))
@@ -167,7 +167,7 @@ def test_a_product_of_many_vectors_holds_some_rows_as_floats(monkeypatch):
 @needs_kernels
 def test_of_some_vectors_each_is_what_it_is_alone(instructions):
     x, bias = torch.randn(3, 7, 131), torch.randn(53)
-    int8, scale = quantized(torch.randn(53, 131), name="w")
+    int8, scale = quantized(torch.randn(53, 131))
     with torch.inference_mode():
         together = int8_linear(x, int8, scale, bias)
         for row in range(3):
@@ -179,7 +179,7 @@ def test_of_some_vectors_each_is_what_it_is_alone(instructions):
 
 def test_half_precision_does_not_overflow_before_the_scale():
     x = torch.full((9, 1009), 8.0, dtype=torch.float16)
-    int8, scale = quantized(torch.full((3, 1009), 2.0**-6), name="w")
+    int8, scale = quantized(torch.full((3, 1009), 2.0**-6))
     assert torch.equal(int8_linear(x, int8, scale, None), torch.full((9, 3), 126.125).half())
     with torch.autocast("cpu", torch.float16):
         assert torch.equal(
@@ -346,12 +346,4 @@ def test_a_damaged_file_is_refused_before_its_numbers_are_looked_at(tmp_path):
     contents[-2:] = b"\xff\xff"  # NaN, perhaps
     file.write_bytes(contents)
     with pytest.raises(CheckpointError, match="damaged: its tensors were changed"):
-        load(tmp_path, weights="int8")
-
-
-def test_weights_that_are_not_finite_are_refused(tmp_path):
-    model, tokenizer = load()
-    model.h[1].attn.c_proj.weight.data[3, 5] = torch.nan
-    save(tmp_path, model, tokenizer)
-    with pytest.raises(CheckpointError, match=r"h\.1\.attn\.c_proj\.weight holds NaN or infinity"):
         load(tmp_path, weights="int8")

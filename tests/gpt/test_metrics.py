@@ -229,15 +229,21 @@ def test_scores_of_earlier_versions_have_the_names_of_today(tmp_path):
     place = tmp_path / "run" / "patterns"
     probe = (place / "probe.json").read_text()
     (place / "probe.json").write_text(probe.replace("current_token", "same_token"))
-    old = [["itself", "same token", "induction"]] * 2
+    old = [["itself", "same token", "too few to say"], ["too few to say"] * 2 + ["induction"]]
+    margins = [0.1, 0.1, 0.03, None, 0.3, 0.1]
+    about = {"score": 0.3, "queries": 15, "undecided": None}
+    evidence = [about | {"margin": margin} for margin in margins]
     _tensors.write(
         place / "00000004.safetensors",
         {"scores": actual.scores[0], "images": actual.images[0].half()},
-        about={"roles": json.dumps(old)},
+        about={"roles": json.dumps(old), "evidence": json.dumps(evidence)},
     )
     again = history(tmp_path)
     assert again.score_names == actual.score_names
-    assert again.roles == ((("current token", "duplicate token", "induction"),) * 2,)
+    short = "text too short to tell"
+    assert again.roles == (
+        (("current token", "duplicate token", "between two names"), (short, short, "induction")),
+    )
     assert [head.role for head in again.heads(4)][1] is Role.DUPLICATE
 
 

@@ -30,7 +30,7 @@ from support.small_runs import (
     weights,
 )
 
-from regard.gpt import SaveError, load, load_training
+from regard.gpt import SaveError, history, load, load_training
 
 
 def test_a_resumed_run_is_the_run_that_never_stopped(whole, cut):
@@ -167,10 +167,49 @@ def test_a_run_with_damaged_metrics_resumes(whole, cut):
     path = cut / "run" / "metrics.jsonl"
     third, *rest = path.read_bytes().splitlines(keepends=True)[2:]
     path.write_bytes(b"\xff\n{]\n[1]\n{}\n" + third + b"".join(rest) + b"\0" * 99)
-    console = Console(file=io.StringIO(), width=80)
-    resume(cut, console=console)
-    assert f"{path}: of 5 lines, 2 are damaged or missing" in console.file.getvalue()
+    with pytest.warns(RuntimeWarning, match=rf"{path}: the lines of updates 1–2 are damaged or mi"):
+        resume(cut)
     assert losses(cut) == losses(whole)[2:]
+
+
+def flip(data, place):
+    """The data with a digit changed, which is still a digit: one bit of it."""
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "lost", "left"),
+    [
+        (lambda data: b"", "updates 1–5", []),
+        (lambda data: data[: len(b"".join(data.splitlines(True)[:2])) + 9], "updates 3–5", [1, 2]),
+        (lambda data: flip(data, data.index(b'"loss": ') + 8), "update 1", [2, 3, 4, 5]),
+        (lambda data: flip(data, data.rindex(b'"tokens": ') + 10), "update 5", [1, 2, 3, 4]),
+        (lambda data: flip(data, data.index(b'"step": 3') + 8), "update 3", [1, 2, 4, 5]),
+        (lambda data: data.replace(b"crc32", b"crc33", 1), "update 1", [2, 3, 4, 5]),
+        (lambda data: b"".join(data.splitlines(True)[::2]), "updates 2, 4", [1, 3, 5]),
+    ],
+    ids=["emptied", "cut", "a loss", "a count", "a number of an update", "a name", "lines"],
+)
+def test_damaged_metrics_are_named_and_left_out(whole, cut, damage, lost, left):
+    path = cut / "run" / "metrics.jsonl"
+    path.write_bytes(damage(path.read_bytes()))
+    message = rf"{path}: the lines of {lost} are damaged or missing, and .*; put back a copy"
+    with pytest.warns(RuntimeWarning, match=message):
+        history(cut)
+    with pytest.warns(RuntimeWarning, match=message):
+        resume(cut)
+    every = losses(whole)
+    assert losses(cut) == [line for line in every if line["step"] in [*left, 6, 7, 8, 9]]
+
+
+def test_metrics_of_an_earlier_version_have_no_checksums(whole, cut):
+    path = cut / "run" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for line in lines:
+        del line["crc32"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    resume(cut)
+    assert losses(cut) == losses(whole)
 
 
 def test_whole_metrics_are_not_called_damaged(cut):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.gpt import BPETokenizer, CharTokenizer, Tokenizer
-from regard.gpt import bpe as bpe_module
+from regard.record.spelling import displayable
 
 SENTENCE = "But they were all of them deceived."
 TEXTS = ["The theory of the thing is that they think.\n" * 3, "naïve café — 日本語 🎉🎉\n" * 3]
@@ -81,8 +81,7 @@ def test_a_token_of_a_character_and_a_half_shows_both():
     pieces = tokenizer.tokens(tokenizer.encode("日本日本"))
     assert all("\ufffd" not in piece for piece in pieces)
     assert any(piece.count("<0x") > 1 for piece in pieces)
-    assert "日" in bpe_module._displayable("日".encode() + b"\xe6")
-    assert bpe_module._displayable("日".encode() + b"\xe6") == "日<0xE6>"
+    assert displayable("日".encode() + b"\xe6") == "日<0xE6>"
 
 
 def test_vocabularies_have_a_least_size_and_may_stay_smaller():

@@ -1,10 +1,14 @@
 """Attribution patching: the derivative of a number by each head's context, and its check."""
 
 import math
+import warnings
 
 import pytest
 import torch
+from record.models.classes import CASES
+from support.interception import Stack
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard.gpt import GPT, GPTConfig
@@ -133,3 +137,104 @@ def test_what_is_no_approximation_needs_no_check(gpt, ids):
 def test_a_target_without_a_gradient_is_refused(gpt, ids):
     with pytest.raises(ValueError, match="the target has no gradient"):
         regard.effects(gpt, ids, lambda logits: logits[0, -1, 7].detach(), method="gradient")
+
+
+class Frozen(torch.autograd.Function):
+    """Calls a module in a forward of its own, through which no gradient comes back."""
+
+    @staticmethod
+    def forward(ctx, x, block):
+        return block(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, None
+
+
+CUTS = {
+    "no_grad": lambda block, x: torch.no_grad()(block)(x),
+    "detach": lambda block, x: block(x).detach(),
+    "reentrant checkpoint": lambda block, x: checkpoint(block, x, use_reentrant=True),
+    "autograd function": lambda block, x: Frozen.apply(x.clone().requires_grad_(), block),
+}
+
+
+class Cut(nn.Module):
+    """Three blocks: a cut after the first, while the output does not depend on the last."""
+
+    def __init__(self, cut, **options):
+        super().__init__()
+        self.stack, self.cut = Stack(3, dim=DIM, heads=HEADS, **options), cut
+
+    def forward(self, x):
+        first, second, third = self.stack.h
+        out = second(self.cut(first, x))
+        third(out)
+        return out
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_a_gradient_that_did_not_come_back_is_not_an_effect_of_0(cut):
+    torch.manual_seed(0)
+    model, whole = Cut(cut), Cut(lambda block, x: block(x))
+    whole.load_state_dict(model.state_dict())
+    inputs = {"x": torch.randn(1, 7, DIM)}
+
+    def measure(model):
+        return regard.effects(model, inputs, lambda y: y[:, -1, 4], method="gradient")
+
+    expected = measure(whole).values
+    with pytest.warns(RuntimeWarning, match=r"no gradient came back to layer\(s\) 0, on which"):
+        effects = measure(model)
+    assert effects.values[0].isnan().all()
+    torch.testing.assert_close(effects.values[1], expected[1])  # the same operations
+    assert expected[1].all()
+    assert (effects.values[2] == 0).all()
+    assert {effect.place[0] for effect in effects.check(HEADS).approximate} == {1}
+
+
+@pytest.mark.parametrize("matters", [False, True])
+def test_calls_without_a_gradient_are_told_apart_in_one_layer(gpt, ids, matters):
+    def run(model):
+        with torch.no_grad():
+            before = model(ids[:5])[-1]
+        return model(ids)[None] + (before if matters else 0)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        effects = regard.effects(gpt, run, TARGET, method="gradient")
+    if matters:
+        assert effects.values.isnan().all()
+        assert "layer(s) 0, 1" in str(caught[0].message)
+        assert not effects.check(3).approximate
+    else:
+        expected = regard.effects(gpt, ids, TARGET, method="gradient")
+        torch.testing.assert_close(effects.values, expected.values, rtol=1e-12, atol=0)
+        assert not caught
+
+
+@pytest.mark.filterwarnings("ignore:the model draws random numbers:RuntimeWarning")
+def test_random_draws_are_not_taken_for_an_effect():
+    model, inputs = Cut(lambda block, x: block(x), dropout=0.3), {"x": torch.randn(1, 7, DIM)}
+    state = torch.get_rng_state()
+    effects = regard.effects(model, inputs, lambda y: y[:, -1, 4], method="gradient")
+    assert (effects.values[2] == 0).all()
+    drawn = torch.get_rng_state()
+    torch.set_rng_state(state)
+    model(**inputs)
+    assert torch.equal(torch.get_rng_state(), drawn)  # what is checked draws nothing
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable:FutureWarning")
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
+def test_reentrant_checkpoints_of_transformers():
+    model, ids = CASES["llama"].build("sdpa").train(), torch.randint(3, 101, (9,))
+    expected = regard.effects(model, ids, regard.Logit(5), method="gradient").values
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    actual = regard.effects(model, ids, regard.Logit(5), method="gradient").values
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-9)
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    with pytest.warns(RuntimeWarning, match="no gradient came back to layer"):
+        effects = regard.effects(model, ids, regard.Logit(5), method="gradient")
+    assert effects.values.isnan().all()

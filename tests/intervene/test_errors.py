@@ -196,7 +196,7 @@ PATTERNS = {
     "sequences": ((3, HEADS, L, L), "has 3 sequences of 3 heads"),
     "keys": ((1, HEADS, L, L - 1), "does not hold the call's queries, 0 to 6 of the text, and"),
     "queries": ((1, HEADS, L - 1, L), "does not hold the call's queries"),
-    "more keys": ((1, HEADS, L, L + 3), "see more than the call's 7 keys"),
+    "more keys": ((1, HEADS, L, L + 3), "weight on keys other than 0 to 6"),
 }
 
 

@@ -7,6 +7,7 @@ import itertools
 
 import pytest
 import torch
+import transformers as hf
 from intervene.test_generation import NEW, PROMPT, from_scratch, prompt
 from intervene.test_transformers import inputs, run
 from record.models.classes import CASES
@@ -203,3 +204,61 @@ def test_over_a_generation_each_call_takes_its_rows(name, cache):
     out = changed(model, edits, lambda: model.generate(prompt(), **options))
     torch.testing.assert_close(torch.stack(out.logits, 1), logits, rtol=0, atol=1e-5)
     assert torch.equal(out.sequences, expected)
+
+
+def text_read_with_a_cache(model, ids, prompt=9):
+    """Logits of a text whose prompt is read at once, and then token by token."""
+    cache = hf.DynamicCache(config=model.config)
+    parts = [(0, prompt), *((i, i + 1) for i in range(prompt, ids.shape[1]))]
+    with torch.no_grad():
+        out = [model(ids[:, a:b], past_key_values=cache).logits for a, b in parts]
+    return torch.cat(out, 1)
+
+
+def made_by_hand(length, mask):
+    torch.manual_seed(7)
+    query, key = torch.randn(2, 1, 6, length, 3).unbind()
+    return regard.Pattern(query, key, mask=mask)
+
+
+def test_weights_on_keys_that_a_rolling_cache_dropped_are_refused():
+    """Their values are gone, and what is left of a row is not the row."""
+    model = CASES["mistral"].build("sdpa")  # with a window of 5 keys
+    ids = torch.randint(3, 101, (1, 13))
+    pattern = made_by_hand(13, regard.causal())
+    lost = pattern[..., 9, :5].sum(-1).max()
+    expected = f"have up to {lost:.3g} of their weight on keys other than 5 to 9,"
+    with regard.intervene(model) as change:
+        change.patch(layers=0, pattern=pattern)
+        with pytest.raises(regard.InterventionError) as error:
+            text_read_with_a_cache(model, ids)
+    assert "the queries 9 to 9" in str(error.value)
+    assert expected in str(error.value)
+    assert "use_cache=False" in str(error.value)
+
+
+def test_a_pattern_that_sees_only_what_a_rolling_cache_holds():
+    """By a mask, or by weights of exactly 0; then a row is the same with the cache and without."""
+    model, ids = CASES["mistral"].build("sdpa"), torch.randint(3, 101, (1, 13))
+    bias = torch.zeros(13, 13).masked_fill(torch.arange(13)[:, None] - torch.arange(13) >= 4, -1e6)
+    query, key = torch.randn(2, 1, 6, 13, 3).unbind()
+    masks = [regard.causal() & regard.window(size) for size in (3, 5)]
+    by_weights = regard.Pattern(query, key, mask=regard.causal(), bias=bias)
+    for pattern in (*(made_by_hand(13, mask) for mask in masks), by_weights):
+        with torch.no_grad(), regard.intervene(model) as change:
+            change.patch(layers=1, pattern=pattern)
+            at_once, with_cache = model(ids).logits, text_read_with_a_cache(model, ids)
+        torch.testing.assert_close(with_cache, at_once, rtol=0, atol=1e-5)
+
+
+def test_a_pattern_is_refused_where_a_rolling_cache_was_full_before_the_block():
+    """Its rows are numbered from the start of the text, which is unknown there."""
+    model, ids = CASES["mistral"].build("sdpa"), torch.randint(3, 101, (1, 13))
+    cache = hf.DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(ids[:, :9], past_key_values=cache)
+        with regard.intervene(model) as change:
+            change.patch(layers=0, pattern=made_by_hand(13, regard.causal()))
+            model(ids[:, 9:10], past_key_values=cache)  # looks like a cache that holds all
+            with pytest.raises(regard.InterventionError, match=r"^patch\(.*cache was full"):
+                model(ids[:, 10:11], past_key_values=cache)

@@ -1,6 +1,5 @@
 """Calls that go on from a key/value cache become one pattern."""
 
-import contextlib
 import math
 
 import pytest
@@ -222,14 +221,53 @@ def test_prefixes_of_several_lengths_make_patterns_of_their_own():
 
 
 def test_a_static_buffer_that_is_full_at_once():
-    """Nothing is known of room there: the buffer itself may be kept, and writing to it is seen."""
+    """Nothing is known of room there: the buffer was written to before, and is copied."""
     layer, (query, key) = Attend(), sequence()
     with regard.record(layer) as recording:
         cache = static(layer, query, key, T, chunks(T))
-    close(recording[0], exact(query, key))
     cache.add_(1)
-    with contextlib.suppress(RecordError):
-        close(recording[0], exact(query, key))
+    close(recording[0], exact(query, key))
+
+
+def rolled_in_place(layer, query, key, size, *, buffer=None):
+    """A buffer that the prompt fills, whose keys move on by one at each step, as models write it.
+
+    Args:
+        layer, query, key: as elsewhere.
+        size: of the window and of the prompt.
+        buffer: None is one that the prompt is written into.
+    """
+    visible = CAUSAL[:size, :size]
+    if buffer is None:
+        buffer = torch.zeros(B, H, size, D)
+        buffer.copy_(key[..., :size, :])
+    layer(query[..., :size, :], buffer, attn_mask=visible)
+    for t in range(size, T):
+        buffer.copy_(torch.cat([buffer[..., 1:, :], key[..., t : t + 1, :]], dim=-2))
+        layer(query[..., t : t + 1, :], buffer)
+
+
+@pytest.mark.parametrize("size", [2, PROMPT, T - 1])
+def test_a_rolling_buffer_that_the_prompt_fills(size):
+    layer, (query, key) = Attend(), sequence()
+    with regard.record(layer) as recording:
+        rolled_in_place(layer, query, key, size)
+    (pattern,) = recording
+    close(pattern, exact(query, key, visible=CAUSAL.triu(1 - size)))
+
+
+def test_a_rolling_buffer_that_is_the_prompt_itself():
+    """Not written to before the first step, it is kept as it is; the error says what happened."""
+    layer, (query, key) = Attend(), sequence()
+    prompt = key[..., :PROMPT, :] + 0
+    with (
+        pytest.raises(RecordError, match=r"written to after.*offload='cpu'"),
+        regard.record(layer),
+    ):
+        rolled_in_place(layer, query, key, PROMPT, buffer=prompt)
+    with regard.record(layer, offload="cpu") as recording:
+        rolled_in_place(layer, query, key, PROMPT, buffer=key[..., :PROMPT, :] + 0)
+    close(recording[0], exact(query, key, visible=CAUSAL.triu(1 - PROMPT)))
 
 
 def rolling(query, key, size):

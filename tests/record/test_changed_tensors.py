@@ -29,6 +29,20 @@ def test_a_tensor_that_is_written_to_afterwards(which, offload):
 
 
 @pytest.mark.parametrize("offload", [None, "cpu"])
+def test_a_bias_that_is_written_to_afterwards(offload):
+    layer, (query, key), bias = Attend(), sequence(PROMPT), torch.randn(PROMPT, PROMPT)
+    scores = query.double() @ key.double().mT * D**-0.5 + bias
+    with regard.record(layer, offload=offload) as recording:
+        layer(query, key, attn_mask=bias)
+    bias.add_(torch.eye(PROMPT))
+    if offload is not None:
+        close(recording[0], scores.softmax(-1))
+        return
+    with pytest.raises(RecordError, match=r"written to after.*offload='cpu'"):
+        recording[0].dense()
+
+
+@pytest.mark.parametrize("offload", [None, "cpu"])
 def test_storage_that_is_freed_afterwards(offload):
     layer, (query, key) = Attend(), sequence(PROMPT)
     query, key = query.clone(), key.clone()

@@ -109,8 +109,8 @@ def test_too_few_repeats_name_no_head_and_the_text_counts_them():
     assert heads[0].induction > 0.9
     assert [head.role == "induction" for head in heads] == [False, False]
     # The first token's copy has something to follow, and is no copy that counts.
-    assert "induction: over 3 queries, too few to say; " in repr(heads)
-    assert "duplicate token: over 2 queries, too few to say" in repr(heads)
+    assert "induction: over 3 queries, too few to tell; " in repr(heads)
+    assert "duplicate token: over 2 queries, too few to tell" in repr(heads)
     assert repr(heads[:1]).splitlines()[-1] == repr(heads).splitlines()[-1]
 
 

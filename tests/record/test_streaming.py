@@ -2,7 +2,20 @@
 
 import pytest
 import torch
-from support.caches import CAUSAL, PROMPT, STEPWISE, Attend, B, D, H, T, chunks, grown, sequence
+from support.caches import (
+    CAUSAL,
+    PROMPT,
+    STEPWISE,
+    Attend,
+    B,
+    D,
+    H,
+    T,
+    chunks,
+    exact,
+    grown,
+    sequence,
+)
 from torch import nn
 
 import regard
@@ -141,6 +154,35 @@ def test_caches_of_fixed_size(cache, options):
     assert_close_to_pattern(run, recording)
     expected = recording[0].topk(4).positions.sort().values
     assert torch.equal(run.readings["top_positions"].values[0].sort().values, expected)
+
+
+def growing(model, query, key):
+    grown(model, query, key, STEPWISE)
+
+
+@pytest.mark.parametrize("cache", [growing, static, rolling])
+@pytest.mark.parametrize("rows", [[0], slice(1, PROMPT + 1), [PROMPT]], ids=str)
+def test_keys_that_come_after_the_last_row_read(cache, rows):
+    query, key = sequence()
+    recording, run = both(lambda model: cache(model, query, key), rows=rows)
+    assert [layer.keys for layer in run.layers] == [T, T]
+    assert run.readings["received"].values.shape[-1] == T
+    assert_same(run, recording)
+
+
+def test_what_is_read_between_two_calls_has_the_keys_so_far():
+    """Also in inference mode, after which the sums still go on."""
+    layer, (query, key) = Attend(), sequence()
+    with regard.record(layer, read=[regard.Received()], rows=slice(0, 7)) as run:
+        for start, stop in STEPWISE:
+            visible = CAUSAL[start:stop, :stop]
+            layer(query[..., start:stop, :], key[..., :stop, :], attn_mask=visible)
+            with torch.inference_mode():
+                received = run.readings["received"].values[0]
+            assert received.shape[-1] == stop
+            # Of at most seven rows, the weights of each of which sum to 1.
+            rows = torch.full((B, H), float(min(stop, 7)))
+            torch.testing.assert_close(received.sum(-1), rows, rtol=0, atol=1e-5)
 
 
 def test_a_long_generation_puts_its_rows_together_in_order():
@@ -289,6 +331,44 @@ def test_gradients_pass_through_contexts_that_are_read():
     with regard.record(read=[regard.Entropy()]):
         regard.attention(query, *rest, mask=regard.causal()).sum().backward()
     assert query.grad is not None
+
+
+# Keys that are named before they are there
+
+LATER = [
+    regard.Mass(6),
+    regard.Mass([0, 2, T - 1]),
+    regard.Mass(torch.tensor([1, PROMPT])),
+    regard.Spans([0, 1, -1, 1, 2, 2, 0]),
+    regard.Spans(torch.arange(T)),
+]
+
+
+@pytest.mark.parametrize("cache", [growing, static, rolling])
+@pytest.mark.parametrize("every", [None, 2])
+def test_keys_by_number_that_come_later(cache, every):
+    model, (query, key) = Layers(), sequence()
+    with regard.record(model, read=LATER, every=every) as run:
+        cache(model, query, key)
+    with regard.record(model, rows=list(run.layers[0].rows)) as recording:
+        cache(model, query, key)
+    for name, expected in recording.read(*LATER).items():
+        assert torch.equal(run.readings[name].values, expected.values), name
+
+
+def test_keys_by_number_that_never_come_are_named_by_a_warning():
+    """The run is over by then, and its results are there."""
+    model, (query, key) = Layers(), sequence()
+    never = [regard.Mass([0, 2]), regard.Mass([0, T]), regard.Spans([0] * 31)]
+    with (
+        pytest.warns(RuntimeWarning, match=rf"layers\.0' had only {T} keys.*below {T}") as given,
+        regard.record(model, read=never) as run,
+    ):
+        growing(model, query, key)
+    assert [str(one.message).split()[0] for one in given] == ["mass_2", "spans"]
+    expected = exact(query + 1, key)[..., 0].float()
+    torch.testing.assert_close(run.readings["mass_2"].values[1], expected, rtol=0, atol=1e-6)
+    assert run.readings["spans"].values.shape == (2, B, H, T, 1)
 
 
 # What can't be read

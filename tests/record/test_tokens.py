@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.caches import PROMPT, STEPWISE, T, grown, sequence
 from support.recordings import WORDS, Attend, B, D, H, L, Model, two_layers, unchecked
 from torch import nn
 
@@ -35,6 +36,48 @@ def test_tokens_as_strings():
 def test_tokens_that_do_not_fit(tokens, kind, message):
     with pytest.raises(kind, match=message):
         two_layers(tokens=tokens)
+
+
+@pytest.mark.parametrize("names", [PROMPT, T + 1])
+@pytest.mark.parametrize("read", [None, [regard.Max()]])
+def test_names_that_do_not_fit_a_generation_leave_it_whole(read, names):
+    """Those of the prompt alone, or also of the last token, which no query is made of."""
+    layer, (query, key) = Attend(), sequence()
+    options = {} if read is None else {"read": read}
+    match = rf"of \[{names}\] positions, but .* of {T}, so that positions have no names; give a tok"
+    with (
+        pytest.warns(RuntimeWarning, match=match),
+        regard.record(layer, tokens=[f"<{i}>" for i in range(names)], **options) as recording,
+    ):
+        grown(layer, query, key, STEPWISE)
+    assert recording.tokens is None
+    assert list(recording.layers[0].rows) == list(range(T))
+
+
+def test_names_that_do_not_fit_a_generation_without_a_cache():
+    layer, (query, key) = Attend(), sequence()
+
+    def read_anew():
+        for stop in range(5, 8):
+            layer(query[..., :stop, :], key[..., :stop, :], is_causal=True)
+
+    with (
+        pytest.warns(RuntimeWarning, match=r"of \[5\] positions, but .* of 6"),
+        regard.record(layer, tokens=list("abcde")) as recording,
+    ):
+        read_anew()
+    assert [pattern.shape[-1] for pattern in recording] == [5, 6, 7]
+    assert recording.tokens is None
+
+
+def test_names_that_did_not_fit_are_no_names():
+    layer, (query, key) = Attend(), sequence()
+    with (
+        pytest.raises(ValueError, match="give one string a position"),
+        regard.record(layer, tokens=["a", "b"]) as recording,
+    ):
+        layer(query, key)
+    assert recording.tokens is None
 
 
 class Slow:

@@ -13,6 +13,7 @@ from torch.nn.modules import module as torch_modules
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 import regard
 
@@ -44,6 +45,7 @@ def check_nothing_left_behind():
     if flex is not None:
         assert flex.flex_attention.__code__.co_filename == flex.__file__
         assert "__signature__" not in vars(flex.flex_attention)
+    assert checkpoint.__code__.co_filename == torch._compile.__file__  # which wraps it
     assert dynamo is None or dynamo._stance.stance == "default"
     for kind in (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder):
         assert kind.forward.__code__.co_filename == sys.modules[kind.__module__].__file__

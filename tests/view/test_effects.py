@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import regard
+from regard.gpt import GPT, BPETokenizer, GPTConfig
 from regard.intervene import Effects
 from regard.view.plot.colour import two_sided
+from regard.view.plot.labels import inked
 
 
 def effects_over_heads(values, **changed):
@@ -27,11 +29,11 @@ def effects_over_heads(values, **changed):
     return Effects(**given | changed)
 
 
-def effects_over_keys(values, names):
+def effects_over_keys(values, names, target="loss"):
     return Effects(
         values=torch.tensor(values, dtype=torch.float64),
         unchanged=-0.25,
-        target="loss",
+        target=target,
         over="keys",
         method="ablation",
         axes=("keys",),
@@ -58,10 +60,40 @@ def test_each_head_has_its_number_and_a_colour_by_its_sign():
 
 def test_the_title_names_the_number_and_says_what_is_approximate():
     effects = effects_over_heads([[1.0]], method="gradient")
-    title = effects.plot().axes[0].texts[-1].get_text()
+    title = effects.plot().texts[0].get_text()
     assert "log-probability of token 7" in title
     assert "approximate" in title
     assert "−0.25" in title
+
+
+@pytest.mark.parametrize("width", [1, 13])
+@pytest.mark.parametrize("name", [" Paris", "W" * 24, "你好" * 7, "\n", "$x$"])
+def test_a_title_lies_within_its_figure(name, width):
+    target = f"log-probability of {name!r} at position -1"
+    values = torch.zeros(2, width).tolist()
+    for effects in (
+        effects_over_heads(values, target=target, method="gradient"),
+        effects_over_keys(values[0], list(map(str, range(width))), target=target),
+    ):
+        figure = effects.plot()
+        (title,) = figure.texts
+        shown = "".join(title.get_text().split())  # it may be broken within a long name
+        assert "".join(inked(target).split()) in shown
+        around, whole = title.get_window_extent(), figure.bbox
+        assert whole.x0 < around.x0 < around.x1 < whole.x1
+        assert figure.axes[0].get_tightbbox().y1 < around.y0 < around.y1 < whole.y1
+
+
+def test_a_target_has_the_name_that_the_tokenizer_gives_it():
+    tokenizer = BPETokenizer.train(["a cat, a cat"], vocab_size=259)
+    model = GPT(GPTConfig(vocab_size=259, context=7, layers=2, heads=3, dim=6)).eval()
+    ids = torch.tensor(tokenizer.encode("a cat"))
+    for target in (regard.LogProbability(ids[-1].item()), regard.Logit(ids[0].item(), 1)):
+        kind = "log-probability" if isinstance(target, regard.LogProbability) else "logit"
+        (name,) = tokenizer.tokens([target.token])
+        measured = regard.effects(model, ids, target, tokens=tokenizer)
+        assert measured.target == f"{kind} of {name!r} at position {target.position}"
+        assert regard.effects(model, ids, target).target == str(target)
 
 
 def test_each_key_has_a_bar_with_its_name():

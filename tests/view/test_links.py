@@ -48,7 +48,7 @@ def test_a_line_has_the_head_that_looks_most_beside_the_one_that_is_needed(effec
         "name  9  1.00  0.2  0.50 ± 0.00  0.12  –  −0.25  1.1  −1.50 ± 0.00  0.25  1  −1.75  −3.00"
     )
     assert names.split() == line.split()
-    assert rhymes.split() == ["rhyme", "5", "0.00", "too", "few", "to", "say"]
+    assert rhymes.split() == ["rhyme", "5", "0.00", "too", "few", "links"]
     columns = "kind links right looks most weight decoys control Δ needed most Δ weight layer Δ"
     assert " ".join(heading.split()) == f"{columns} all heads Δ"
     assert "may not look at the deciding word" in " ".join(about)
@@ -60,8 +60,8 @@ def test_a_line_has_the_head_that_looks_most_beside_the_one_that_is_needed(effec
 def test_weights_alone_have_a_line_a_kind(effects):
     _, names, rhymes, *_ = repr(effects.weights).splitlines()
     assert " ".join(names.split()) == "name 9 0.2 0.50 ± 0.00 0.12 –"
-    assert " ".join(rhymes.split()) == "rhyme 5 too few to say"
-    assert "too few to say" in effects.weights._repr_html_()
+    assert " ".join(rhymes.split()) == "rhyme 5 too few links"
+    assert "too few links" in effects.weights._repr_html_()
 
 
 def test_a_panel_has_a_dot_for_each_head(effects):

@@ -174,7 +174,7 @@ def test_a_figure_of_heads_counts_the_tokens_behind_their_roles():
         return " ".join(texts(recording.plot_heads()))
 
     assert "induction not scored: the tokens were not recorded" in note()
-    assert "induction over 3 queries, too few to say" in note(tokens=list("xabcabc"))
+    assert "induction over 3 queries, too few to tell" in note(tokens=list("xabcabc"))
     assert "induction of no query" in note(tokens=list("abcdefg"))
 
 

@@ -42,9 +42,6 @@ def test_each_head_has_a_line_with_its_role_and_scores(result):
     assert rows[0][:8] == ["0.0", "previous", "token", *estimate, f"{first.previous_token:.2f}"]
     assert [row[0] for row in rows] == [f"{head.layer}.{head.head}" for head in result.heads]
     assert "(a uniform head)" in lines[10]
-    words = " ".join(" ".join(lines[11:]).split())
-    assert "what followed earlier copies of the token (over 14 queries of 22)" in words
-    assert "duplicate: on the copies (over 13 queries)" in words
 
 
 @pytest.mark.parametrize(("width", "shown"), [(20, 0), (40, 1), (60, 4), (80, 6), (100, 9)])
@@ -66,22 +63,37 @@ def test_a_narrow_terminal_drops_scores_with_a_note(result, width, shown):
     assert max(map(cell_len, lines)) <= width
 
 
-def test_without_repeats_their_scores_are_dashes_with_a_note():
+def test_without_repeats_their_scores_are_dashes():
     text = printed(head_table(make_forward_pass(list("abcdef"), [["first"]])), width=100)
     assert text.splitlines()[1].split()[-4:-2] == ["–", "–"]
-    words = " ".join(text.split())
-    assert (
-        "what followed earlier copies of the token (of no query), duplicate: on the copies (of"
-        in words
+
+
+def found(tokens, kinds, query=0):
+    result = make_forward_pass(tokens, kinds)
+    return " ".join(printed(*all_heads(result, query)).split("\n\n")[0].split()), result
+
+
+def test_the_first_sentences_say_what_was_found(result):
+    words = " ".join(printed(*all_heads(result, 9)).split("\n\n")[0].split())
+    token, probability = result.predictions[9][0]
+    expected = f"“{token.replace(' ', '␣')}” ({probability:.2f})"
+    assert words.startswith(f"After “␣sat” the model expects {expected}.")
+    assert "What its 9 heads do on this text: 1 induction, 1 duplicate token, 1 previous" in words
+    head = result.heads.at(1, 1)
+    meaning = "where its token stood before, it looks at what came next"
+    assert words.endswith(f"Head 1.1: {meaning} (induction, {head.evidence}).")
+
+
+def test_of_a_short_text_they_say_that_it_is_too_short():
+    words, _ = found(list("abcdef"), [["first", "previous"]])
+    assert words.endswith(
+        "The text is too short to tell what its 2 heads do; a longer one would, or one that "
+        "repeats itself."
     )
-
-
-def test_too_few_repeats_are_counted_and_called_too_few():
-    result = make_forward_pass([*"abcdefg", *"abc"], [["induction"]])
-    assert result.heads[0].role.value != "induction"
-    words = " ".join(printed(head_table(result)).split())
-    assert "(over 3 queries of 10, too few to say)" in words
-    assert "duplicate: on the copies (over 2 queries, too few to say)" in words
+    words, result = found([*"abcdefg", *"abc"], [["induction", "first"]])
+    assert [str(head.role) for head in result.heads] == ["text too short to tell", "first token"]
+    assert "What its 2 heads do on this text: 1 first token; for 1 it is too short to tell" in words
+    assert "Head 0.1: it rests on the first token (first token, " in words
 
 
 def test_the_report_on_all_heads(result):
@@ -102,14 +114,27 @@ def test_the_report_on_one_head(result):
     head = result.heads.at(1, 1)
     steps = steps_of(22)
     text = printed(*one_head(result, head, steps, 9))
-    assert "Layer 1 head 1: induction" in text
+    assert f"Layer 1 head 1: induction ({head.evidence})\nWhere its token stood before, it" in text
     top = result.pattern(head).topk(3)
     lines = text[text.index("attends most to") :].splitlines()
     row = next(line for line in lines if line.startswith("  9 ␣sat"))
     for weight, key in zip(top.weights[9].tolist(), top.positions[9].tolist(), strict=True):
         assert f"{weight:.2f}" in row
         assert f"{key} {result.tokens[key].replace(' ', '␣')}" in row
-    assert "weights (L=22, S=22)" in text
+    assert "weights (L=22, S=22)  softmax of each row" in text
+
+
+def test_steps_are_shown_whole_or_named(result):
+    text = printed(*one_head(result, result.heads.at(1, 1), steps_of(22), 9))
+    assert "more column" not in text[text.index("Every step") :]
+    assert "more row" not in text[text.index("Every step") :]
+    assert "shade" not in text
+    short = make_forward_pass(list("abcde"), [["first"]])
+    text = printed(*one_head(short, short.heads[0], steps_of(5), 4))
+    assert "Layer 0 head 0: text too short to tell (first token? 1.00 over 4 queries)\n" in text
+    tables = text[text.index("Every step") :]
+    assert "weights (L=5, S=5)" in tables
+    assert "shade" in tables
 
 
 def test_the_walk_goes_from_score_to_weight(result):

@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from regard.gpt.checkpoint import HAS_READ
 from website.colours import colours
 from website.markup import render
 from website.sources import ROOT, sections
@@ -131,3 +132,9 @@ def test_colours_are_those_of_the_explorer_s_page():
         for name in ("paper", "ink", "soft", "accent", "changed", "line"):
             assert re.search(rf"--{name}: (#\w+);", block)[0] in page
     assert light != dark
+
+
+def test_the_front_page_says_what_its_model_has_read(site):
+    front = (site / "index.html").read_text("utf-8")
+    lead, _, _ = front.partition("</main>")
+    assert HAS_READ in " ".join(re.sub(r"<[^>]+>", "", lead.partition("<iframe")[0]).split())

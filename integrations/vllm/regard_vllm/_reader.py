@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.record import token_names
 from regard_vllm._answer import AnswerError
 from regard_vllm._attention import ReadableLayer, readable_layers
 from regard_vllm._layer_reading import Heads, LayerReading
@@ -138,7 +139,7 @@ class Reader:
 
         tokenizer = cached_tokenizer_from_config(model)
         ids = [*state.prompt_token_ids, *state.output_token_ids]
-        return [tokenizer.decode([number]) for number in ids]
+        return token_names(tokenizer, ids)
 
     # Layers
 

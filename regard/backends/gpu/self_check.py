@@ -84,7 +84,7 @@ def difference(name: str, result: Tensor, exact: Tensor, tolerance: float) -> st
 
 def small_problem(device: torch.device, dtype: torch.dtype) -> Problem:
     """Make a causal problem of two heads that share their keys, always of the same numbers."""
-    generator = torch.Generator("cpu").manual_seed(0)
+    generator = torch.Generator(device="cpu").manual_seed(0)
     query, key, value = (
         torch.randn(1, heads, _TOKENS, _DIM, generator=generator, device="cpu").to(device, dtype)
         for heads in (2, 1, 1)

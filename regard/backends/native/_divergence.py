@@ -31,7 +31,7 @@ def compare(
         logsumexps: of the rows of either.
         kind: KL divergence, Jensen–Shannon divergence or total variation distance.
     """
-    result = torch.empty(logsumexps[0].shape, dtype=torch.float64)
+    result = torch.empty(logsumexps[0].shape, dtype=torch.float64, device="cpu")
     known = [logsumexp.float().contiguous() for logsumexp in logsumexps]
     packed = [Arguments.of(problem).pack() for problem in (one, other)]
     request = (_KINDS[kind], *(tensor.data_ptr() for tensor in known), result.data_ptr())

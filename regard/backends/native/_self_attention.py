@@ -123,7 +123,7 @@ def _layout(
     batch: int, tokens: int, width: int, heads: int, groups: int, dtype: torch.dtype, mask: Mask
 ) -> _Layout:
     """Check a problem of this kind once."""
-    projected = torch.empty(batch, tokens, width, dtype=dtype)
+    projected = torch.empty(batch, tokens, width, dtype=dtype, device="cpu")
     dim = width // (heads + 2 * groups)
     query, key, value = (
         _heads(part, count)

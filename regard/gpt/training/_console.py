@@ -14,14 +14,14 @@ def print_line(console: Console, line: str) -> None:
 
 
 def validation_line(metrics: Metrics) -> str:
-    """What is printed after a validation."""
+    """What is printed after a validation: two lines, for a terminal of 80 columns."""
     assert metrics.validation_loss is not None
     peak = "" if metrics.share_of_peak is None else f", {metrics.share_of_peak:.0%} of the peak"
     size = "" if metrics.memory is None else f", {metrics.memory / 1e9:.1f} GB"
     return (
-        f"update {metrics.step}: validation loss {metrics.validation_loss:.4f} "
-        f"(perplexity {metrics.validation_perplexity:.2f}, {metrics.bits_per_byte:.3f} bits/byte), "
-        f"loss {metrics.loss:.4f}, {metrics.tokens_per_second:,.0f} tokens/s{peak}{size}"
+        f"update {metrics.step}: validation loss {metrics.validation_loss:.4f} (perplexity "
+        f"{metrics.validation_perplexity:.2f}, {metrics.bits_per_byte:.3f} bits/byte),\n"
+        f"  loss {metrics.loss:.4f}, {metrics.tokens_per_second:,.0f} tokens/s{peak}{size}"
     )
 
 

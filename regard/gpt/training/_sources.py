@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from regard.gpt.errors import CorpusError
 from regard.gpt.tokenizer import require_utf8
 from regard.gpt.training._permutation import mix
 from regard.gpt.training.corpus import require_texts, sections, split_texts, text_files
+from regard.gpt.utf8 import NotUTF8Error, decode_utf8
 
 _BLOCK = 1 << 20  # bytes read at a time
 _NAMED = 20  # files that a message names
@@ -135,7 +134,7 @@ class Files(Source):
         """File by file, each in order."""
         try:
             yield from self._pieces()
-        except _NotTextError as error:
+        except NotUTF8Error as error:
             if self.path.is_dir() and (invalid := _not_utf8(self.files)):
                 raise CorpusError(
                     f"{self.path} holds other files than UTF-8 text: "
@@ -213,10 +212,6 @@ def _is_held_out(number: int, share: float, seed: int) -> bool:
     return (mix(seed) / 2**63 + number * 0.6180339887498949) % 1 < share
 
 
-class _NotTextError(CorpusError):
-    """A file is not UTF-8 text."""
-
-
 def _not_utf8(files: Sequence[Path]) -> dict[Path, str]:
     """The files that are not UTF-8 text, each with its error."""
     errors = {}
@@ -224,7 +219,7 @@ def _not_utf8(files: Sequence[Path]) -> dict[Path, str]:
         try:
             for _ in _decoded(file):
                 pass
-        except _NotTextError as error:
+        except NotUTF8Error as error:
             errors[file] = str(error)
     return errors
 
@@ -242,22 +237,9 @@ def _names(root: Path, files: Sequence[Path]) -> str:
 
 
 def _decoded(file: Path) -> Iterator[str]:
-    """The text of a UTF-8 file in blocks; lines end in line feeds, a byte order mark is dropped."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    lines = io.IncrementalNewlineDecoder(None, translate=True)
-    done = 0
+    """The text of a UTF-8 file in blocks."""
     try:
         with file.open("rb") as opened:
-            while True:
-                data = opened.read(_BLOCK)
-                yield lines.decode(decoder.decode(data, final=not data), final=not data)
-                if not data:
-                    return
-                done += len(data)
-    except UnicodeDecodeError as error:
-        offset = done + len(data) - len(error.object) + error.start
-        raise _NotTextError(
-            f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {offset}"
-        ) from None
+            yield from decode_utf8(iter(lambda: opened.read(_BLOCK), b""), str(file))
     except OSError as error:
         raise CorpusError(f"{file} cannot be read: {error.strerror}") from None

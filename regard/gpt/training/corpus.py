@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from regard.gpt.errors import CorpusError
+from regard.gpt.utf8 import NotUTF8Error, decode_utf8
 
 Part = Literal["topics", "docstrings", "sources"]
 
@@ -59,7 +60,8 @@ def python_texts(*parts: Part) -> list[str]:
 def read_texts(path: str | Path) -> list[str]:
     """The text of a UTF-8 file, or of every file below a folder, in order of path.
 
-    Files and folders whose name begins with a dot are skipped.
+    Files and folders whose name begins with a dot are skipped. All line ends become line feeds, and
+    a byte order mark is dropped.
 
     Raises:
         CorpusError: `path` is missing, holds no text, or a file in it is not UTF-8.
@@ -203,12 +205,9 @@ def _is_visible_file(file: Path, root: Path) -> bool:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset "
-            f"{error.start}; convert it first, or leave it out"
-        ) from None
+        return "".join(decode_utf8([file.read_bytes()], str(file)))
+    except NotUTF8Error as error:
+        raise CorpusError(f"{error}; convert it first, or leave it out") from None
     except OSError as error:
         raise CorpusError(f"{file} cannot be read: {error.strerror}") from None
 

@@ -9,6 +9,7 @@ from regard.gpt._incremental import evaluating
 from regard.gpt.model import GPT
 from regard.gpt.training.batches import document_mask
 from regard.gpt.training.ranks import Ranks
+from regard.gpt.unwrap import as_gpt
 
 
 def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = None) -> float:
@@ -34,7 +35,7 @@ def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = N
         >>> evaluate(model, torch.tensor(tokenizer.encode("The cat sat on the mat."))) > 0
         True
     """
-    return mean_loss(model, tokens, batch=batch, end=end)
+    return mean_loss(as_gpt(model, whole=False), tokens, batch=batch, end=end)
 
 
 def mean_loss(

@@ -10,7 +10,7 @@ header has the names of the heads and, except in those of earlier versions, what
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
@@ -28,14 +28,15 @@ from regard.gpt.checkpoint import load_json
 from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
 from regard.gpt.tokenizer import Tokenizer
-from regard.gpt.training.checkpoints import PATTERNS, TrainingRunFolder
+from regard.gpt.training.checkpoints import METRICS, PATTERNS, TrainingRunFolder
 from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.metrics import read_metrics
 from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import Ranks
 from regard.record.head_scores import score_heads
 from regard.record.heads import SCORES, Heads, HeadScores
 from regard.record.layer import self_attention
-from regard.record.roles import Role
+from regard.record.roles import LEAD, Role
 
 _PROBE = "probe.json"
 _FORMAT, _VERSION = "regard patterns", 1
@@ -43,7 +44,11 @@ _SIDE = 64
 _EVIDENCE = ("score", "margin", "queries", "undecided")
 # Names in runs of earlier versions.
 _SCORE_NAMES = {"same_token": "current_token"}
-_ROLE_NAMES = {"same token": Role.DUPLICATE.value, "itself": Role.CURRENT.value}
+_ROLE_NAMES = {
+    "same token": Role.DUPLICATE.value,
+    "itself": Role.CURRENT.value,
+}
+_OPEN = "too few to say"  # of both roles that leave open what a head does
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,6 +135,9 @@ def history(folder: str | Path) -> History:
     Raises:
         CheckpointError: the folder has no training run with recordings, or damaged ones.
 
+    Warns:
+        RuntimeWarning: lines of its ``metrics.jsonl``, where the losses are, are damaged.
+
     Example:
         >>> import io, tempfile
         >>> from rich.console import Console
@@ -144,6 +152,7 @@ def history(folder: str | Path) -> History:
     """
     run = TrainingRunFolder.latest(Path(folder))
     place = run.path / PATTERNS
+    read_metrics(run.path / METRICS, run.step, warn="their losses are not known")
     if not (place / _PROBE).is_file():
         raise CheckpointError(
             f"{folder} has no recorded patterns; train with record_every, such as record_every=100"
@@ -260,8 +269,17 @@ def _number(head: HeadScores, name: str) -> float:
 
 
 def _roles(path: Path) -> tuple[tuple[str, ...], ...]:
-    roles = json.loads(_tensors.about(path)["roles"])
-    return tuple(tuple(_ROLE_NAMES.get(name, name) for name in layer) for layer in roles)
+    roles, evidence = json.loads(_tensors.about(path)["roles"]), iter(_evidence(path))
+    return tuple(tuple(_role(name, next(evidence, {})) for name in layer) for layer in roles)
+
+
+def _role(name: str, about: Mapping[str, Any]) -> str:
+    """A role by the name that it has now."""
+    if name != _OPEN:
+        return _ROLE_NAMES.get(name, name)
+    margin = about.get("margin")
+    is_precise = margin is not None and margin <= LEAD
+    return Role.BETWEEN.value if is_precise else Role.TOO_SHORT.value
 
 
 def _evidence(path: Path) -> tuple[dict[str, Any], ...]:

@@ -122,7 +122,7 @@ class Loop:
         observers = Observers(callbacks)
         state, ended_by = self.state, None
         with (
-            self._open_metrics(console),
+            self._open_metrics(),
             ProgressBar(console, self.config.steps, state.step) as bar,
             deferred_signals() as stop,
         ):
@@ -198,7 +198,7 @@ class Loop:
         Raises:
             DivergedError: one of the losses is not finite.
         """
-        unread, self.unread = self.unread, []
+        unread = self.unread
         if not unread:
             return []
         numbers = torch.stack([update.outcome for update in unread]).tolist()  # one read
@@ -217,6 +217,7 @@ class Loop:
                 unread, numbers, validated, strict=True
             )
         ]
+        self.unread = []  # not before: an interrupted validation leaves their lines to `_save`
         with self._failing_later(), self.folder.save_errors(f"the metrics of update {last.step}"):
             if self.metrics_file is not None:
                 for each in metrics:
@@ -290,18 +291,11 @@ class Loop:
         return training_record(self.state, self.setup.corpus, self.config, interrupted=interrupted)
 
     @contextmanager
-    def _open_metrics(self, console: Console) -> Iterator[None]:
+    def _open_metrics(self) -> Iterator[None]:
         if not self.ranks.is_main:
             yield
             return
-        path, step = self.folder.path / METRICS, self.state.step
-        with MetricsFile(path, step) as self.metrics_file:
-            if self.metrics_file.lost:
-                print_line(
-                    console,
-                    f"{path}: of {step} lines, {self.metrics_file.lost} are damaged or missing and "
-                    "were left out; the trained model does not depend on them",
-                )
+        with MetricsFile(self.folder.path / METRICS, self.state.step) as self.metrics_file:
             yield
 
     @contextmanager

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import exp, log
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, Self
+from zlib import crc32
 
 import torch
 
 from regard._files import replace_file
 from regard.gpt.config import GPTConfig
 from regard.gpt.model import GPT
+
+_CHECKSUM = "crc32"  # of a line's other content
+_STRETCHES = 5  # of updates that a warning names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,26 +129,25 @@ class Callback(Protocol):
 
 
 class MetricsFile:
-    """A line of JSON an update, written at once.
+    """A line of JSON an update, with its own checksum, written at once.
 
     Args:
         path: the file.
         step: the update that the training run resumes from; lines of later ones, which an
             interrupted training run left, and damaged lines are dropped.
 
-    Attributes:
-        lost: how many updates up to that one have no whole line.
+    Warns:
+        RuntimeWarning: an update up to that one has no whole line.
     """
 
     def __init__(self, path: Path, step: int) -> None:
-        lines = {n["step"]: line for line, n in _lines(path) if 1 <= n["step"] <= step}
-        self.lost = step - len(lines)
-        replace_file(path, b"".join(lines.values()))
-        self._file = path.open("a", encoding="utf-8")
+        lines = read_metrics(path, step, warn="they are left out")
+        replace_file(path, b"".join(_line(numbers) for numbers in lines))
+        self._file = path.open("ab")
 
     def __call__(self, metrics: Metrics, /) -> None:
         """Add a line."""
-        self._file.write(json.dumps(metrics.numbers()) + "\n")
+        self._file.write(_line(metrics.numbers()))
         self._file.flush()
 
     def __enter__(self) -> Self:
@@ -153,9 +157,34 @@ class MetricsFile:
         self._file.close()
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of metrics that are whole."""
-    return [numbers for _, numbers in _lines(path)]
+def read_metrics(
+    path: Path, step: int | None = None, *, warn: str | None = None
+) -> list[dict[str, Any]]:
+    """The lines of a file of metrics that are whole, in the order of their updates.
+
+    Args:
+        path: the file.
+        step: the last update to read; None is the last there is.
+        warn: what becomes of updates whose line is damaged or missing, for a warning of them; None
+            warns of none.
+
+    Warns:
+        RuntimeWarning: an update up to `step` has no whole line, and `warn` is given.
+    """
+    lines = [line for line in _lines(path) if step is None or 1 <= line["step"] <= step]
+    # All lines have a checksum but those of an earlier version, whose lines have none.
+    if any(_CHECKSUM in line for line in lines):
+        lines = [line for line in lines if line.pop(_CHECKSUM, None) == _checksum(line)]
+    by_step = {line["step"]: line for line in lines}
+    missing = sorted(set(range(1, (step or 0) + 1)) - by_step.keys())
+    if missing and warn is not None:
+        warnings.warn(
+            f"{path}: the lines of {_updates(missing)} are damaged or missing, and {warn}; put "
+            "back a copy of the file if you have one; the model does not depend on it",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return [by_step[number] for number in sorted(by_step)]
 
 
 def perplexity(loss: float) -> float:
@@ -273,15 +302,38 @@ def memory(device: torch.device) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The lines of a file that are whole, and their numbers."""
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file that can be read, with their checksums."""
     if not path.exists():
         return
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in path.read_bytes().splitlines():
         try:
             numbers = json.loads(line)
         except ValueError:
             continue
-        whole = line.endswith(b"\n") and isinstance(numbers, dict)
-        if whole and type(numbers.get("step")) is int:
-            yield line, numbers
+        if isinstance(numbers, dict) and type(numbers.get("step")) is int:
+            yield numbers
+
+
+def _line(numbers: Mapping[str, Any]) -> bytes:
+    return (json.dumps({**numbers, _CHECKSUM: _checksum(numbers)}) + "\n").encode()
+
+
+def _checksum(numbers: Mapping[str, Any]) -> str:
+    return f"{crc32(json.dumps(numbers).encode()):08x}"
+
+
+def _updates(steps: Sequence[int]) -> str:
+    """Some updates in words: the first few stretches of them.
+
+    >>> _updates([3]), _updates([1, 2, 3, 7])
+    ('update 3', 'updates 1–3, 7')
+    """
+    stretches: list[list[int]] = []
+    for step in steps:
+        if not stretches or step > stretches[-1][1] + 1:
+            stretches.append([step, step])
+        stretches[-1][1] = step
+    words = [str(a) if a == b else f"{a}–{b}" for a, b in stretches[:_STRETCHES]]
+    more = " …" if len(stretches) > _STRETCHES else ""
+    return f"update{'s' if len(steps) > 1 else ''} {', '.join(words)}{more}"

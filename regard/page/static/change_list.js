@@ -1,5 +1,5 @@
 /** Changes of a model's attention, as the address and the page's words have them. Knows nothing of the page. */
-import { isolated, short } from "./format.js";
+import { quoted } from "./format.js";
 
 const ALL = "all";
 
@@ -69,7 +69,7 @@ function scope(/** @type {Run} */ run, /** @type {Cut} */ { layer, head }) {
 /** A span of tokens in words: one by what it is, several by their numbers. */
 export function tokensName(/** @type {Run} */ { labels }, /** @type {Span} */ [first, stop]) {
   if (stop > first + 1) return `${first}–${stop - 1}`;
-  return labels[first] === String(first) ? String(first) : `${first} ${isolated(`‘${short(labels[first], 14)}’`)}`;
+  return labels[first] === String(first) ? String(first) : `${first} ${quoted(labels[first], 14)}`;
 }
 
 /** A change in a few words: what stands on its chip. */
@@ -86,13 +86,16 @@ export function cutSentence(/** @type {Run} */ run, /** @type {Cut} */ cut) {
   return `Hides ${tokensName(run, cut.keys)} from ${queries} in ${scope(run, cut)}.`;
 }
 
-/** What changes are made, as the beginning of a sentence: Without head 2·0 … */
+/** What changes are made, as the beginning of a sentence: With head 2·0 switched off, … */
 export function under(/** @type {Run} */ run, /** @type {Change[]} */ changes) {
   const heads = changes.flatMap((one) => (one.kind === "off" ? [headName(run, one.layer, one.head)] : []));
   const [first] = changes;
-  if (changes.length === 1 && first.kind === "cut")
-    return `With ${tokensName(run, first.keys)} cut ${first.layer == null ? "everywhere" : `in ${scope(run, first)}`}`;
-  if (heads.length !== changes.length || heads.length > 4) return `With these ${changes.length} changes`;
+  if (changes.length === 1 && first.kind === "cut") {
+    const { keys, layer, head } = first;
+    const where = layer == null ? "everywhere" : `in ${head == null ? "" : "head "}${scope(run, first)}`;
+    return `With token${keys[1] - keys[0] > 1 ? "s" : ""} ${tokensName(run, keys)} cut ${where},`;
+  }
+  if (heads.length !== changes.length || heads.length > 4) return `With these ${changes.length} changes,`;
   const last = heads.pop();
-  return `Without head${heads.length ? `s ${heads.join(", ")} and` : ""} ${last}`;
+  return `With head${heads.length ? `s ${heads.join(", ")} and` : ""} ${last} switched off,`;
 }

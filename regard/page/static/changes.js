@@ -5,7 +5,7 @@ import { awaitAnswer } from "./answers.js";
 import { changeName, isSame, MOST_CHANGES, under, writeChanges } from "./change_list.js";
 import { begin } from "./compare.js";
 import { byId, find, make, targetOf } from "./dom.js";
-import { isolated, weight } from "./format.js";
+import { LITTLE, part, said } from "./format.js";
 import { place, prepare } from "./session.js";
 import { get, runOf, set, setSide, subscribe } from "./store.js";
 
@@ -33,6 +33,9 @@ export function toggleChange(/** @type {Change} */ change) {
   if (changes.length >= MOST_CHANGES) return set({ problem: `At most ${MOST_CHANGES} changes are made at a time.` });
   setChanges([...changes, change]);
 }
+
+/** The run with the changes of now; null as long as it has not come. */
+export const changedNow = () => (made === get().changes ? get().changed : null);
 
 function setChanges(/** @type {Change[]} */ changes) {
   writeAddress(); // Back comes back to what is seen now
@@ -123,7 +126,7 @@ function show() {
   byId("beside").setAttribute("aria-pressed", String(compare === "change"));
   if (plain) chips(plain, changes);
   byId("effect").textContent =
-    plain && changed && changes.length && made === changes ? effect(plain, changed, changes) : "";
+    plain && changed && changes.length && changedNow() ? effect(plain, changed, changes) : "";
 }
 
 function chips(/** @type {Run} */ run, /** @type {Change[]} */ changes) {
@@ -154,21 +157,18 @@ function chips(/** @type {Run} */ run, /** @type {Change[]} */ changes) {
     ).focus();
 }
 
-const LITTLE = 0.005; // a change of probability that is not worth a word
-
 /** What became of the next token, in a sentence. */
 function effect(/** @type {Run} */ plain, /** @type {Run} */ changed, /** @type {Change[]} */ changes) {
   const [first] = plain.next ?? [];
   const after = changed.next?.find(({ token }) => token === first.token);
   if (!first || !after) return "";
   const [p, q] = [first.probability, after.probability];
-  const name = (/** @type {Candidate} */ { label }) => isolated(`‘${label}’`);
+  const name = (/** @type {Candidate} */ { label }) => said(label);
   const moves =
     Math.abs(p - q) < LITTLE
-      ? `hardly moves, ${weight(p)} → ${weight(q)}`
-      : `${q < p ? "falls" : "rises"} from ${weight(p)} to ${weight(q)}`;
+      ? `hardly moves, ${part(p)} → ${part(q)}`
+      : `${q < p ? "falls" : "rises"} from ${part(p)} to ${part(q)}`;
   const [winner] = [...(changed.next ?? [])].sort((a, b) => b.probability - a.probability);
-  const won =
-    winner.token === first.token ? "" : `; ${name(winner)} is the likeliest now, ${weight(winner.probability)}`;
+  const won = winner.token === first.token ? "" : `; ${name(winner)} is the likeliest now, ${part(winner.probability)}`;
   return `${under(plain, changes)} ${name(first)} ${moves}${won}.`;
 }

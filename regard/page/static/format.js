@@ -24,6 +24,19 @@ export function weight(/** @type {number|null|undefined} */ value) {
   return power(value);
 }
 
+/** A weight or a probability in a sentence: two decimals, and never a 0 or a 1 that is none. */
+export function part(/** @type {number} */ value) {
+  if (value > 0 && value < 0.005) return "under 0.01";
+  if (value < 1 && value >= 0.995) return "over 0.99";
+  return value.toFixed(2);
+}
+
+/** The least of some of them. */
+export const atLeast = (/** @type {number} */ value) => (value >= 0.995 ? part(value) : `${part(value)} or more`);
+
+/** A smaller change of a probability is none to speak of: both may be written the same. */
+export const LITTLE = 0.02;
+
 /** 3.1·10⁻⁵ */
 export function power(/** @type {number} */ value) {
   const [digits, exponent] = value.toExponential(1).split("e");
@@ -62,6 +75,31 @@ export const sentence = (/** @type {string} */ text) =>
 
 /** A token as it is said: without the sign of the space before it. */
 export const bare = (/** @type {string} */ label) => label.replace(/^␣(?=.)/u, "");
+
+/** White space as it is said, by the signs of its label. @type {[signs: RegExp, one: string, more: string][]} */
+const BLANKS = [
+  [/^␣+$/u, "a space", "spaces"],
+  [/^[↵␍]+$/u, "a line break", "line breaks"],
+  [/^⇥+$/u, "a tab", "tabs"],
+  [/^[␣↵␍⇥]+$/u, "a space", "white space"],
+];
+
+/** The name of white space; null for a token that has a shape. */
+function blankName(/** @type {string} */ label) {
+  const [, one, more] = BLANKS.find(([signs]) => signs.test(label)) ?? [];
+  return (label.length > 1 ? more : one) ?? null;
+}
+
+/** A token without the signs of white space around it. */
+const trimmed = (/** @type {string} */ label, /** @type {number} */ most) =>
+  short(label.replace(/^[␣↵␍⇥]+|[␣↵␍⇥]+$/gu, "").replace(/[␣↵␍⇥]+/gu, " "), most);
+
+/** A token in a sentence: without signs of white space, and white space alone by its name. */
+export const said = (/** @type {string} */ label, most = 24) => blankName(label) ?? isolated(trimmed(label, most));
+
+/** The same in quotation marks, as a part of its text. */
+export const quoted = (/** @type {string} */ label, most = 24) =>
+  blankName(label) ?? isolated(`“${trimmed(label, most)}”`);
 
 /** A token cut to so many characters; what is left out is shown by an ellipsis in its middle. */
 export function short(/** @type {string} */ text, /** @type {number} */ most) {

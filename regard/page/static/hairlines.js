@@ -1,8 +1,8 @@
 /** Thin lines in the text: the key that each of the other heads attends to most, beneath the arcs of the chosen one. */
 import { headName } from "./change_list.js";
 import { byId, make } from "./dom.js";
-import { plural, weight } from "./format.js";
-import { quoted, strongestOf } from "./sentence.js";
+import { plural, quoted, weight } from "./format.js";
+import { strongestOf } from "./sentence.js";
 import { chooseHead, figuresOf, queryNow, sourceOf } from "./store.js";
 import { SIZE, thumbnailsOf } from "./thumbnails.js";
 
@@ -114,7 +114,7 @@ function summaryOf(run, query, looks) {
   const keys = [...counts].sort((a, b) => b[1] - a[1] || b[0] - a[0]);
   const parts = keys
     .slice(0, NAMED)
-    .map(([key, many]) => `${many} at ${key === query ? "the token itself" : quoted(run, key)}`);
+    .map(([key, many]) => `${many} at ${key === query ? "the token itself" : quoted(run.labels[key])}`);
   const elsewhere = keys.slice(NAMED).reduce((sum, [, many]) => sum + many, 0);
   const nowhere = looks.filter((one) => one.weight < FAINT).length;
   if (elsewhere) parts.push(`${elsewhere} elsewhere`);
@@ -130,5 +130,5 @@ const headCount = (/** @type {Run} */ run) => run.layers.reduce((sum, { heads })
 function nameOf(run, { heads }, { layer, head, key, weight: most }) {
   const role = figuresOf(layer, head, heads)?.role;
   const name = make("b", { textContent: `Head ${headName(run, layer, head)}${role ? `, ${role},` : ""}` });
-  return [name, ` looks most at ${quoted(run, key)}, with weight ${weight(most)}. Click to see it.`];
+  return [name, ` looks most at ${quoted(run.labels[key])}, with weight ${weight(most)}. Click to see it.`];
 }

@@ -3,9 +3,9 @@ import * as api from "./api.js";
 import { context2d } from "./canvas.js";
 import { byId, find, make, markStale, settled } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
-import { meanOf, placeName, signed } from "./format.js";
+import { meanOf, placeName } from "./format.js";
 import { awaitAnswer } from "./answers.js";
-import { SCORES, unitOf, wordsFor } from "./quantities.js";
+import { SCORES, scoreOf, unitOf, wordsFor } from "./quantities.js";
 import { isOff, switchHead } from "./changes.js";
 import { colourFor, figuresOf, get, placeOf, sides, sourceOf, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
@@ -149,7 +149,7 @@ function scores(/** @type {Record<string, any>|null} */ figures, /** @type {Aver
     // A mean's entropy is not the mean of the entropies; the readouts have it.
     const value = average !== "head" && name === "entropy" ? null : figures?.[name];
     const number = make("dd", {
-      textContent: figures ? (value == null ? "–" : signed(value, name === "distance" ? 1 : 3)) : "…",
+      textContent: figures ? (value == null ? "–" : scoreOf(name, value)) : "…",
       title: value == null && figures ? "does not apply to this text: too little in it repeats" : "",
     });
     // Shares have a bar, so that it is seen which of them are close to each other.

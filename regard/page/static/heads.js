@@ -3,8 +3,7 @@ import { previewHead } from "./head_card.js";
 import { byId, findAll, framed, lookUp, make, markStale, targetOf } from "./dom.js";
 import { paintThumbnail } from "./draw_thumbnail.js";
 import { pinches } from "./gestures.js";
-import { signed } from "./format.js";
-import { SCORES, unitOf, wordsFor } from "./quantities.js";
+import { SCORES, scoreOf, unitOf, wordsFor } from "./quantities.js";
 import { needOfHead } from "./matters.js";
 import { isOff, switchHead } from "./changes.js";
 import {
@@ -278,7 +277,7 @@ class Grid {
       const label = `Layer ${index} · Head ${names[head]}`;
       const word = sort === "order" ? "" : wordsFor(sort);
       const score = sort === "order" ? null : figures?.[sort];
-      const value = word && `${signed(score, sort === "distance" ? 1 : 2)} ${unitOf(sort)}`.trimEnd();
+      const value = word && `${scoreOf(sort, score)} ${unitOf(sort)}`.trimEnd();
       const said = get().view === "opening" && byLayer ? `${index}·${names[head]} ` : ""; // there the edges are hidden
       role.textContent = `${said}${figures?.role ?? "…"}`;
       const place = `${index}·${names[head]}`;

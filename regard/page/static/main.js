@@ -151,6 +151,8 @@ function status() {
         ? busy || "Loading …"
         : "Type a text at the left, paste one or open a file: what every token attends to, under every head, appears here.";
     if (!about) return;
+    byId("has-read").hidden = !about.has_read;
+    byId("has-read").textContent = byId("has-read").title = about.has_read ?? "";
     const name = run && run.title !== about.title ? `${about.title} · ${run.title}` : about.title;
     byId("about-title").textContent = name;
     byId("about-title").title = name;

@@ -4,7 +4,7 @@ import { during } from "./pending.js";
 import { Replaced, ServerError } from "./errors.js";
 import { byId } from "./dom.js";
 import { headName, tokensName } from "./change_list.js";
-import { isolated, signed, weight } from "./format.js";
+import { LITTLE, atLeast, part, said, sentence, signed } from "./format.js";
 import { get, set, subscribe } from "./store.js";
 
 /** @type {AbortController|null} */
@@ -73,36 +73,46 @@ function show() {
 const left = (/** @type {{unchanged: number}} */ { unchanged }, /** @type {number} */ effect) =>
   Math.exp(unchanged + effect);
 
-/** The number that takes the most away, among some; -1 where none does. */
+/** Which of some numbers takes most away; -1 where there are none. */
 function mostTaken(/** @type {(number|null)[]} */ values) {
   const [least] = values.map((value, k) => ({ value: value ?? 0, k })).sort((a, b) => a.value - b.value);
-  return least && least.value < 0 ? least.k : -1;
+  return least?.k ?? -1;
 }
 
 /** What was found, in a sentence. */
 function finding(/** @type {Run} */ run, /** @type {Effects} */ { heads, keys }) {
   const first = run.next?.[0];
   if (!first) return "";
-  const name = isolated(`‘${first.label}’`);
+  /** @type {string[]} */
   const parts = [];
-  if (heads) {
-    const flat = heads.effects.flatMap((row, layer) => row.map((value, head) => ({ layer, head, value })));
-    const at = mostTaken(flat.map(({ value }) => value));
-    const now = weight(Math.exp(heads.unchanged));
-    parts.push(
-      at < 0
-        ? `No single head lowers ${name}, ${now}`
-        : `Without head ${headName(run, flat[at].layer, flat[at].head)} ${name} falls from ${now} to ${weight(left(heads, flat[at].value))}`,
+  const add = (/** @type {string} */ one, /** @type {string} */ any, /** @type {number} */ rest) => {
+    const name = parts.length ? "it" : `${said(first.label)} (${part(first.probability)})`;
+    const isLost = first.probability - rest >= LITTLE;
+    parts.push(isLost ? `${one}, ${name} falls to ${part(rest)}` : `${any}, ${name} keeps ${atLeast(rest)}`);
+  };
+  const worst = worstHead();
+  if (heads && worst)
+    add(
+      `with head ${headName(run, worst.layer, worst.head)} switched off`,
+      "with any one head switched off",
+      worst.left,
     );
-  }
   const at = keys ? mostTaken(keys.effects) : -1;
   if (keys?.spans && at >= 0) {
     const [start, stop] = keys.spans[at];
-    const what = `ithout token${stop - start > 1 ? "s" : ""} ${tokensName(run, [start, stop])}`;
-    const to = weight(left(keys, keys.effects[at]));
-    parts.push(parts.length ? `w${what} it falls to ${to}` : `W${what} ${name} falls to ${to}`);
+    const what = `token${stop - start > 1 ? "s" : ""} ${tokensName(run, [start, stop])}`;
+    add(`with ${what} hidden`, "with any one token hidden", left(keys, keys.effects[at]));
   }
-  return parts.length ? `${parts.join("; ")}.` : "";
+  return parts.length ? sentence(parts.join("; ")) : "";
+}
+
+/** The head that takes most away, and the probability that the next token has left then; null before. */
+export function worstHead() {
+  const { heads } = get().effects ?? {};
+  if (!heads) return null;
+  const flat = heads.effects.flatMap((row, layer) => row.map((value, head) => ({ layer, head, value })));
+  const at = mostTaken(flat.map(({ value }) => value));
+  return at < 0 ? null : { ...flat[at], left: left(heads, flat[at].value) };
 }
 
 /** What a head takes away by being switched off, as a part of the most that any does, and in words; null before. */
@@ -111,15 +121,16 @@ export function needOfHead(/** @type {number} */ layer, /** @type {number} */ he
   const value = effects?.heads?.effects[layer]?.[head];
   if (!effects?.heads || value == null || !plain?.next) return null;
   const most = Math.max(...effects.heads.effects.flat().map(Math.abs), 1e-9);
-  return { part: value / most, words: words(plain.next[0], effects.heads, value) };
+  return { part: value / most, words: words("switched off", plain.next[0], effects.heads, value) };
 }
 
 const words = (
+  /** @type {string} */ how,
   /** @type {Candidate} */ { label },
   /** @type {{unchanged: number}} */ measured,
   /** @type {number} */ value,
 ) =>
-  `without it ${isolated(`‘${label}’`)} ${weight(Math.exp(measured.unchanged))} → ${weight(left(measured, value))} (${signed(value)} nats)`;
+  `${how}: ${said(label)} ${part(Math.exp(measured.unchanged))} → ${part(left(measured, value))} (${signed(value)} nats)`;
 
 /** Marks the tokens that the next one rests on, as deep as what it loses without each. */
 export function paintNeeds(/** @type {HTMLElement[]} */ spans, /** @type {number} */ first) {
@@ -129,8 +140,8 @@ export function paintNeeds(/** @type {HTMLElement[]} */ spans, /** @type {number
   spans.forEach((span, k) => {
     const at = keys?.spans?.findIndex(([start, stop]) => first + k >= start && first + k < stop) ?? -1;
     const value = at < 0 || !keys ? 0 : keys.effects[at];
-    const part = Math.round(100 * Math.min(1, Math.max(0, -value / most)) ** 0.6);
-    span.style.boxShadow = part > 8 ? `inset 0 2.5px color-mix(in srgb, var(--changed) ${part}%, transparent)` : "";
-    span.title = keys && at >= 0 && plain?.next ? words(plain.next[0], keys, value) : "";
+    const deep = Math.round(100 * Math.min(1, Math.max(0, -value / most)) ** 0.6);
+    span.style.boxShadow = deep > 8 ? `inset 0 2.5px color-mix(in srgb, var(--changed) ${deep}%, transparent)` : "";
+    span.title = keys && at >= 0 && plain?.next ? words("hidden", plain.next[0], keys, value) : "";
   });
 }

@@ -4,47 +4,100 @@ import { parseAddress } from "./address.js";
 import { awaitAnswer } from "./answers.js";
 import { measureHeads } from "./matters.js";
 import { during } from "./pending.js";
+import { READOUTS } from "./quantities.js";
 import { strongestOf } from "./sentence.js";
-import { SHORT, chooseHead, get, subscribe } from "./store.js";
+import { SHORT, chooseHead, get, set, subscribe } from "./store.js";
 
-/** Most heads that are looked at, and switched off, one by one. */
+/** Most heads that are switched off one by one. */
 const MANY = 64;
 /** From so much loss on, in nats, a head that looks at a copy of the next token is preferred. */
 const NOTABLE = 0.3;
+/** Heads rest on a key that has so much of all weight … */
+const RESTED = 0.05;
+/** … and so many times what it would have if they looked everywhere alike. */
+const ABOVE_EVEN = 1.5;
 
 export function startOpening() {
   /** The text whose head was chosen. @type {Run|null} */
   let seen = null;
-  subscribe("plain view", ({ plain, view, grown }) => {
-    if (view !== "opening" || !plain || plain === seen) return;
+  subscribe("plain view generating", ({ plain, view, grown, generating }) => {
+    if (view !== "opening" || !plain || plain === seen || generating) return;
     seen = plain;
-    if (!grown) during(choose(plain));
+    if (plain.length <= SHORT) during(open(plain, grown ? isOwn() : !isAddressed(plain)));
   });
 }
 
-/** Chooses the head that the next token depends on most among those that look far, where that is cheap to compute. */
-async function choose(/** @type {Run} */ run) {
+/** The head that was chosen here last. @type {{layer: number, head: number}|null} */
+let own = null;
+
+/** Whether the head is still the one that was chosen here, and nobody took another. */
+const isOwn = () => {
+  const { layer, head, average } = get().sides.first;
+  return average === "head" && own?.layer === layer && own.head === head;
+};
+
+/** Whether the address of a text names the head that is to be seen. */
+const isAddressed = (/** @type {Run} */ run) => {
+  const { fields, run: name, text } = parseAddress(location.hash);
+  return fields.has("l") && (name === run.id || text === run.text);
+};
+
+/** @param {Run} run @param {boolean} free whether its head may be chosen here */
+async function open(run, free) {
+  set({ choosing: run });
+  const { layer, head } = get().sides.first;
+  const best = await choose(run, free);
+  if (get().plain !== run) return;
+  const now = get().sides.first;
+  if (free && now.query == null && now.layer === layer && now.head === head) {
+    own = best ?? { layer, head };
+    chooseHead(own.layer, own.head, "first");
+  }
+  set({ choosing: null });
+}
+
+/**
+ * The head that the next token depends on most among those that look far. Where heads can't be switched off, or are
+ * too many for it, it is the one that looks back with most weight, at no key on which heads rest. Null where there is
+ * none, and where it is not free to be chosen.
+ * @param {Run} run @param {boolean} free
+ */
+async function choose(run, free) {
   const heads = run.layers.flatMap((layer, at) => layer.heads.map((_, head) => ({ layer: at, head })));
-  if (heads.length > MANY || run.length > SHORT) return;
-  const address = parseAddress(location.hash);
-  const chosen = address.fields.has("l") && (address.run === run.id || address.text === run.text);
-  const before = get().sides.first;
-  if (get().about?.writes && run.next) await measureHeads(run);
-  if (chosen || get().plain !== run) return;
+  const isMeasured = get().about?.writes && run.next && heads.length <= MANY;
+  const rests = isMeasured ? [] : await restsOf(run);
+  if (isMeasured) await measureHeads(run);
+  if (get().plain !== run) return null;
+  set({ rests: { run: run.id, keys: rests } });
+  if (!free) return null;
   const rows = await Promise.all(
     heads.map(({ layer, head }) =>
       awaitAnswer(api.row(run.id, [layer, head], run.length - 1, `look-${layer}-${head}`)),
     ),
   );
-  const { layer, head, query } = get().sides.first;
-  if (get().plain !== run || query != null || layer !== before.layer || head !== before.head) return; // it is looked at
-  let best = { worth: 0, layer: 0, head: 0 };
+  /** @type {{worth: number, layer: number, head: number}|null} */
+  let best = null;
   heads.forEach((one, k) => {
     const row = rows[k];
-    const worth = row ? worthOf(run, row.values, one) : 0;
-    if (worth > best.worth) best = { worth, ...one };
+    const worth = row ? worthOf(run, row.values, one, rests) : 0;
+    if (worth > (best?.worth ?? 0)) best = { worth, ...one };
   });
-  if (best.worth) chooseHead(best.layer, best.head, "first");
+  return /** @type {{layer: number, head: number}|null} */ (best);
+}
+
+/** The keys on which heads rest, with the share of all weight that each has, over all heads and queries. */
+async function restsOf(/** @type {Run} */ run) {
+  const along = await awaitAnswer(api.readouts(run.id, ["mean", "mean"], "look-rests"));
+  if (!along) return [];
+  const received = along.values.subarray(READOUTS.indexOf("received") * run.length);
+  const rests = [];
+  let even = 0;
+  for (let key = run.length - 1; key >= 0; key--) {
+    even = run.causal ? even + 1 / (key + 1) : 1;
+    const share = received[key] / run.length;
+    if (share >= Math.max(RESTED, (ABOVE_EVEN * even) / run.length)) rests.push({ key, share });
+  }
+  return rests.sort((a, b) => b.share - a.share);
 }
 
 /** How much there is to say about a head at the last token: what is lost without it, for the weight that looks far. */
@@ -52,9 +105,11 @@ function worthOf(
   /** @type {Run} */ run,
   /** @type {Float32Array} */ weights,
   /** @type {{layer: number, head: number}} */ at,
+  /** @type {Rest[]} */ rests,
 ) {
   const key = strongestOf(weights);
   if (key <= 0 || key > run.length - 3) return 0; // the first token is where heads rest
+  if (rests.some((rest) => rest.key === key)) return 0;
   const effect = get().effects?.heads?.effects[at.layer]?.[at.head];
   const loss = effect == null ? 1 : Math.min(5, Math.max(1e-6, -effect));
   const isCopied = loss > NOTABLE && run.labels[key] === run.next?.[0].label;

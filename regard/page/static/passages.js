@@ -2,7 +2,7 @@
 import * as api from "./api.js";
 import { Replaced, ServerError } from "./errors.js";
 import { bar, byId, findAll, make } from "./dom.js";
-import { isolated, short, signed, weight } from "./format.js";
+import { part, said, short, signed, weight } from "./format.js";
 import { during } from "./pending.js";
 import { get, set, subscribe } from "./store.js";
 
@@ -110,12 +110,12 @@ function show() {
   if (!passages?.measured || !plain?.next) return byId("passages-list").replaceChildren();
   const { spans, measured } = passages;
   const { effects, weights, without, unchanged } = measured;
-  const name = isolated(`‘${plain.next[0].label}’`);
+  const name = said(plain.next[0].label);
   const [mostWeight, mostEffect] = [weights, effects].map((values) => Math.max(...values.map(Math.abs), 1e-9));
   byId("passages-note").textContent =
     `Red: looked at, the mean weight of the last token over all heads, the first token left out. ` +
     `Blue: needed, what ${name} loses where the passage is hidden from all that follows the last one. ` +
-    `All hidden: ${weight(Math.exp(unchanged))} → ${weight(Math.exp(unchanged + without))}.`;
+    `All hidden: ${part(Math.exp(unchanged))} → ${part(Math.exp(unchanged + without))}.`;
   const order = spans.map((_, k) => k).sort((a, b) => effects[a] - effects[b]);
   byId("passages-list").replaceChildren(
     ...order.map((k) => {

@@ -45,7 +45,7 @@ export function startPredictions() {
 function legend(/** @type {Run|null} */ run) {
   const { changed, without, view } = get();
   if (view !== "opening" || run?.next?.[0]?.before == null) return [];
-  const name = changed || !without ? "changed" : `without head ${headName(run, without.layer, without.head)}`;
+  const name = changed || !without ? "changed" : `head ${headName(run, without.layer, without.head)} switched off`;
   return [make("b", { textContent: "as it is" }), " · ", make("em", { textContent: name })];
 }
 
@@ -54,7 +54,13 @@ const unseen = (/** @type {string} */ words) => make("span", { className: "unsee
 
 /** A probability in few figures, so that two fit beside each other. */
 const brief = (/** @type {number} */ value) =>
-  value >= 0.0095 || value === 0 ? value.toFixed(2) : value >= 0.0005 ? value.toFixed(3) : "<0.001";
+  value >= 0.995 && value < 1
+    ? ">0.99"
+    : value >= 0.0095 || value === 0
+      ? value.toFixed(2)
+      : value >= 0.0005
+        ? value.toFixed(3)
+        : "<0.001";
 
 /** A bar of a probability; of a changed run the one before, and below it the one now. */
 function bars(/** @type {number} */ now, /** @type {number|null} */ before) {

@@ -1,5 +1,7 @@
 /** What the numbers of heads are called, in the server's order, and their units. */
 
+import { signed } from "./format.js";
+
 /** The scores that heads are sorted by. @type {Score[]} */
 export const SCORES = [
   "previous_token",
@@ -19,6 +21,10 @@ const UNITS = { entropy: "nats", distance: "tokens" };
 export const unitOf = (/** @type {string} */ name) => UNITS[name] ?? "";
 
 export const wordsFor = (/** @type {string} */ name) => name.replaceAll("_", " ");
+
+/** A head's score as it is written; it is exact, also where the vectors were kept in few bits. */
+export const scoreOf = (/** @type {string} */ name, /** @type {number|null|undefined} */ value) =>
+  signed(value, name === "distance" ? 1 : 2, 2);
 
 /** One readout among all of them. */
 export function readoutOf(/** @type {string} */ name, /** @type {Float32Array} */ values) {

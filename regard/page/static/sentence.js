@@ -1,9 +1,11 @@
 /** What happens here, in one sentence made from the data: where a head looks, and what the next token is without it. */
 import * as api from "./api.js";
 import { awaitAnswer } from "./answers.js";
-import { headName } from "./change_list.js";
+import { headName, under } from "./change_list.js";
+import { changedNow, isOff } from "./changes.js";
 import { byId, make, markStale, settled } from "./dom.js";
-import { bare, isolated, short, weight } from "./format.js";
+import { LITTLE, atLeast, part, plural, quoted, said } from "./format.js";
+import { worstHead } from "./matters.js";
 import { prepare } from "./session.js";
 import { get, placeOf, set, sourceOf, subscribe } from "./store.js";
 
@@ -11,8 +13,10 @@ import { get, placeOf, set, sourceOf, subscribe } from "./store.js";
 const FAINT = 0.1;
 /** Neighbours of the strongest key that are named with it have at least so much of its weight. */
 const NEAR = 0.25;
-/** A change of probability that is not worth a number. */
-const LITTLE = 0.005;
+/** Keys on which heads rest that are named. */
+const NAMED = 3;
+/** Below this probability the model is said not to know. */
+const SURE = 0.5;
 
 let requests = 0;
 /** Runs without a head, by text and head. @type {Map<string, Run>} */
@@ -20,7 +24,7 @@ const known = new Map();
 
 export function startSentence() {
   const soon = settled(30, writeSentence);
-  subscribe("plain view query layer head average about", () => {
+  subscribe("plain view query layer head average about rests choosing changes changed effects", () => {
     const { view, plain, without } = get();
     if (without && (view !== "opening" || without.of !== plain?.id)) set({ without: null });
     byId("saying").hidden = view !== "opening" || !plain;
@@ -30,19 +34,19 @@ export function startSentence() {
 }
 
 async function writeSentence() {
-  const { view, plain, about } = get();
+  const { view, plain, about, rests, choosing, changes } = get();
   const source = sourceOf("first");
   const mine = ++requests;
-  if (view !== "opening" || !plain) return;
-  const query = source.query ?? plain.length - 1;
-  const row = await awaitAnswer(api.row(plain.id, placeOf(source), query, "sentence"));
+  const run = changes.length ? changedNow() : plain;
+  if (view !== "opening" || !plain || !run || (choosing === plain && source.query == null)) return;
+  const query = source.query ?? run.length - 1;
+  const row = await awaitAnswer(api.row(run.id, placeOf(source), query, "sentence"));
   if (!row || mine !== requests) return;
   const { layer, head, average } = source;
-  const first = looks(plain, source, query, row.values);
-  const last = query === plain.length - 1;
+  const last = query === run.length - 1;
   /** @type {Run|null} */
   let without = null;
-  if (about?.writes && last && plain.next && average === "head") {
+  if (about?.writes && last && plain.next && average === "head" && !changes.length) {
     const name = `${plain.id}/${layer}/${head}`;
     without = known.get(name) ?? null;
     if (!without) {
@@ -55,7 +59,11 @@ async function writeSentence() {
     }
   }
   set({ without: without && { of: plain.id, layer, head, run: without } });
-  byId("sentence").replaceChildren(...first, ...(without ? becomes(plain, without) : []));
+  byId("sentence").replaceChildren(
+    last && rests?.run === plain.id ? resting(plain, rests.keys) : "",
+    ...saying(run, source, query, row.values),
+    ...(without ? becomes(plain, without, source) : []),
+  );
   markStale(byId("sentence"), false);
 }
 
@@ -67,29 +75,63 @@ export function strongestOf(/** @type {ArrayLike<number>} */ weights) {
 }
 
 const accented = (/** @type {string} */ textContent) => make("em", { textContent });
+const listed = (/** @type {string[]} */ words) =>
+  [words.slice(0, -1).join(", "), ...words.slice(-1)].filter(Boolean).join(" and ");
 const changed = (/** @type {string} */ textContent) => make("i", { textContent });
 
-/** A token in quotation marks, without the space before it. */
-export const quoted = (/** @type {Run} */ run, /** @type {number} */ k) =>
-  isolated(`“${short(run.tokens[k].text.trim() || run.labels[k], 24)}”`);
-const answerOf = (/** @type {Candidate} */ { label }) => isolated(short(bare(label), 24));
-
 /**
- * The first half: who looks where.
+ * The first half: what comes next, and who looks where for it.
  * @param {Run} run @param {HeadName} source @param {number} query @param {Float32Array} weights
  * @returns {(Node|string)[]}
  */
-function looks(run, source, query, weights) {
-  const key = strongestOf(weights);
+function saying(run, source, query, weights) {
+  const { changes } = get();
+  const answer = query === run.length - 1 ? likeliest(run) : null;
+  const made = changes.length ? `${under(run, changes)} ` : "";
+  const off = source.average === "head" && isOff(source.layer, source.head);
   const who = whoOf(run, source);
-  const next = query === run.length - 1 ? run.next?.[0] : null;
-  const lead = next ? ["To say ", accented(answerOf(next)), `, ${who}`] : [`At ${quoted(run, query)} `, who];
-  if (key < 0) return [...lead, " sees nothing."];
-  if (weights[key] < FAINT) return [...lead, ` looks everywhere, nowhere with more than ${weight(weights[key])}.`];
-  const number = next ? [] : [", with weight ", accented(weight(weights[key]))];
-  if (key === query) return [...lead, " stays where it is, on ", accented(quoted(run, key)), ...number, "."];
-  const way = key < query ? "looks back at" : "looks ahead at";
-  return [...lead, ` ${way} `, accented(phrase(run, weights, key)), ...number, "."];
+  const where = off ? [] : [who, ...looks(run, query, weights, !answer)];
+  if (!answer && off) return [made, `${who} adds nothing at ${quoted(run.labels[query])}.`];
+  if (!answer) return [made, made ? "at " : "At ", quoted(run.labels[query]), " ", ...where, "."];
+  const name = accented(said(answer.label));
+  const p = part(answer.probability);
+  if (answer.probability < SURE) {
+    const lead = [made, made ? "the" : "The", " model does not know what comes next: its likeliest, ", name];
+    return [...lead, `, has probability ${p}.`, ...(off ? [] : [" ", ...sentenceCase(where), "."])];
+  }
+  if (made) return [made, "the model says ", name, ` (probability ${p})`, ...(off ? [] : ["; ", ...where]), "."];
+  return ["To say ", name, ` (probability ${p}), `, ...where, "."];
+}
+
+/** The token that is likeliest now; null where none is known. */
+const likeliest = (/** @type {Run} */ run) =>
+  run.next?.reduce((best, one) => (one.probability > best.probability ? one : best)) ?? null;
+
+/** @param {(Node|string)[]} parts the first is a string */
+const sentenceCase = ([first, ...rest]) => [`${String(first)[0].toUpperCase()}${String(first).slice(1)}`, ...rest];
+
+/**
+ * Where it looks, after who does.
+ * @param {Run} run @param {number} query @param {Float32Array} weights @param {boolean} numbered with the weight
+ * @returns {(Node|string)[]}
+ */
+function looks(run, query, weights, numbered) {
+  const key = strongestOf(weights);
+  if (key < 0) return [" sees nothing"];
+  if (weights[key] < FAINT) return [` looks everywhere, nowhere with more than ${part(weights[key])}`];
+  const number = numbered ? [", with weight ", accented(part(weights[key]))] : [];
+  if (key === query) return [" stays where it is, on ", accented(quoted(run.labels[key])), ...number];
+  return [key < query ? " looks back at " : " looks ahead at ", accented(phrase(run, weights, key)), ...number];
+}
+
+/** On what heads rest, where they do. */
+function resting(/** @type {Run} */ run, /** @type {Rest[]} */ rests) {
+  if (!rests.length) return "";
+  const heads = run.layers.reduce((sum, layer) => sum + layer.heads.length, 0);
+  const shares = rests
+    .slice(0, NAMED)
+    .map(({ key, share }, k) => `${part(share)}${k ? "" : " rests"} on ${quoted(run.labels[key])}`);
+  return `Of all the weight of ${plural(heads, "head")}, ${listed(shares)}. `;
 }
 
 function whoOf(/** @type {Run} */ run, /** @type {HeadName} */ { layer, head, average }) {
@@ -104,27 +146,28 @@ function phrase(/** @type {Run} */ run, /** @type {Float32Array} */ weights, /**
   let [start, stop] = [key, key + 1];
   if (start > 0 && shares(start - 1)) start -= 1;
   if (stop < run.length - 1 && shares(stop)) stop += 1;
-  const text = run.tokens
-    .slice(start, stop)
-    .map((token) => token.text)
-    .join("");
-  return text.trim() ? isolated(`“${short(text.trim(), 32)}”`) : quoted(run, key);
+  return quoted(run.labels.slice(start, stop).join(""), 32);
 }
 
-/** The second half: what the next token is without the head. @returns {(Node|string)[]} */
-function becomes(/** @type {Run} */ plain, /** @type {Run} */ without) {
+/**
+ * The second half: what becomes of the next token where the head is switched off; of one that the model is sure of.
+ * @param {Run} plain @param {Run} without @param {HeadName} source @returns {(Node|string)[]}
+ */
+function becomes(plain, without, { layer, head }) {
   const [answer] = plain.next ?? [];
   const after = without.next?.find(({ token }) => token === answer.token);
-  const [winner] = [...(without.next ?? [])].sort((a, b) => b.probability - a.probability);
-  if (!after || !winner) return [];
-  if (winner.token !== answer.token) return [" Without it, the answer becomes ", changed(answerOf(winner)), "."];
+  const winner = likeliest(without);
+  if (!after || !winner || answer.probability < SURE) return [];
+  const off = ` With head ${headName(plain, layer, head)} switched off`;
+  if (winner.token !== answer.token)
+    return [`${off}, the answer becomes `, changed(said(winner.label)), ` (${part(winner.probability)}).`];
+  const name = said(answer.label);
   const [p, q] = [answer.probability, after.probability];
-  if (Math.abs(p - q) < LITTLE) return [" Without it, the answer stays the same."];
-  return [
-    ` Without it, the answer ${q < p ? "falls" : "rises"} from `,
-    accented(weight(p)),
-    " to ",
-    changed(weight(q)),
-    ".",
-  ];
+  if (Math.abs(p - q) >= LITTLE) return [`${off}, ${name} ${q < p ? "falls" : "rises"} to `, changed(part(q)), "."];
+  const worst = worstHead(); // null where there are too many heads to switch them off one by one
+  if (!worst) return [`${off}, ${name} keeps ${part(q)}.`];
+  if (p - worst.left < LITTLE)
+    return [` No single head is needed: with any one switched off, ${name} keeps ${atLeast(worst.left)}.`];
+  const other = headName(plain, worst.layer, worst.head);
+  return [`${off}, ${name} keeps ${part(q)}; with head ${other} switched off, `, changed(part(worst.left)), "."];
 }

@@ -32,6 +32,8 @@ const state = {
   difference: false,
   effects: null,
   passages: null,
+  rests: null,
+  choosing: null,
   measuring: "",
   active: "first",
   tab: "steps",

@@ -1,8 +1,8 @@
 """Everything that sees or changes the attention calls of a model."""
 
+from regard.record.intercept._blocks import Block, open_block
 from regard.record.intercept._call import Call
 from regard.record.intercept._change import Change, Changer
-from regard.record.intercept._eager import uncompiled
 from regard.record.intercept._logits_to_keep import last_logits, takes_logits_to_keep
 from regard.record.intercept._observer import (
     change_calls,
@@ -11,9 +11,11 @@ from regard.record.intercept._observer import (
     observe_contexts,
 )
 from regard.record.intercept._pending import PendingContext
+from regard.record.intercept._recomputation import now, was_made_before
 from regard.record.intercept._transformers import replace_attention, use_in_transformers
 
 __all__ = [
+    "Block",
     "Call",
     "Change",
     "Changer",
@@ -21,10 +23,12 @@ __all__ = [
     "change_calls",
     "is_observed",
     "last_logits",
+    "now",
     "observe_calls",
     "observe_contexts",
+    "open_block",
     "replace_attention",
     "takes_logits_to_keep",
-    "uncompiled",
     "use_in_transformers",
+    "was_made_before",
 ]

@@ -32,6 +32,10 @@ class Monitor(Protocol):
         """The innermost module being called."""
 
     @property
+    def is_needed(self) -> bool:
+        """Whether the call that is being made belongs to a block."""
+
+    @property
     def takes_part(self) -> bool:
         """Whether contexts are changed or observed, which calls are computed for here."""
 

@@ -15,17 +15,12 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
+from regard._wrappers import unwrapped
 from regard.record._errors import RecordError
 
 _lock = threading.RLock()
 _blocks: list[EagerCode] = []
 _stance = ExitStack()
-
-
-def uncompiled(model: nn.Module) -> nn.Module:
-    """The module inside what ``torch.compile`` made of it."""
-    inner = getattr(model, "_orig_mod", model)
-    return inner if isinstance(inner, nn.Module) else model
 
 
 def require_no_graph() -> None:
@@ -96,14 +91,14 @@ class EagerCode:
         self.force()
         if torch._dynamo.eval_frame._stance.stance != "force_eager":  # noqa: SLF001 - nothing public says it
             raise RecordError(
-                f"{type(uncompiled(module)).__name__} runs under torch.compile, whose graph hides "
+                f"{type(unwrapped(module)).__name__} runs under torch.compile, whose graph hides "
                 "its calls, since torch.compiler.set_stance was called inside the block; call it "
                 "outside"
             )
         if not self._announced:
             self._announced = True
             warnings.warn(
-                f"{type(uncompiled(module)).__name__} is compiled; inside the block it runs "
+                f"{type(unwrapped(module)).__name__} is compiled; inside the block it runs "
                 "eagerly, so that its attention calls are seen",
                 RuntimeWarning,
                 stacklevel=2,

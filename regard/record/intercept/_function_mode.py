@@ -65,6 +65,8 @@ class FunctionMode(TorchFunctionMode):
     def _seen(
         self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
+        if not self._monitor.is_needed:  # another task's, which makes calls while one waits
+            return func(*args, **options)
         if func in _BACKWARD:
             if not self._monitor.changes:
                 return func(*args, **options)

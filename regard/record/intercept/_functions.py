@@ -12,7 +12,8 @@ import inspect
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -74,6 +75,15 @@ class FunctionCalls:
         with _lock:
             _blocks.append(self)
         self._replace_loaded()
+
+    @contextmanager
+    def on_this_thread(self) -> Iterator[None]:
+        """A time in which the calls of the current thread are taken as well."""
+        _this_thread.handlers = self._handlers
+        try:
+            yield
+        finally:
+            del _this_thread.handlers
 
     def stop(self) -> None:
         """Give the functions back; of several threads the last one does."""

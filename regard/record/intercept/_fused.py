@@ -77,12 +77,14 @@ class FusedLayers:
 
         def attention(*args: Any) -> Any:
             result = torch._native_multi_head_attention(*args)  # noqa: SLF001 - their only names
-            self._notify(_of_attention(*args))
+            if self._monitor.is_needed:
+                self._notify(_of_attention(*args))
             return result
 
         def encoder_layer(*args: Any) -> Any:
             result = torch._transformer_encoder_layer_fwd(*args)  # noqa: SLF001
-            self._notify(_of_layer(*args).with_(modules=(layer.self_attn,)))
+            if self._monitor.is_needed:
+                self._notify(_of_layer(*args).with_(modules=(layer.self_attn,)))
             return result
 
         return _Module(

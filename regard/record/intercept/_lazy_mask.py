@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from regard.mask import Mask
 from regard.record._errors import RecordError
+from regard.record.intercept._recomputation import is_backward
 
 _aten = torch.ops.aten
 _ARITHMETIC = frozenset(
@@ -105,6 +106,11 @@ def _guarded(result: Tensor) -> Tensor:
 
 
 def _refusal(operation: Any) -> RecordError:
+    if is_backward():
+        return RecordError(
+            "the backward pass computes attention calls again with the mask of a block of record, "
+            "intervene or Monitor.update that has ended; put the backward pass inside the block"
+        )
     return RecordError(
         f"the model calculates with its attention mask, or writes to it ({operation}), as with the "
         "numbers that hide keys in 'eager' attention; the mask of 'regard' is True where a key may "

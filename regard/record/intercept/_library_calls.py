@@ -73,6 +73,8 @@ class LibraryCalls:
             compiling = path == _FLEX and torch.is_grad_enabled()
             with self._eager.suspended() if compiling else nullcontext():
                 result = own(*args, **kwargs)  # always: it may also write to a cache
+            if not self._monitor.is_needed:
+                return result
             with gradients(self._monitor):
                 seen = self._read(path, args, kwargs)
             if not self._monitor.takes_part:

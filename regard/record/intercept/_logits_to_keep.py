@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from regard._hooks import has_hooks
-from regard.record.intercept._eager import uncompiled
+from regard._wrappers import unwrapped
 
 
 def takes_logits_to_keep(model: nn.Module) -> bool:
@@ -22,7 +22,7 @@ def takes_logits_to_keep(model: nn.Module) -> bool:
     code may mean something else by the argument, and hooks may read the logits of all positions.
     To be called outside of blocks, which see a model's calls by hooks of their own.
     """
-    model = uncompiled(model)
+    model = unwrapped(model)
     forward = type(model).forward
     if getattr(forward, "__module__", "").split(".")[0] not in {"regard", "transformers"}:
         return False
@@ -36,4 +36,4 @@ def last_logits(count: int) -> dict[str, Any]:
 
     Given their number in place of a tensor, Gemma 4 leaves out queries of its last layers, too.
     """
-    return {"logits_to_keep": torch.arange(-count, 0)}
+    return {"logits_to_keep": torch.arange(-count, 0, device="cpu")}

@@ -1,4 +1,4 @@
-"""Observing and changing the attention calls that are made on this thread.
+"""Observing and changing the attention calls that are made on this thread, by the blocks there.
 
 A torch function mode sees torch's calls, and replaced functions those of other libraries; hooks
 that torch runs around every module name the caller. All are installed only while there are
@@ -11,22 +11,24 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 
 from regard._contexts import transforms, unwrapped, without_transforms
+from regard.record.intercept._blocks import Block, open_block
 from regard.record.intercept._eager import EagerCode, require_no_graph
 from regard.record.intercept._function_mode import FunctionMode
 from regard.record.intercept._functions import FunctionCalls
 from regard.record.intercept._fused import FORWARDS, FusedLayers
 from regard.record.intercept._library_calls import READERS, LibraryCalls
 from regard.record.intercept._mask_reduction import MaskReducer
+from regard.record.intercept._recomputation import CHECKPOINT, Checkpoints, depends_on
 from regard.record.intercept._transforms import outside_transforms
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
     Observer = Callable[[Call], None]
     ContextObserver = Callable[[Call, Tensor], None]
+
+T = TypeVar("T")
 
 _this_thread = threading.local()
 
@@ -48,36 +52,26 @@ def observe_calls(observer: Observer, *, reads: bool = False) -> Iterator[None]:
         reads: whether it takes readouts: it is then called before that, where it may have the
             context computed with them, see `Call.pending`.
     """
-    with _monitor() as monitor:
-        monitor.observers.append(observer)
-        monitor.readers += reads
-        try:
-            yield
-        finally:
-            monitor.readers -= reads
-            monitor.observers.remove(observer)
+    with (
+        _monitor() as monitor,
+        monitor.observers.added(observer),
+        monitor.readers.added(observer) if reads else nullcontext(),
+    ):
+        yield
 
 
 @contextmanager
 def observe_contexts(observer: ContextObserver) -> Iterator[None]:
     """Pass the context ``(B, H, L, Dv)`` of every call to the observer, before the call itself."""
-    with _monitor() as monitor:
-        monitor.context_observers.append(observer)
-        try:
-            yield
-        finally:
-            monitor.context_observers.remove(observer)
+    with _monitor() as monitor, monitor.context_observers.added(observer):
+        yield
 
 
 @contextmanager
 def change_calls(changer: Changer) -> Iterator[None]:
     """Let every attention call of this thread be changed, after the interventions around it."""
-    with _monitor() as monitor:
-        monitor.changers.append(changer)
-        try:
-            yield
-        finally:
-            monitor.changers.remove(changer)
+    with _monitor() as monitor, monitor.changers.added(changer):
+        yield
 
 
 @contextmanager
@@ -105,8 +99,34 @@ def _monitor() -> Iterator[_CallMonitor]:
 
 
 def is_observed() -> bool:
-    """Whether the attention calls of this thread are observed."""
-    return hasattr(_this_thread, "monitor")
+    """Whether the attention calls that are made here are observed."""
+    monitor: _CallMonitor | None = getattr(_this_thread, "monitor", None)
+    return monitor is not None and monitor.is_needed
+
+
+class _OfBlocks(Generic[T]):
+    """What blocks brought along, each for the calls that belong to it."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[Block, T]] = []
+
+    @contextmanager
+    def added(self, one: T) -> Iterator[None]:
+        """Begin a block that brings one along."""
+        with open_block() as block:
+            entry = block, one
+            self._all.append(entry)
+            try:
+                yield
+            finally:
+                self._all.remove(entry)
+
+    def __iter__(self) -> Iterator[T]:
+        """Those for the call that is being made."""
+        return (one for block, one in self._all if block.holds())
+
+    def __bool__(self) -> bool:
+        return any(block.holds() for block, _ in self._all)
 
 
 @dataclass(eq=False, slots=True)
@@ -122,10 +142,11 @@ class _CallMonitor:
 
     def __init__(self) -> None:
         self.users = 0
-        self.observers: list[Observer] = []
-        self.readers = 0  # of the observers
-        self.context_observers: list[ContextObserver] = []
-        self.changers: list[Changer] = []
+        self.observers: _OfBlocks[Observer] = _OfBlocks()
+        self.readers: _OfBlocks[Observer] = _OfBlocks()
+        """Those of the observers that take readouts."""
+        self.context_observers: _OfBlocks[ContextObserver] = _OfBlocks()
+        self.changers: _OfBlocks[Changer] = _OfBlocks()
         self.reducer = MaskReducer()
         self._thread = threading.get_ident()
         self._modules: list[_ActiveModule] = []
@@ -137,6 +158,7 @@ class _CallMonitor:
         self._functions = FunctionCalls(
             dict.fromkeys(READERS, LibraryCalls(self, self._mode, self._eager))
             | dict.fromkeys(FORWARDS, FusedLayers(self, self._mode))
+            | {CHECKPOINT: Checkpoints(self.on_this_thread)}
         )
         self._installed = ExitStack()
 
@@ -161,6 +183,11 @@ class _CallMonitor:
         return self._modules[-1].module if self._modules else None
 
     @property
+    def is_needed(self) -> bool:
+        """Whether the call that is being made belongs to a block."""
+        return bool(self.observers or self.context_observers or self.changers)
+
+    @property
     def takes_part(self) -> bool:
         """Whether contexts are changed or observed, which calls are computed for here."""
         return bool(self.changers or self.context_observers)
@@ -173,29 +200,56 @@ class _CallMonitor:
     @property
     def reads(self) -> bool:
         """Whether an observer takes readouts, which may share a pass with the context."""
-        return self.readers > 0
+        return bool(self.readers)
 
     @contextmanager
     def recomputing(self) -> Iterator[None]:
         """A time in which calls are changed and not observed, as they were made before."""
         observers = self.observers, self.context_observers
-        self.observers, self.context_observers = [], []
+        self.observers, self.context_observers = _OfBlocks(), _OfBlocks()
         try:
             yield
         finally:
             self.observers, self.context_observers = observers
+
+    @contextmanager
+    def on_this_thread(self) -> Iterator[None]:
+        """A time in which the calls of the current thread are seen instead of its own.
+
+        Autograd has a thread for each device, on which checkpoints are computed again; the thread
+        that called it waits for them.
+        """
+        thread = threading.get_ident()
+        if thread == self._thread:
+            yield
+            return
+        own = self._thread, self._modules
+        self._thread, self._modules = thread, []
+        _this_thread.monitor = self
+        try:
+            with self._functions.on_this_thread():
+                yield
+        finally:
+            del _this_thread.monitor
+            self._thread, self._modules = own
 
     def changed(self, call: Call) -> tuple[Call, list[Callable[[Tensor], Tensor]]]:
         """Let interventions change a call: what it became, and what becomes of its context."""
         call, edits = self._named(call), []
         for changer in self.changers:
             change = changer.change(call)
-            if change is not None and change.problem is not None:
+            if change is None:
+                continue
+            depends_on(changer, partial(self._has, changer))
+            if change.problem is not None:
                 call = replace(call, changed=change.problem)
-            if change is not None and change.edit is not None:
+            if change.edit is not None:
                 edits.append(change.edit)
         edits += [partial(_observed, observer, call) for observer in self.context_observers]
         return call, edits
+
+    def _has(self, changer: Changer) -> bool:
+        return changer in self.changers
 
     def may_change_inside(self, module: nn.Module) -> bool:
         """Whether contexts inside a module of torch's are observed, or may be changed."""

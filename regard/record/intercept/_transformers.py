@@ -23,12 +23,15 @@ from regard.attention import attention
 from regard.mask import Mask, causal, dense
 from regard.record._errors import RecordError
 from regard.record.intercept._configurations import NAME, calls_unseen, naming_regard, own_name
+from regard.record.intercept._lazy_mask import LazyMask
 from regard.record.intercept._mask_interface import mask_interface
 from regard.record.intercept._mask_reduction import reduce_mask
 from regard.record.intercept._supported import require_replaceable
 
 # Arguments that change the weights in some model and have no place in `attention`.
 _UNKNOWN = ("cache", "head_mask", "layer_head_mask", "sinks", "block_indices")
+# They add whatever tensor they get to the scores, and without one hide nothing.
+_ADDING = ("eager", "flex_attention")
 
 
 def use_in_transformers() -> None:
@@ -75,9 +78,12 @@ def attention_forward(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
+    indices: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention as the models of `transformers` call it.
+
+    Inside a block it stands in for another implementation, and reads arguments as that one does.
 
     Args:
         module: the calling layer.
@@ -87,10 +93,12 @@ def attention_forward(
         attention_mask: None, one that `mask_interface` made, or a tensor of the model's own.
         scaling: factor on the scores; None is 1/√D.
         dropout: probability of zeroing a weight.
-        is_causal: with no mask, hide later keys; None asks the layer.
+        is_causal: with no mask, hide later keys; None asks the layer. In place of "eager" and
+            "flex_attention" nothing is hidden.
         softcap: as for `attention`.
         s_aux: a sink of each head, ``(H,)``.
         position_bias: added to the scores, broadcastable to ``(B, H, L, S)``.
+        indices: keys that each query may see, ``(B, L, k)``; None: all that the mask lets it see.
         others: arguments of other kernels; ignored as "sdpa" does.
 
     Returns:
@@ -100,25 +108,31 @@ def attention_forward(
         RecordError: for an argument that changes the weights in a way `attention` does not know,
             or if weights are to be returned.
     """
+    own = own_name(getattr(module, "config", None))
     for name in _UNKNOWN:
         if others.get(name) is not None:
             raise RecordError(
                 f"{type(module).__name__} passes {name}, which regard's attention does not know; "
-                "use model.set_attn_implementation('eager')"
+                "take its weights with attn_implementation='eager' and output_attentions=True"
             )
     if others.get("output_attentions"):
         raise RecordError(
             "output_attentions=True asks for weights that regard does not write down; leave it out "
             "and take recording.attentions"
         )
-    queries = query.shape[-2]
-    if is_causal is None:
-        is_causal = bool(getattr(module, "is_causal", False))
+    if isinstance(attention_mask, Tensor) and not isinstance(attention_mask, LazyMask):
+        attention_mask = _as_read(attention_mask, own, query, has_sink=s_aux is not None)
     mask, uniform = _mask(attention_mask, query, key)
     if uniform is not None:
         query = query.masked_fill(uniform[..., None], 0)
-    if attention_mask is None and is_causal and queries > 1:
-        mask = causal(offset=0)
+    if attention_mask is None and own not in _ADDING and query.shape[-2] > 1:
+        if is_causal is None:
+            is_causal = bool(getattr(module, "is_causal", False))
+        mask = causal(offset=0) if is_causal else None
+    if indices is not None:
+        seen = indices.new_zeros((*indices.shape[:-1], key.shape[-2]), dtype=torch.bool)
+        listed = dense(seen.scatter(-1, indices.long(), True)[:, None])  # noqa: FBT003 - torch's
+        mask = listed if mask is None else mask & listed
     if position_bias is not None:
         position_bias = position_bias[..., : key.shape[-2]]
     context = attention(
@@ -133,6 +147,41 @@ def attention_forward(
         dropout=dropout,
     )
     return context.transpose(1, 2).contiguous(), None
+
+
+def _as_read(mask: Tensor, own: str | None, query: Tensor, *, has_sink: bool) -> Tensor:
+    """A mask of the caller's as the implementation that is replaced reads it.
+
+    Args:
+        mask: broadcastable to ``(B, H, L, S)``.
+        own: the name of the implementation.
+        query: ``(B, H, L, D)``.
+        has_sink: whether rows have another logit, beside which a row of the lowest number vanishes.
+
+    Raises:
+        RecordError: for integers that are not added, and for rows that "eager" makes NaN.
+    """
+    if own == "flex_attention":
+        mask = mask[:, :1]  # it reads the first head's
+    if own in _ADDING and not mask.is_floating_point():
+        return mask.to(query.dtype)  # True is 1: it hides nothing
+    if mask.dtype == torch.bool:
+        return mask
+    if not mask.is_floating_point():
+        raise RecordError(
+            f"attention_mask has dtype {mask.dtype}; give a matrix of bool, True where a key may "
+            "be seen, or of floats, which are added to the scores"
+        )
+    if torch.compiler.is_compiling() or is_batch(mask):
+        return mask
+    if has_sink:
+        return mask.masked_fill(mask <= torch.finfo(mask.dtype).min, -torch.inf)
+    if own == "eager" and bool((mask == -torch.inf).all(dim=-1).any()):
+        raise RecordError(
+            "attention_mask has rows of -inf alone, which 'eager' attention makes NaN; give each "
+            "query a key that it may see, or hide keys by torch.finfo(dtype).min"
+        )
+    return mask
 
 
 def _mask(

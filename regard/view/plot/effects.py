@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,18 +10,18 @@ from matplotlib.colors import Normalize
 
 from regard.intervene import Effects
 from regard.view.plot.colour import two_sided
-from regard.view.plot.labels import drawable, families
+from regard.view.plot.labels import drawable, families, inked
 from regard.view.plot.style import FAINT, INK, LINE, Plot, number, on_paper, write
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
 __all__ = ["plot_effects"]
 
-_LEFT, _TOP, _RIGHT, _BOTTOM = 0.7, 0.75, 0.3, 0.35
+_LEFT, _TOP, _RIGHT, _BOTTOM = 0.7, 0.5, 0.3, 0.35
 _CELL, _LINE = 0.5, 0.17
+_EDGE, _TITLE, _LETTER = 0.12, 0.15, 0.09  # around the title; its lines; most of a letter's width
 _WRITTEN = 24  # most heads across whose numbers are written
 _KEYS_LEFT, _BARS = 1.5, 3.6
 
@@ -31,30 +32,37 @@ def plot_effects(effects: Effects) -> Figure:
     most = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
     norm = Normalize(-most, most)
     with on_paper():
-        if effects.over == "heads":
-            figure, axes = _heads(effects, values, norm)
-        else:
-            figure, axes = _keys(effects, values, norm)
-        about = "by gradient, approximate" if effects.method == "gradient" else "without it"
-        title = f"effect on the {effects.target}, {about}; as it is: {number(effects.unchanged)}"
-        axes.annotate(
-            title,
-            (0.12 / figure.get_figwidth(), 1),
-            xycoords="figure fraction",
-            xytext=(0, -14),
-            textcoords="offset points",
-            fontsize=8,
-            color=INK,
-            parse_math=False,
-        )
-    return figure
+        return (_heads if effects.over == "heads" else _keys)(effects, values, norm)
 
 
-def _heads(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> tuple[Figure, Axes]:
+def _titled(effects: Effects, width: float, height: float) -> tuple[Plot, float]:
+    """A figure with its title, and where what it shows, of some height, begins."""
+    without = f"without each {'head' if effects.over == 'heads' else 'token'}"
+    about = "by gradient, approximate" if effects.method == "gradient" else without
+    title = f"effect on the {effects.target}", f"{about}; as it is: {number(effects.unchanged)}"
+    letters = int((width - 2 * _EDGE) / _LETTER)
+    lines = [line for part in title for line in textwrap.wrap(inked(part), letters)]
+    top = _TOP + len(lines) * _TITLE
+    figure = Plot.sized(width, top + height + _BOTTOM)
+    figure.text(
+        _EDGE / width,
+        1 - _EDGE / figure.get_figheight(),
+        "\n".join(lines),
+        va="top",
+        fontsize=8,
+        linespacing=_TITLE * 72 / 8 / 1.2,
+        color=INK,
+        parse_math=False,
+        fontfamily=["DejaVu Sans", *families()],
+    )
+    return figure, top
+
+
+def _heads(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> Figure:
     layers, heads = effects.labels
     width, height = len(heads) * _CELL, len(layers) * 0.7 * _CELL
-    figure = Plot.sized(max(_LEFT + width + _RIGHT, 5.2), _TOP + height + _BOTTOM)
-    axes = figure.place(_LEFT, _TOP, width, height)
+    figure, top = _titled(effects, max(_LEFT + width + _RIGHT, 5.2), height)
+    axes = figure.place(_LEFT, top, width, height)
     axes.imshow(values, cmap=two_sided(), norm=norm, aspect="auto", interpolation="none")
     axes.set_xticks(range(len(heads)), [str(head) for head in heads])
     axes.set_yticks(range(len(layers)), [str(layer) for layer in layers])
@@ -69,13 +77,13 @@ def _heads(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> tu
                 ink = "white" if abs(norm(value) - 0.5) > 0.4 else INK
                 text = number(float(f"{value:.2g}"))
                 write(axes, column, row, text, color=ink, fontsize=7)
-    return figure, axes
+    return figure
 
 
-def _keys(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> tuple[Figure, Axes]:
+def _keys(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> Figure:
     height = len(values) * _LINE
-    figure = Plot.sized(_KEYS_LEFT + _BARS + _RIGHT, _TOP + height + _BOTTOM)
-    axes = figure.place(_KEYS_LEFT, _TOP, _BARS, height)
+    figure, top = _titled(effects, _KEYS_LEFT + _BARS + _RIGHT, height)
+    axes = figure.place(_KEYS_LEFT, top, _BARS, height)
     rows = np.arange(len(values))
     colours = two_sided()(norm(values))
     axes.barh(rows, values, height=0.8, color=colours, edgecolor=LINE, linewidth=0.4)
@@ -88,7 +96,7 @@ def _keys(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> tup
     for label in axes.get_yticklabels():
         label.set_parse_math(False)
         label.set_fontfamily(list(families()))
-    return figure, axes
+    return figure
 
 
 def _label(name: str) -> str:

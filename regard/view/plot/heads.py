@@ -44,7 +44,9 @@ __all__ = ["Thumbnails", "draw_thumbnails", "named", "of_first", "plot_heads"]
 
 _WIDE = 11.0  # what the thumbnails may take across before they become smaller
 _LARGEST, _SMALLEST = 0.95, 0.46
-_PLAIN = {Role.SPREAD.value, Role.MIXED.value, Role.UNDECIDED.value, Role.ALONE.value}
+_PLAIN = {
+    role.value for role in Role if role.is_open or role in (Role.SPREAD, Role.MIXED, Role.ALONE)
+}
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def _thumbnails(layer: Layer, size: int, scores: tuple[HeadScores, ...]) -> Thum
 
 
 def _estimate(head: HeadScores) -> str:
-    undecided = head.role is Role.UNDECIDED and head.undecided is not None
+    undecided = head.role.is_open and head.undecided is not None
     return f"{head.undecided}?" if undecided else head.estimate
 
 

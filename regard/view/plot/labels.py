@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.text import Text
 
-__all__ = ["LONGEST", "Ticks", "cells", "check_tokens", "drawable", "families", "skipped", "ticks"]
+__all__ = [
+    "LONGEST",
+    "Ticks",
+    "cells",
+    "check_tokens",
+    "drawable",
+    "families",
+    "inked",
+    "skipped",
+    "ticks",
+]
 
 LONGEST = 16
 """Most terminal cells of a label; what is left out of a longer token is shown by an ellipsis."""
@@ -70,12 +80,17 @@ def drawable(token: str, width: int = LONGEST) -> str:
     >>> drawable(" is\n"), drawable("internationalisation", 12)
     ('␣is↵', 'internat…ion')
     """
-    characters = [c if ord(c) in _characters() else f"<U+{ord(c):04X}>" for c in visible(token)]
+    characters = list(map(inked, visible(token)))
     if cells("".join(characters)) <= width:
         return "".join(characters)
     tail = _fitting(characters[::-1], (width - 1) // 3)
     lead = _fitting(characters, width - 1 - cells("".join(tail)))
     return "".join([*lead, "…", *tail[::-1]])
+
+
+def inked(text: str) -> str:
+    """A text with its characters that no font at hand can draw as code points."""
+    return "".join(c if ord(c) in _characters() else f"<U+{ord(c):04X}>" for c in text)
 
 
 def _fitting(characters: Sequence[str], width: int) -> list[str]:

@@ -7,6 +7,7 @@ waits until the page declares that it has settled, or for what it shows.
 """
 
 import contextlib
+import math
 
 import pytest
 import torch
@@ -43,6 +44,49 @@ def written():
         digits, exponent = f"{weight:.1e}".split("e")
         power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
         return power if digits == "1.0" else f"{digits.removesuffix('.0')}·{power}"
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def in_words():
+    """A weight or a probability as the page's sentences have it: two decimals."""
+
+    def write(value):
+        if 0 < value < 0.005:
+            return "under 0.01"
+        return "over 0.99" if 0.995 <= value < 1 else f"{value:.2f}"
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def finding(in_words):
+    """What the page says once heads were switched off and tokens hidden, one at a time."""
+
+    def write(run, heads, keys):
+        _, piece, now = run.following[0]
+        name = f"\u2068{piece.strip()}\u2069"
+        effects = {
+            f"head {layer}·{head} switched off": value
+            for layer, row in enumerate(heads["effects"])
+            for head, value in enumerate(row)
+        }
+        words = [f"\u2068“{token.strip()}”\u2069" for token in run.tokens]
+        hidden = {
+            f"token {key} {words[key]} hidden": value for key, value in enumerate(keys["effects"])
+        }
+        parts = []
+        for measured, what in ((effects, "head switched off"), (hidden, "token hidden")):
+            least = min(measured, key=measured.get)
+            left = math.exp(heads["unchanged"] + measured[least])
+            about = "it" if parts else f"{name} ({in_words(now)})"
+            if now - left >= 0.02:
+                parts.append(f"with {least}, {about} falls to {in_words(left)}")
+            else:
+                more = "" if left >= 0.995 else " or more"
+                parts.append(f"with any one {what}, {about} keeps {in_words(left)}{more}")
+        return f"W{'; '.join(parts)[1:]}."
 
     return write
 

@@ -52,7 +52,7 @@ def test_a_head_is_switched_off_and_on_again_from_its_card(show, settled, model,
     assert "off" in cell.get_attribute("class").split()
     assert "switched off" in cell.get_attribute("aria-label")
     assert page.locator("#switch").text_content() == "Switch on again"
-    assert page.locator("#effect").text_content().startswith("Without head 2·1 ")
+    assert page.locator("#effect").text_content().startswith("With head 2·1 switched off, ")
     page.locator("#switch").click()
     settled(page)
     assert chips(page) == []
@@ -67,7 +67,8 @@ def test_the_grid_switches_heads_off(show, settled, model):
         page.locator(f"#grid .cell[data-layer='1'][data-head='{head}']").click()
     settled(page)
     assert chips(page) == ["head 1·1 off", "head 1·2 off"]
-    assert page.locator("#effect").text_content().startswith("Without heads 1·1 and 1·2 ")
+    said = page.locator("#effect").text_content()
+    assert said.startswith("With heads 1·1 and 1·2 switched off, ")
     page.locator("#switching").click()
     page.locator("#grid .cell[data-layer='1'][data-head='3']").click()
     settled(page)

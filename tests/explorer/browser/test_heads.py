@@ -27,7 +27,9 @@ def short(shipped):
 )
 def test_a_head_under_the_pointer_moves_none(show, settled, short, size, address):
     page = show(short, address, width=size[0], height=size[1])
-    page.locator("#grid .cell[aria-label*='too few']").first.wait_for()  # the longest of the texts
+    page.locator(
+        "#grid .cell[aria-label*='too short']"
+    ).first.wait_for()  # the longest of the texts
     before = page.evaluate(PLACES)
     notes = set()
     for cell in page.locator("#grid .cell").all():

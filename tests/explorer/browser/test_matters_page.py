@@ -20,7 +20,9 @@ def table(model, plain):
     return {over: model.effects(plain, over, lambda *_: None) for over in ("heads", "keys")}
 
 
-def test_what_the_next_token_rests_on_is_said_and_marked(show, settled, written, model, table):
+def test_what_the_next_token_rests_on_is_said_and_marked(
+    show, settled, in_words, finding, model, plain, table
+):
     page = show(model, "#l=1&h=1")
     assert page.locator("#finding").text_content() == ""
     page.locator("#matters").click()
@@ -29,13 +31,9 @@ def test_what_the_next_token_rests_on_is_said_and_marked(show, settled, written,
     value, layer, head = min(
         (value, layer, head) for layer, row in enumerate(effects) for head, value in enumerate(row)
     )
-    sentence = page.locator("#finding").text_content()
-    assert sentence.startswith(f"Without head {layer}·{head} ")
-    after = written(math.exp(start + value))
-    assert f" falls from {written(math.exp(start))} to {after}; without token" in sentence
+    after = in_words(math.exp(start + value))
+    assert page.locator("#finding").text_content() == finding(plain, **table)
     key = min(range(len(table["keys"]["effects"])), key=table["keys"]["effects"].__getitem__)
-    assert f"token {key} " in sentence
-    assert sentence.endswith(f"to {written(math.exp(start + table['keys']['effects'][key]))}.")
     # The grid: a bar each, the longest for that head, and in words.
     widths = page.locator("#grid .need").evaluate_all("(all) => all.map((one) => one.style.width)")
     cell = page.locator(f"#grid .cell[data-layer='{layer}'][data-head='{head}']")

@@ -116,8 +116,8 @@ def test_a_file_is_dropped_anywhere_on_the_page(show, settled, model):
     # With two texts, on the side that it is dropped on.
     page.locator("#compare").select_option("text")
     settled(page)
-    page.evaluate(DROP, ["#map-second", "other.txt", "the other file"])
-    assert settled(page).evaluate(f"{address}('t2')") == "the other file"
+    page.evaluate(DROP, ["#map-second", "other.txt", "the other\r\nfile\rends"])
+    assert settled(page).evaluate(f"{address}('t2')") == "the other\nfile\nends"
     assert page.locator("#tokens .token").first.text_content() == "The"
     # What is no text, or too long, is refused in a sentence.
     for name, content, message in [

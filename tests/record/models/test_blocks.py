@@ -270,10 +270,12 @@ def test_a_thread_of_autograds_computes_checkpoints_again_as_they_were():
     found, ended = [], threading.Event()
 
     def backward():
-        Named.apply(torch.ones(1, requires_grad=True), model.config, found).sum().backward()
+        results.pop().backward()
         ended.set()
 
     with regard.record(model):
+        start = torch.ones(1, requires_grad=True)
+        results = [Named.apply(start, model.config, found).sum() for _ in range(2)]
         _thread.start_new_thread(backward, ())
         assert ended.wait(WAIT)
         run(threading.Thread(target=backward))

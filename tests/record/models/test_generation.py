@@ -104,6 +104,21 @@ def test_a_static_cache_whose_prompt_has_no_padding(how):
         torch.testing.assert_close(pattern.dense(), weights, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("how", ["eager", "sdpa"])
+@pytest.mark.parametrize("length", [4, 5, 6])
+def test_a_prompt_about_as_long_as_the_window_of_a_static_cache(how, length):
+    """One of exactly 5 tokens attends to the cache's own buffer, which the next step overwrites."""
+    model, (ids, _) = CASES["mistral"].build(how), prompt()
+    options = {"do_sample": False, "max_new_tokens": 6, "min_new_tokens": 6}
+    with regard.record(model) as recording:
+        text = model.generate(ids[:1, :length], cache_implementation="static", **options)
+    with torch.no_grad():
+        out = CASES["mistral"].build("eager")(text[:, :-1], output_attentions=True, use_cache=False)
+    assert len(recording) == 2
+    for pattern, weights in zip(recording, out.attentions, strict=True):
+        torch.testing.assert_close(pattern.dense(), weights, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("cache", [None, "static"])
 def test_without_a_model_and_in_inference_mode(cache, mode):

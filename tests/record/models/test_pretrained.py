@@ -9,6 +9,7 @@ import transformers
 import regard
 from regard.gpt import load as load_gpt
 from regard.record import load as load_recording
+from regard.record import token_names
 
 SENTENCES = [
     "The cat, tired of waiting, went home on its own.",
@@ -49,9 +50,9 @@ def test_an_encoder(folder, how, tmp_path):
         assert pattern.shape == weight.shape
         assert (pattern.dense() - weight).abs().amax((1, 3))[real].max() < 1e-5
 
-    names = tuple(tuple(tokenizer.convert_ids_to_tokens(ids)) for ids in batch["input_ids"])
+    names = tuple(tuple(token_names(tokenizer, ids)) for ids in batch["input_ids"].tolist())
     assert recording.tokens == names
-    assert recording.tokens[0][:3] == ("[CLS]", "the", "cat")
+    assert recording.tokens[0][:3] == ("[CLS]", " the", " cat")
     assert recording.tokens[0][-1] == "[PAD]"
 
     heads = recording.heads(progress=False).frame()

@@ -33,10 +33,12 @@ const ROLES = /** @type {const} */ ({
 });
 const MEANINGS = /** @type {Record<string, string>} */ ({
   mixed: "it does no single one of these",
-  "too few to say": "it may have a role, but its queries are too few or too unlike each other",
+  "between two names": "its score is so near the limit of a role that this text can't decide",
+  "text too short to tell": "it may have a role, but this text has too few tokens, or too few repeats",
   "no choice": "a single token can only attend to itself",
   ...Object.fromEntries(Object.entries(ROLES).map(([role, [, , meaning]]) => [role, meaning])),
 });
+const OPEN = ["between two names", "text too short to tell"];
 const OF_REPEATS = ["induction", "duplicate token"];
 const OF_PLACES = ["previous token", "current token", "first token"];
 
@@ -52,7 +54,7 @@ export function figuresOf(head, tallies) {
     if (one) evidence[role] = one;
   }
   const { role, undecided } = roleOf(evidence);
-  const shown = role === "too few to say" ? undecided : role;
+  const shown = OPEN.includes(role) ? undecided : role;
   const rests = shown == null ? undefined : evidence[shown];
   const all = Object.values(evidence).map(({ queries }) => queries);
   const queries = rests?.queries ?? (all.length ? Math.max(...all) : null);
@@ -133,16 +135,20 @@ function roleOf(evidence) {
     if (undecided == null && open.length) undecided = highest(open);
   }
   if (Math.max(...Object.values(evidence).map(({ queries }) => queries)) < ENOUGH)
-    return { role: "too few to say", undecided };
+    return { role: "text too short to tell", undecided };
   if (evidence["spread evenly"]?.score >= WIDE) return { role: "spread evenly", undecided };
   if (evidence["nearby tokens"].score >= 1 - NEAR) return { role: "nearby tokens", undecided };
-  return { role: undecided == null ? "mixed" : "too few to say", undecided };
+  if (undecided == null) return { role: "mixed", undecided };
+  return { role: isPrecise(evidence[undecided]) ? "between two names" : "text too short to tell", undecided };
 }
 
 /** Whether the whole interval is a lead. */
 const leads = (/** @type {Evidence} */ { score, margin }) => margin != null && score - margin >= LEAD;
 /** Whether some of the interval is. */
 const mayLead = (/** @type {Evidence} */ { score, margin }) => score + (margin ?? 0) >= LEAD;
+
+/** Whether the interval reaches no further than a lead. */
+const isPrecise = (/** @type {Evidence} */ { margin }) => margin != null && margin <= LEAD;
 
 /**
  * What the name rests on; mirrors `HeadScores.evidence`.
@@ -154,5 +160,5 @@ function inWords(role, undecided, { score, margin, queries }) {
   const over = `over ${queries} quer${queries === 1 ? "y" : "ies"}`;
   if (score == null) return over;
   const estimate = `${score.toFixed(2)}${margin == null ? "" : ` ± ${margin.toFixed(2)}`} ${over}`;
-  return role === "too few to say" ? `${undecided}? ${estimate}` : estimate;
+  return OPEN.includes(role) ? `${undecided}? ${estimate}` : estimate;
 }

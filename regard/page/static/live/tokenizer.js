@@ -128,7 +128,7 @@ function joined(/** @type {string[]} */ parts, /** @type {string} */ pair) {
   return result;
 }
 
-/** The text of bytes, with those of incomplete characters written out; mirrors `_displayable`. */
+/** The text of bytes, with those of incomplete characters written out; mirrors `displayable`. */
 function displayable(/** @type {Uint8Array} */ bytes) {
   const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
   let text = "";
@@ -146,7 +146,7 @@ function displayable(/** @type {Uint8Array} */ bytes) {
 }
 
 /**
- * The sign of each byte in GPT-2's alphabet; mirrors `_bytes_of`: printable Latin-1 stands for itself, the others are
+ * The sign of each byte in GPT-2's alphabet; mirrors `BYTE_OF`: printable Latin-1 stands for itself, the others are
  * the signs from U+0100 on.
  */
 function signsOfBytes() {

@@ -28,6 +28,8 @@ export const paintNeeds = nothing;
 export const measureHeads = async () => {};
 /** @type {typeof import("../changes.js").isOff} */
 export const isOff = () => false;
+/** @type {typeof import("../changes.js").changedNow} */
+export const changedNow = () => null;
 /** @type {typeof import("../cut.js").drawSpan} */
 export const drawSpan = () => false;
 /** @type {typeof import("../cut.js").cutsOn} */
@@ -36,3 +38,5 @@ export const cutsOn = () => [];
 export const cutKeys = () => new Set();
 /** @type {typeof import("../matters.js").needOfHead} */
 export const needOfHead = () => null;
+/** @type {typeof import("../matters.js").worstHead} */
+export const worstHead = () => null;

@@ -1,0 +1,69 @@
+"""The GPT that is meant where a wrapped one is given, and the weights that a file may hold."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard._wrappers import require_whole, unwrapped, unwrapped_name
+from regard.gpt._tensors import why_no_weight
+from regard.gpt.model import GPT
+
+__all__ = ["as_gpt", "weights_to_write"]
+
+
+def as_gpt(model: nn.Module, *, whole: bool = True) -> GPT:
+    """The GPT inside what torch.compile, DataParallel or DistributedDataParallel made of it.
+
+    Args:
+        model: the model.
+        whole: whether its weights are read outside of its own call, which shards do not allow.
+
+    Raises:
+        TypeError: it is no GPT.
+        ValueError: FSDP keeps shards of it, and `whole` is True.
+    """
+    inner = unwrapped(model)
+    if whole:
+        require_whole(inner)
+    if not isinstance(inner, GPT):
+        raise TypeError(
+            f"model is a {type(inner).__name__}; expected a GPT of regard.gpt, as it is or wrapped "
+            "by torch.compile, DataParallel or DistributedDataParallel"
+        )
+    return inner
+
+
+def weights_to_write(model: GPT, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """A model's weights under its own names, which a file of them can be read by.
+
+    Args:
+        model: the model.
+        dtype: the precision to write; None is that of the model.
+
+    Raises:
+        ValueError: a file of them could not be read again: the model is sharded, has other weights
+            than its configuration says, or weights that are not finite numbers of floating point.
+    """
+    require_whole(model)
+    weights = {
+        unwrapped_name(name): weight.detach().to(dtype=dtype)
+        for name, weight in model.state_dict().items()
+    }
+    with torch.device("meta"):
+        expected = {name: weight.shape for name, weight in GPT(model.config).state_dict().items()}
+    for name in sorted(weights.keys() | expected.keys()):
+        if name not in expected:
+            raise ValueError(
+                f"model has a weight {name}, which a GPT of its configuration does not have: it "
+                "could not be loaded; take out what was added, such as adapters"
+            )
+        if name not in weights or weights[name].shape != expected[name]:
+            shape = tuple(weights[name].shape) if name in weights else "missing"
+            raise ValueError(
+                f"model's {name} is {shape}, and its configuration says {tuple(expected[name])}: "
+                "it could not be loaded; make the two agree"
+            )
+        if (why := why_no_weight(weights[name])) is not None:
+            raise ValueError(f"model's {name} {why}: it could not be loaded")
+    return weights

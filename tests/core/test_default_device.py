@@ -1,0 +1,185 @@
+"""Torch's default device says where new tensors of a model go, not where a pattern is read.
+
+On the meta device a tensor has no numbers, so that one that is made there without being asked for
+is found at once.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.gpt import GPT, GPTConfig
+
+PACKAGE = Path(regard.__file__).parent
+ROOMS = ["mask", "problem", "backends", "pattern", "record", "intervene"]
+FILES = [f for room in ROOMS for f in sorted((PACKAGE / room).rglob("*.py"))]
+FILES += sorted(PACKAGE.glob("*.py"))
+MAKE = {
+    *("arange", "as_tensor", "empty", "empty_strided", "eye", "full", "linspace", "logspace"),
+    *("ones", "rand", "randint", "randn", "randperm", "scalar_tensor", "tensor", "zeros"),
+    *("tril_indices", "triu_indices", "Generator"),
+}
+
+READOUTS = [
+    regard.TopK(2),
+    regard.Max(),
+    regard.Entropy(),
+    regard.Distance(),
+    regard.Offsets(3),
+    regard.Mass(slice(0, 2)),
+    regard.Mass([0, 2]),
+    regard.Spans([0, 1, -1, 1]),
+    regard.Received(),
+    regard.Received("mean", queries=[1, 3], grouped=True),
+    regard.MaxScore(),
+    regard.Lag(1),
+    regard.Blocks(2, 3),
+    regard.Image(4, 3),
+]
+MASKS = {
+    "none": lambda: None,
+    "causal": regard.causal,
+    "window": lambda: regard.causal() & regard.window(3),
+    "prefix": lambda: regard.prefix(2),
+}
+
+
+def is_same(actual, expected):
+    if isinstance(expected, torch.Tensor):
+        return actual.device.type == "cpu" and torch.equal(
+            actual.nan_to_num(-7.0), expected.nan_to_num(-7.0)
+        )
+    if isinstance(expected, (tuple, list)):
+        return all(is_same(*pair) for pair in zip(actual, expected, strict=True))
+    return actual == expected
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_tensor_is_made_on_a_device_that_is_named(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"
+        if of_torch and node.func.attr in MAKE:
+            named = any(keyword.arg == "device" for keyword in node.keywords)
+            assert named, f"{path}:{node.lineno}: {ast.unparse(node)} names no device"
+
+
+def read(pattern, other):
+    """All that there is to read of a pattern."""
+    return [
+        *pattern.read(*READOUTS),
+        pattern.dense(),
+        pattern[:, 1, [0, 2], 1:],
+        pattern[0, :, 3],
+        pattern[:1].entropy(),
+        pattern.at(torch.tensor([1, 3], device="cpu")).dense(),
+        pattern.crop((1, 4), (0, 3)).dense(),
+        pattern @ torch.ones(pattern.shape[-1], 2, device="cpu"),
+        pattern.singular_values(2),
+        pattern.mean().entropy(),
+        *(pattern.divergence(other, kind) for kind in ("js", "kl", "tv")),
+        pattern.verify(),
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_pattern_on_the_cpu(mask, dtype):
+    query, other = torch.randn(2, 2, 4, 5, 3, dtype=dtype).unbind()
+    key = torch.randn(2, 2, 5, 3, dtype=dtype)
+
+    def make():
+        patterns = (regard.Pattern(q, key, mask=MASKS[mask]()) for q in (query, other))
+        return read(*patterns)
+
+    expected = make()
+    with torch.device("meta"):
+        actual = make()
+    assert is_same(actual, expected)
+
+
+def test_steps_written_out():
+    query, key, value = torch.randn(3, 2, 5, 3).unbind()
+
+    def make():
+        steps = regard.explain(query, key, value, mask=regard.causal(), sink=query[:, 0, 0])
+        return [steps.context, steps.entropy(), steps.distance(), steps.spans([0, 1, 1]),
+                steps.image(2, 3), steps.offsets(3)]  # fmt: skip
+
+    expected = make()
+    with torch.device("meta"):
+        assert is_same(make(), expected)
+
+
+CHANGES = {
+    "ablate": lambda change: change.ablate(layers=1, heads=0, by="mean"),
+    "knock_out": lambda change: change.knock_out(keys=[0, 2], queries=slice(3, None)),
+    "steer": lambda change: change.steer(keys=1, by=2.0, heads=1),
+    "temper": lambda change: change.temper(by=0.5, heads=1),
+}
+
+
+def a_model():
+    torch.manual_seed(0)
+    return GPT(GPTConfig(vocab_size=11, context=16, layers=2, heads=2, dim=12)).eval()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@torch.no_grad()
+def test_changes_and_recordings_of_a_model_on_the_cpu(name):
+    model, ids = a_model(), torch.tensor([[1, 4, 7, 2, 9, 3]])
+
+    def make():
+        with (
+            regard.intervene(model) as change,
+            regard.record(model, rows=slice(1, None), heads=[1, 0]) as recording,
+            regard.record(model, read=[regard.Mass([0, 5]), regard.Received()]) as run,
+        ):
+            CHANGES[name](change)
+            logits = model(ids)
+        readings = [reading.values for reading in run.readings.values()]
+        again = [r.values for r in recording.read(*READOUTS[:12]).values()]
+        return [logits, *readings, *again, *recording.dense()]
+
+    expected = make()
+    with torch.device("meta"):
+        assert is_same(make(), expected)
+
+
+@torch.no_grad()
+def test_a_pattern_put_into_another_run_and_what_heads_do():
+    model, ids = a_model(), torch.tensor([[1, 4, 7, 2, 9, 3]])
+
+    def make():
+        with regard.record(model, tokens=list("abcabc")) as recording:
+            model(ids)
+        with regard.intervene(model) as change:
+            change.patch(layers=0, pattern=recording[1])
+            logits = model(ids.flip(-1))
+        heads = recording.heads()
+        effects = [
+            regard.effects(model, ids[0], regard.Logit(3), progress=False, **how).values
+            for how in ({}, {"over": "keys"}, {"method": "gradient"})
+        ]
+        rollout = recording.rollout(query=-1)
+        return [logits, repr(heads), *effects, rollout]
+
+    expected = make()
+    with torch.device("meta"):
+        actual = make()
+    assert is_same(actual, expected)
+
+
+def test_a_layer_of_torch_that_is_recorded():
+    layer = nn.TransformerEncoderLayer(12, 2, batch_first=True, dropout=0.0)
+    x = torch.randn(2, 5, 12)
+    with regard.record(layer) as recording:
+        layer(x)
+    with torch.device("meta"), regard.record(layer) as again:
+        layer(x)
+    assert is_same(again.dense(), recording.dense())
