@@ -65,9 +65,9 @@ def effects(
     The last token's own query still sees it, so that its Δ is 0.
 
     Examples:
-    regard effects "The cat sat on the mat. The cat sat"
+    regard effects "Tom had a red kite and a blue drum. Tom wanted the blue"
 
-    regard effects "The cat sat on the mat. The cat sat" --target " on" --over heads
+    regard effects "Tom had a red kite and a blue drum. Tom wanted the blue" --target " drum"
     """
     if over not in _OVER:
         raise MisuseError(f"--over must be heads, keys or both, but is {over}")

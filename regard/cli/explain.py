@@ -72,7 +72,7 @@ def explain(
     Spread: entropy as a share of the highest possible. Distance: in tokens.
 
     Examples:
-    regard explain "The cat sat on the mat. The cat sat"
+    regard explain "Tom had a red kite and a blue drum. Tom wanted the blue"
 
     regard explain --file notes.txt --layer 2 --head 1 --query 7
 

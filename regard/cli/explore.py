@@ -40,7 +40,7 @@ def explore(
     """Show what every token attends to on a page, at any length, until interrupted.
 
     Examples:
-    regard explore --text "The cat sat on the mat. The cat sat"
+    regard explore --text "Tom had a red kite and a blue drum. Tom wanted the blue"
 
     regard explore runs/mine --file notes.txt
     """

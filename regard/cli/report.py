@@ -44,7 +44,7 @@ def report(
     With --live the model runs in it: type other texts, generate, switch heads off.
 
     Examples:
-    regard report --text "The cat sat on the mat. The cat sat"
+    regard report --text "Tom had a red kite and a blue drum. Tom wanted the blue"
 
     regard report runs/mine --file notes.txt --out notes.html
 

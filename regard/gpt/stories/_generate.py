@@ -20,7 +20,7 @@ from regard.gpt.stories.scenes import (
 )
 
 _LENGTHS = (55, 60, 70, 90, 110, 130, 145, 160)  # words after which no scene begins
-_SCENES = 0.75  # share of the stories that are a single scene, where the words are few to choose from
+_SCENES = 0.75  # share of the stories that are a single scene: few words to choose from
 _BETWEEN = 0.1  # share of the pauses of a scene in which something else is seen
 
 

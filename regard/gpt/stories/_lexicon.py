@@ -9,14 +9,8 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-GIRLS = _words("""
-    Anna Lily Emma Clara Nora Mia Ella Sofia Lucy Molly Ruth Ida Zoe Alice Jane Kate Maya
-    Olivia Julia Hannah Tara Leila Amina Ingrid Martha Nina Elsa Greta Susan Priya
-""")
-BOYS = _words("""
-    Tom Ben Max Leo Sam Jack Oscar Finn Noah Paul Peter Hugo Anton Theo Adam Oliver Karl Simon
-    Felix David Omar Ravi Emil George Henry Lucas Martin Jonas Arthur Kofi
-""")
+GIRLS = _words("Anna Lily Emma Clara Nora Mia Ella Lucy Ruth Ida Zoe Jane Olivia Hannah Leila")
+BOYS = _words("Tom Ben Max Leo Sam Oscar Finn Noah Paul Theo Adam Oliver Felix George Henry")
 WOMEN = ["Grandma", "Mum"]
 MEN = ["Grandpa", "Dad"]
 

@@ -46,6 +46,15 @@ Two animals lived in the yard. {person=owner pet} fed the {animal=species pet}, 
 A {animal=species pet} called {pet=pet person=named animal} belonged to {person=owner pet}. A
     {animal2=species pet2} called {pet2=pet person2=named animal2} belonged to
     {person2=owner pet2}.
+There was a list of pets ({person=owner pet} {pet=pet person=named animal}, {person2=owner pet2}
+    {pet2=pet person2=named animal2}). {pet} was a {animal=species pet}, and {pet2} was a
+    {animal2=species pet2}.
+There was a list of pets ({pet=pet person=named animal} {person=owner pet},
+    {pet2=pet person2=named animal2} {person2=owner pet2}). {pet} was a {animal=species pet}, and {pet2} was a
+    {animal2=species pet2}.
+Along came {person=owner pet} and {pet=pet person=named animal}, then {person2=owner pet2} and
+    {pet2=pet person2=named animal2}. {pet} was a {animal=species pet}, and {pet2} was a
+    {animal2=species pet2}.
 {person=owner pet} and the {animal=species pet} {pet=pet person=named animal} came first. Then came
     {person2=owner pet2} and the {animal2=species pet2} {pet2=pet person2=named animal2}.
 The {animal=species pet} {pet=pet person=named animal} ran beside {person=owner pet}. The
@@ -73,6 +82,9 @@ The {animal} that belonged to {person} was called {pet0?pet person}.
 {person}<who> [laughed|smiled|paused] and [stroked|brushed|patted] {pet0?pet person}.
 {person3} asked whose animal {pet} was. It belonged to {person0?owner pet}.
 Beside {person} sat {pet0?pet person}.
+The list of pets said {person} {pet0?pet person}.
+The list of pets said {pet} {person0?owner pet}.
+There went {person} and {pet0?pet person}.
 There came {person} with {pet0?pet person}.
 The animal of {person} was {pet0?pet person}.
 
@@ -86,6 +98,7 @@ Who was waiting for {person} at the gate? It was {pet0?pet person}.
 <when>{pet} ran up to {person0?owner pet}.
 {pet} was a rather lazy {animal?species pet}.
 And there sat {person} with {pet0?pet person}.
+A new list of pets said {person} {pet0?pet person}.
 {person3} liked the {animal} best, and that was {pet0?named animal}.
 
 <12>

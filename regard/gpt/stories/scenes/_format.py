@@ -23,10 +23,10 @@ Scene = tuple[tuple[str, ...], ...]
 
 _INSERTED = {
     "<when>": "[|At noon |After lunch |In the evening |Before long |At last |Then ]",
-    "<who>": "[|||||||||||, who had come with {person2},|, who was taller than {person2},|, who stood next "
-    "to {person2},|, who was looking for {person2},]",
-    "<who2>": "[|||||||||||, who had come with {person},|, who was taller than {person},|, who stood next "
-    "to {person},|, who was looking for {person},]",
+    "<who>": "[|||||||||||, who had come with {person2},|, who was taller than {person2},|, who "
+    "stood next to {person2},|, who was looking for {person2},]",
+    "<who2>": "[|||||||||||, who had come with {person},|, who was taller than {person},|, who "
+    "stood next to {person},|, who was looking for {person},]",
 }
 _ORDERS = re.compile(r"<(\d+)>\n")
 _VARIABLE = re.compile(rf"(?<=[{{ ])({'|'.join((*CLASSES, 'name', 'line'))})(\d*)(?![a-z0-9])")

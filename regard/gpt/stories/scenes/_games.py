@@ -9,6 +9,8 @@ They decided to put on a play. {person=played part} was to be the {part=part per
 {adult} said, "Let us play theatre." The part of the {part=part person} went to
     {person=played part}, that of the {part2=part person2} to {person2=played part2} and that of
     the {part3=part person3} to {person3=played part3}.
+There was a list of parts ({person=played part} {part=part person}, {person2=played part2}
+    {part2=part person2}, {person3=played part3} {part3=part person3}).
 There were three parts. {person=played part} took the {part=part person}, {person2=played part2}
     took the {part2=part person2}, and {person3=played part3} took the {part3=part person3}.
 
@@ -18,6 +20,7 @@ A cardboard throne wobbled in the middle of the stage.
 
 <123>
 The one who trembled on the stage was the {part}, that is, {person0?played part}.
+The list of parts said {person} {part?part person}.
 Afterwards everyone shook hands with the {part}, {person0?played part}.
 The loudest applause went to the {part}, {person0?played part}.
 {person} bowed, still dressed as the {part?part person}.
@@ -53,6 +56,7 @@ On a picture of that day {person} is all in {colour?colour person}.
 HIDING = scene("""
 {person} hid in the {place=place person}. {person2} hid in the {place2=place person2}. {person3}
     began to search.
+There was a list of rooms ({person} {place=place person}, {person2} {place2=place person2}).
 Everybody was busy. {person} was sweeping in the {place=place person}, and {person2} was
     painting in the {place2=place person2}.
 
@@ -65,6 +69,7 @@ After some time {person} was bored and went over to the {place3=place person}.
 <12>
 {adult} found {person} in the {place0?place person}.
 When {adult} called, {person} answered from the {place0?place person}.
+The new list of rooms said {person} {place0?place person}.
 It took long to find {person}, who sat in the {place0?place person}.
 
 <12>

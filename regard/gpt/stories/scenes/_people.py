@@ -46,6 +46,11 @@ Then {person2}, who had been sitting next to {person}, rubbed {person2.their!} e
 """)
 
 CONDITIONS = scene("""
+There was a list of worries ({person} {condition=condition person}, {person2}
+    {condition2=condition person2}).
+There was a list of worries ({person} {condition=condition person}, {person2}
+    {condition2=condition person2}).
+{person} was {condition=condition person} and {person2} was {condition2=condition person2}.
 After the long walk {person} was {condition=condition person} and {person2} was
     {condition2=condition person2}.
 {person} felt {condition=condition person}. {person2} did not feel well either, for
@@ -58,6 +63,9 @@ After the long walk {person} was {condition=condition person} and {person2} was
     was {condition?condition person}, and the cure for that was {remedy0?needs person}.
 What {person} needed was {remedy0?needs person}.
 {adult2} saw that {person} was {condition?condition person}.
+The list of worries said {person} {condition?condition person}.
+The list of worries said {person} {condition?condition person}.
+{person} was {condition?condition person}.
 No doubt, {person} was {condition?condition person}.
 {adult2} brought {person} what was needed, and that was {remedy0?needs person}.
 

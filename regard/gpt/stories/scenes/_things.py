@@ -17,6 +17,9 @@ There were two parcels on the kitchen table. The {quality} {thing} was for
     {person=holder thing}, and the {quality2} {thing2} was for {person2=holder thing2}.
 Over the shoulder of {person=holder thing} hung a {quality} {thing}. {person2=holder thing2} had
     brought a {quality2} {thing2}.
+There was a list of presents ({thing} {person=holder thing}, {thing2} {person2=holder thing2}).
+There was a list of presents ({thing} {person=holder thing}, {thing2} {person2=holder thing2}).
+There was a list of gifts ({thing} for {person=holder thing}, {thing2} for {person2=holder thing2}).
 {person=holder thing} had the {thing}. {person2=holder thing2} had the {thing2}.
 The {thing} was with {person=holder thing}. The {thing2} was with {person2=holder thing2}.
 First came the {thing} of {person=holder thing}. Then came the {thing2} of
@@ -70,11 +73,15 @@ Later {adult2} wondered where the {thing} was. It was with {person0?holder thing
 [From then on|At noon|In the evening] the {thing} was in the hands of {person0?holder thing}.
 [At noon|After lunch|In the evening|At bedtime] the {thing} was still with {person0?holder thing}.
 Who had the {thing}? {person0?holder thing} had it.
+The new list of presents said {thing} {person0?holder thing}.
+The new list of presents said {thing} {person0?holder thing}.
+The new list of gifts said {thing} for {person0?holder thing}.
 At last came the {thing} of {person0?holder thing}.
 No doubt, the {thing} was with {person0?holder thing}.
 {adult2} asked about the {thing}. It was {person0?holder thing} who had it.
 
 <12>
+A new list of presents said {thing} {person0?holder thing}.
 The one who took the {thing} home was {person0?holder thing}.
 And the {thing}? Still in the hands of {person0?holder thing}, of course.
 At supper the {thing} lay beside {person0?holder thing}.
@@ -94,6 +101,8 @@ In the morning {person} found a {colour=colour thing} {thing=coloured colour} an
     {colour2=colour thing2} {thing2=coloured colour2}.
 {adult} had painted the {thing=coloured colour} {colour=colour thing} and the
     {thing2=coloured colour2} {colour2=colour thing2}.
+There was a list of colours ({thing=coloured colour} {colour=colour thing},
+    {thing2=coloured colour2} {colour2=colour thing2}).
 Something lay in the grass. The {thing=coloured colour} was {colour=colour thing}. The
     {thing2=coloured colour2} was {colour2=colour thing2}.
 
@@ -110,6 +119,8 @@ Something lay in the grass. The {thing=coloured colour} was {colour=colour thing
 {person3} [touched|picked up|chose] the {colour} {thing?coloured colour} first.
 {person3} sighed, "How I would love to have the {colour} {thing?coloured colour}."
 In the dark it was hard to see, but the {thing} was certainly {colour?colour thing}.
+The list of colours said {thing} {colour?colour thing}.
+The {thing} was {colour?colour thing}.
 {person2} liked the {colour} {thing?coloured colour} [better|best].
 {person}<who> closed {person.their!} eyes and tried to remember. The {thing} was
     {colour?colour thing}. Correct!
@@ -131,6 +142,9 @@ What had been {colour}? The {thing?coloured colour}, and nothing else.
 PLACES = scene("""
 {person} carried {person.their!} {thing} into the {place=place thing} and left it there.
     {person2} left {person2.their!} {thing2} in the {place2=place thing2}.
+There was a list of places ({thing} {place=place thing}, {thing2} {place2=place thing2}).
+There was a list of things ({thing} in the {place=place thing}, {thing2} in the
+    {place2=place thing2}).
 In the morning the {thing} was in the {place=place thing}, and the {thing2} was in the
     {place2=place thing2}.
 {adult} kept a {quality} {thing} in the {place=place thing} and a {quality2} {thing2} in the
@@ -167,6 +181,8 @@ Then {adult2} tidied up. The {thing} came into the {place2=place thing}, and the
 <12>
 <when>{person} wanted the {thing}. Where was it? It was in the {place0?place thing}!
 Nobody touched it any more. The {thing} was safe in the {place0?place thing}.
+The new list of places said {thing} {place0?place thing}.
+The new list of things said {thing} in the {place0?place thing}.
 {person} asked, "Where is the {thing}?" {person3} answered, "Go and look in the
     {place0?place thing}."
 <when>{person}<who> scratched {person.their!} head. In the end {person.they!} found the {thing} in
@@ -222,12 +238,15 @@ MATERIALS = scene("""
     {material2=material thing2} {thing2=made material2}.
 At the market {person} bought a {material=material thing} {thing=made material}, and {person2}
     bought a {material2=material thing2} {thing2=made material2}.
+There was a list of materials ({thing=made material} {material=material thing},
+    {thing2=made material2} {material2=material thing2}).
 {person} had carried the {thing=made material} and the {thing2=made material2} home. The first
     was {material=material thing}, and the other was {material2=material thing2}.
 
 <12>
 One day {person3} asked about the {thing}. "Is it really {material?material thing}?"
     {person3} asked. It was!
+The list of materials said {thing} {material?material thing}.
 It was less precious than it looked. The {thing} was only {material?material thing}.
 {person3} tapped against the {thing}. No doubt, it was {material?material thing}.
 {person3} liked the {material} {thing?made material} best.
