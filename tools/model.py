@@ -31,17 +31,17 @@ SHAPE = GPTConfig(
     qk_norm=True,
 )
 RECIPE = TrainConfig(
-    steps=34_000,
-    batch=2,
+    steps=32_000,
+    batch=4,
     optimizer="muon",
-    learning_rate=3e-3,
-    embedding_rate=0.1,
+    learning_rate=1.5e-3,
+    embedding_rate=0.2,
     schedule="wsd",
-    decay=0.25,
+    decay=0.4,
     beta2=0.999,
     weight_decay=0.02,
-    repeats=0.3,
-    ramp=0.35,
+    repeats=0.4,
+    ramp=0.6,
     focus=0.4,
     document_mask=True,
     validation=0.01,
@@ -51,7 +51,7 @@ RECIPE = TrainConfig(
 
 def main(folder: Path) -> None:
     """Train both, and write the model in half precision with the record of its training."""
-    made = corpus(seed=FIRST, characters=54_000_000)
+    made = corpus(seed=FIRST, characters=100_000_000)
     documentation = python_texts()
     texts = prepare(
         folder / "corpus",
