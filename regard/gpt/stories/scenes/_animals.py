@@ -50,8 +50,8 @@ There was a list of pets ({person=owner pet} {pet=pet person=named animal}, {per
     {pet2=pet person2=named animal2}). {pet} was a {animal=species pet}, and {pet2} was a
     {animal2=species pet2}.
 There was a list of pets ({pet=pet person=named animal} {person=owner pet},
-    {pet2=pet person2=named animal2} {person2=owner pet2}). {pet} was a {animal=species pet}, and {pet2} was a
-    {animal2=species pet2}.
+    {pet2=pet person2=named animal2} {person2=owner pet2}). {pet} was a {animal=species pet}, and
+    {pet2} was a {animal2=species pet2}.
 Along came {person=owner pet} and {pet=pet person=named animal}, then {person2=owner pet2} and
     {pet2=pet person2=named animal2}. {pet} was a {animal=species pet}, and {pet2} was a
     {animal2=species pet2}.
