@@ -62,10 +62,10 @@ def with_word(one, span, word):
 @pytest.mark.parametrize(
     ("seed", "digest"),
     [
-        (0, "a951b81830c8b595"),
-        (1, "b9e5c1f45a62a167"),
-        (2, "2f133681821f15e3"),
-        (3, "e5eccfebb6d3766c"),
+        (0, "51e503c2fe76c5b3"),
+        (1, "3f554a5048452ecb"),
+        (2, "6dc9749ea1e70b35"),
+        (3, "5b2837ad3b706ec2"),
     ],
 )
 def test_a_seed_is_a_story_to_the_byte(seed, digest):
@@ -74,7 +74,7 @@ def test_a_seed_is_a_story_to_the_byte(seed, digest):
 
 def test_many_seeds_are_the_same_stories_everywhere(sample):
     texts = "".join(one.text for one in sample[:500])
-    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "be4dc0f21e2b8036"
+    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "0a9fa847cd6c9bfc"
 
 
 def test_a_story_does_not_depend_on_those_told_before():
@@ -102,7 +102,7 @@ def test_draws_stay_inside_and_reach_everything():
 
 def test_stories_are_short_and_rich_in_words(sample):
     lengths = [len(one.text.split()) for one in sample]
-    assert min(lengths) >= 60
+    assert min(lengths) >= 10  # a scene
     assert max(lengths) <= 300
     invented = {name.lower() for name in made_up_names()}
     words = {word.lower() for one in sample for word in WORD.findall(one.text)}
@@ -354,7 +354,7 @@ def test_twins_are_balanced_in_distance_in_what_was_named_last_and_in_what_was_a
     assert twins(Kind.HOLDER, 36) == pairs
     assert twins(Kind.HOLDER, 36, seed=1) != pairs
     firsts = [pair[0].text for pair in pairs]
-    assert sum("On the way home the" in text for text in firsts) == 24  # a third before the first, …
+    assert sum("On the way home the" in text for text in firsts) == 24  # of one or of the other
 
 
 def test_numbers_of_variables_are_exchanged_and_names_of_relations_are_not():

@@ -9,8 +9,8 @@ They decided to put on a play. {person=played part} was to be the {part=part per
 {adult} said, "Let us play theatre." The part of the {part=part person} went to
     {person=played part}, that of the {part2=part person2} to {person2=played part2} and that of
     the {part3=part person3} to {person3=played part3}.
-There was a list of parts ({person=played part} {part=part person}, {person2=played part2}
-    {part2=part person2}, {person3=played part3} {part3=part person3}).
+There was a list of parts: {person=played part} {part=part person}, {person2=played part2}
+    {part2=part person2}, {person3=played part3} {part3=part person3}.
 There were three parts. {person=played part} took the {part=part person}, {person2=played part2}
     took the {part2=part person2}, and {person3=played part3} took the {part3=part person3}.
 

@@ -10,8 +10,8 @@ from regard.gpt.stories.scenes._format import Scene, renumbered, scene
 def _list(what: str, entry: str, asked: str) -> Scene:
     """Three entries, which are then read out in any order."""
     entries = ", ".join(renumbered(entry, {"1": number}) for number in "123")
-    read = f"<123>\nThe list said {asked}.\nIt said {asked}.\nThe list of {what} said {asked}."
-    return scene("\n\n".join([f"There was a list of {what} ({entries}).", *[read] * 4]))
+    read = f"<123>\nThe list of {what} said {asked}."
+    return scene("\n\n".join([f"There was a list of {what}: {entries}.", *[read] * 4]))
 
 
 PRESENTS = _list("presents", "{thing} {person=holder thing}", "{thing} {person0?holder thing}")
