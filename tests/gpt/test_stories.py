@@ -64,7 +64,7 @@ def with_word(one, span, word):
     [
         (0, "51e503c2fe76c5b3"),
         (1, "3f554a5048452ecb"),
-        (2, "6dc9749ea1e70b35"),
+        (2, "16943c42245f47e6"),
         (3, "5b2837ad3b706ec2"),
     ],
 )
@@ -74,7 +74,7 @@ def test_a_seed_is_a_story_to_the_byte(seed, digest):
 
 def test_many_seeds_are_the_same_stories_everywhere(sample):
     texts = "".join(one.text for one in sample[:500])
-    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "0a9fa847cd6c9bfc"
+    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "93ba3af624d109a6"
 
 
 def test_a_story_does_not_depend_on_those_told_before():

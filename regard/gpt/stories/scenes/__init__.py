@@ -15,10 +15,10 @@ from regard.gpt.stories.scenes._sights import SIGHTS
 # Of the scenes of a group a story has one at most: two would speak of the same days or feelings. A
 # group that stands here several times is told more often: a word of it depends on which is meant.
 GROUPS: tuple[tuple[Scene, ...], ...] = (
-    *((_things.PRESENTS, _lists.PRESENTS),) * 5,
-    *((_things.COLOURS, _lists.COLOURS), (_things.PLACES, _lists.PLACES)) * 4,
-    *((_animals.PETS, _lists.PETS),) * 4,
-    *((_people.CONDITIONS, _games.HUT_IN_THE_STORM, _lists.WORRIES),) * 2,
+    *((*(_things.PRESENTS,) * 5, *_lists.PRESENTS),) * 5,
+    *((*(_things.COLOURS,) * 3, *_lists.COLOURS), (*(_things.PLACES,) * 3, *_lists.PLACES)) * 4,
+    *((*(_animals.PETS,) * 4, *_lists.PETS),) * 4,
+    *((*(_people.CONDITIONS, _games.HUT_IN_THE_STORM) * 2, *_lists.WORRIES),) * 2,
     *((_numbers.VERSE, _games.RHYMING_WORDS), (_people.CALLING, _games.AT_THE_WINDOW)) * 2,
     (_things.LOST_AND_FOUND,),
     (_things.WALKING_WITH, _games.HIDING),
@@ -37,7 +37,7 @@ GROUPS: tuple[tuple[Scene, ...], ...] = (
     (_numbers.COUNTING,),
     (_numbers.WEEK, _games.CIRCUS),
     (_numbers.YEAR,),
-    (_games.THEATRE, _lists.PARTS),
+    (_games.THEATRE, _games.THEATRE, *_lists.PARTS),
     (_games.FANCY_DRESS,),
     (_games.CUPBOARD,),
     (_games.REPAIRS,),

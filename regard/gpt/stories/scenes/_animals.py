@@ -46,11 +46,11 @@ Two animals lived in the yard. {person=owner pet} fed the {animal=species pet}, 
 A {animal=species pet} called {pet=pet person=named animal} belonged to {person=owner pet}. A
     {animal2=species pet2} called {pet2=pet person2=named animal2} belonged to
     {person2=owner pet2}.
-There was a list of pets ({person=owner pet} {pet=pet person=named animal}, {person2=owner pet2}
-    {pet2=pet person2=named animal2}). {pet} was a {animal=species pet}, and {pet2} was a
+There was a list of pets: {person=owner pet} {pet=pet person=named animal}, {person2=owner pet2}
+    {pet2=pet person2=named animal2}. {pet} was a {animal=species pet}, and {pet2} was a
     {animal2=species pet2}.
-There was a list of pets ({pet=pet person=named animal} {person=owner pet},
-    {pet2=pet person2=named animal2} {person2=owner pet2}). {pet} was a {animal=species pet}, and
+There was a list of pets: {pet=pet person=named animal} {person=owner pet},
+    {pet2=pet person2=named animal2} {person2=owner pet2}. {pet} was a {animal=species pet}, and
     {pet2} was a {animal2=species pet2}.
 Along came {person=owner pet} and {pet=pet person=named animal}, then {person2=owner pet2} and
     {pet2=pet person2=named animal2}. {pet} was a {animal=species pet}, and {pet2} was a

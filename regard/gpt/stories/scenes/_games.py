@@ -56,7 +56,7 @@ On a picture of that day {person} is all in {colour?colour person}.
 HIDING = scene("""
 {person} hid in the {place=place person}. {person2} hid in the {place2=place person2}. {person3}
     began to search.
-There was a list of rooms ({person} {place=place person}, {person2} {place2=place person2}).
+There was a list of rooms: {person} {place=place person}, {person2} {place2=place person2}.
 Everybody was busy. {person} was sweeping in the {place=place person}, and {person2} was
     painting in the {place2=place person2}.
 

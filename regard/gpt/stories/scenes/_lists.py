@@ -1,7 +1,7 @@
-"""Lists that are read out: a name, what stands beside it, and nothing else to go by.
+"""Lists that are read out: a name, what belongs to it at most a few words later, and nothing else.
 
 In a scene every word may seem to decide the next, and it takes a model very long to find the one
-that does. In a list it stands beside the answer; what is learned there serves in every scene.
+that does. In a list it stands near the answer; what is learned there serves in every scene.
 """
 
 from regard.gpt.stories.scenes._format import Scene, renumbered, scene
@@ -14,11 +14,80 @@ def _list(what: str, entry: str, asked: str) -> Scene:
     return scene("\n\n".join([f"There was a list of {what}: {entries}.", *[read] * 4]))
 
 
-PRESENTS = _list("presents", "{thing} {person=holder thing}", "{thing} {person0?holder thing}")
-PLACES = _list("places", "{thing} {place=place thing}", "{thing} {place0?place thing}")
-COLOURS = _list("colours", "{thing} {colour=colour thing}", "{thing} {colour0?colour thing}")
-WORRIES = _list(
-    "worries", "{person} {condition=condition person}", "{person} {condition?condition person}"
+# What is asked for stands behind what it is asked by, or before it.
+PRESENTS = (
+    _list("presents", "{thing} {person=holder thing}", "{thing} {person0?holder thing}"),
+    _list("gifts", "{thing} for {person=holder thing}", "{thing} for {person0?holder thing}"),
+    _list(
+        "parcels",
+        "the {thing} is for {person=holder thing}",
+        "the {thing} is for {person0?holder thing}",
+    ),
+    _list("owners", "{person=holder thing} {thing}", "{thing} {person0?holder thing}"),
+    _list(
+        "winners",
+        "{person=holder thing} has the {thing}",
+        "the {thing} is with {person0?holder thing}",
+    ),
 )
-PARTS = _list("parts", "{person=played part} {part=part person}", "{person} {part?part person}")
-PETS = _list("pets", "{person=owner pet} {pet=pet person}", "{person} {pet0?pet person}")
+PLACES = (
+    _list("places", "{thing} {place=place thing}", "{thing} {place0?place thing}"),
+    _list("things", "{thing} in the {place=place thing}", "{thing} in the {place0?place thing}"),
+    _list(
+        "tools",
+        "the {thing} belongs in the {place=place thing}",
+        "the {thing} belongs in the {place0?place thing}",
+    ),
+    _list("stores", "{place=place thing} {thing}", "{thing} {place0?place thing}"),
+)
+COLOURS = (
+    _list("colours", "{thing} {colour=colour thing}", "{thing} {colour0?colour thing}"),
+    _list("wishes", "{thing} in {colour=colour thing}", "{thing} in {colour0?colour thing}"),
+    _list(
+        "orders",
+        "the {thing} must be {colour=colour thing}",
+        "the {thing} must be {colour0?colour thing}",
+    ),
+    _list("paints", "{colour=colour thing} {thing}", "{thing} {colour0?colour thing}"),
+)
+WORRIES = (
+    _list(
+        "worries", "{person} {condition=condition person}", "{person} {condition?condition person}"
+    ),
+    _list(
+        "complaints",
+        "{person} is {condition=condition person}",
+        "{person} is {condition?condition person}",
+    ),
+    _list(
+        "troubles",
+        "{person} feels very {condition=condition person}",
+        "{person} feels very {condition?condition person}",
+    ),
+    _list(
+        "patients", "{condition=condition person} {person}", "{person} {condition?condition person}"
+    ),
+)
+PARTS = (
+    _list("parts", "{person=played part} {part=part person}", "{person} {part?part person}"),
+    _list(
+        "players",
+        "{person=played part} as the {part=part person}",
+        "{person} as the {part?part person}",
+    ),
+)
+PETS = (
+    _list("pets", "{person=owner pet} {pet=pet person}", "{person} {pet0?pet person}"),
+    _list("animals", "{person=owner pet} has {pet=pet person}", "{person} has {pet0?pet person}"),
+    _list(
+        "guests",
+        "{person=owner pet} comes with {pet=pet person}",
+        "{person} comes with {pet0?pet person}",
+    ),
+    _list("names", "{pet=pet person} {person=owner pet}", "{person} {pet0?pet person}"),
+    _list(
+        "friends",
+        "{pet=pet person} belongs to {person=owner pet}",
+        "{person} comes with {pet0?pet person}",
+    ),
+)

@@ -46,10 +46,10 @@ Then {person2}, who had been sitting next to {person}, rubbed {person2.their!} e
 """)
 
 CONDITIONS = scene("""
-There was a list of worries ({person} {condition=condition person}, {person2}
-    {condition2=condition person2}).
-There was a list of worries ({person} {condition=condition person}, {person2}
-    {condition2=condition person2}).
+There was a list of worries: {person} {condition=condition person}, {person2}
+    {condition2=condition person2}.
+There was a list of worries: {person} {condition=condition person}, {person2}
+    {condition2=condition person2}.
 {person} was {condition=condition person} and {person2} was {condition2=condition person2}.
 After the long walk {person} was {condition=condition person} and {person2} was
     {condition2=condition person2}.

@@ -17,9 +17,9 @@ There were two parcels on the kitchen table. The {quality} {thing} was for
     {person=holder thing}, and the {quality2} {thing2} was for {person2=holder thing2}.
 Over the shoulder of {person=holder thing} hung a {quality} {thing}. {person2=holder thing2} had
     brought a {quality2} {thing2}.
-There was a list of presents ({thing} {person=holder thing}, {thing2} {person2=holder thing2}).
-There was a list of presents ({thing} {person=holder thing}, {thing2} {person2=holder thing2}).
-There was a list of gifts ({thing} for {person=holder thing}, {thing2} for {person2=holder thing2}).
+There was a list of presents: {thing} {person=holder thing}, {thing2} {person2=holder thing2}.
+There was a list of presents: {thing} {person=holder thing}, {thing2} {person2=holder thing2}.
+There was a list of gifts: {thing} for {person=holder thing}, {thing2} for {person2=holder thing2}.
 {person=holder thing} had the {thing}. {person2=holder thing2} had the {thing2}.
 The {thing} was with {person=holder thing}. The {thing2} was with {person2=holder thing2}.
 First came the {thing} of {person=holder thing}. Then came the {thing2} of
@@ -101,8 +101,8 @@ In the morning {person} found a {colour=colour thing} {thing=coloured colour} an
     {colour2=colour thing2} {thing2=coloured colour2}.
 {adult} had painted the {thing=coloured colour} {colour=colour thing} and the
     {thing2=coloured colour2} {colour2=colour thing2}.
-There was a list of colours ({thing=coloured colour} {colour=colour thing},
-    {thing2=coloured colour2} {colour2=colour thing2}).
+There was a list of colours: {thing=coloured colour} {colour=colour thing},
+    {thing2=coloured colour2} {colour2=colour thing2}.
 Something lay in the grass. The {thing=coloured colour} was {colour=colour thing}. The
     {thing2=coloured colour2} was {colour2=colour thing2}.
 
@@ -142,9 +142,9 @@ What had been {colour}? The {thing?coloured colour}, and nothing else.
 PLACES = scene("""
 {person} carried {person.their!} {thing} into the {place=place thing} and left it there.
     {person2} left {person2.their!} {thing2} in the {place2=place thing2}.
-There was a list of places ({thing} {place=place thing}, {thing2} {place2=place thing2}).
-There was a list of things ({thing} in the {place=place thing}, {thing2} in the
-    {place2=place thing2}).
+There was a list of places: {thing} {place=place thing}, {thing2} {place2=place thing2}.
+There was a list of things: {thing} in the {place=place thing}, {thing2} in the
+    {place2=place thing2}.
 In the morning the {thing} was in the {place=place thing}, and the {thing2} was in the
     {place2=place thing2}.
 {adult} kept a {quality} {thing} in the {place=place thing} and a {quality2} {thing2} in the
@@ -238,8 +238,8 @@ MATERIALS = scene("""
     {material2=material thing2} {thing2=made material2}.
 At the market {person} bought a {material=material thing} {thing=made material}, and {person2}
     bought a {material2=material thing2} {thing2=made material2}.
-There was a list of materials ({thing=made material} {material=material thing},
-    {thing2=made material2} {material2=material thing2}).
+There was a list of materials: {thing=made material} {material=material thing},
+    {thing2=made material2} {material2=material thing2}.
 {person} had carried the {thing=made material} and the {thing2=made material2} home. The first
     was {material=material thing}, and the other was {material2=material thing2}.
 
