@@ -4,6 +4,7 @@ import functools
 from urllib.parse import urlencode
 
 import torch
+
 from support.loop import run_in_loop
 
 TRAINED = "the cat sat on the mat. the dog sat on the log. " * 30
