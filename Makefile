@@ -29,7 +29,7 @@ the well." They listened. Back came the same words, "There is a family of hedgeh
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
+.PHONY: help demo test unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon mutants kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -100,6 +100,9 @@ sanitize-threads: $(TOOLS)
 
 neon: $(TOOLS) ## cross-compile the kernels for NEON and run them in an emulator
 	@$(BIN)/python tools/neon.py 40
+
+mutants: $(TESTS) ## break the code in small ways, one at a time, and see whether its room's tests notice; half an hour
+	$(BIN)/python tools/mutants.py
 
 kvpress: $(KVPRESS)/installed ## compare the presses with those of kvpress, in an environment of its own
 	$(KVPRESS)/bin/python -m pytest --noconftest -W default tests/integrations/kvpress

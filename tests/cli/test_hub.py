@@ -87,7 +87,8 @@ def test_a_text_longer_than_the_context_is_refused_with_the_cure(misused, gpt2):
     line = misused("generate", text, "--past", "refuse", "--model", gpt2)
     assert "do not fit into the model's context of 1024; choose --tokens 0 or fewer" in line
     line = misused("report", "--text", text, "--model", gpt2)
-    assert "these 144 heads on 1024 tokens have 150,994,944: give at most 965 tokens" in line
+    assert "144 heads on 1024 tokens stands for 150,994,944 weights" in line
+    assert "give at most 965 tokens" in line
 
 
 def test_what_is_fetched_is_said_on_a_line_and_nothing_is_left_half(

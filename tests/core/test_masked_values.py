@@ -142,6 +142,18 @@ def test_a_visible_nan_comes_out_and_only_in_rows_that_see_it(where, mask, backe
         assert seen.verify() < 1e-5
 
 
+@pytest.mark.parametrize("backend", [None, "eager"])
+def test_a_nan_of_a_query_reaches_the_gradients_of_the_keys_that_it_sees_alone(backend):
+    query, key, value = inputs()
+    query[:, :, 1] = math.nan
+    mask = regard.causal(offset=2)
+    tensors = [tensor.requires_grad_() for tensor in (key, value)]
+    context = regard.attention(query, *tensors, mask=mask, backend=backend)
+    seen = mask.visible(L, S)[1]
+    for gradient in torch.autograd.grad(context.sum(), tensors):
+        assert torch.equal(gradient.isnan().any(dim=-1), seen.expand(B, G, S))
+
+
 @pytest.mark.parametrize("mask", [None, regard.causal()])
 def test_a_visible_infinity_is_what_the_definition_makes_of_it(mask):
     query, key, value = inputs()

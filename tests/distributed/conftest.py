@@ -39,7 +39,9 @@ class World:
         return first
 
 
-@pytest.fixture(scope="session", params=[2, 3], ids="{}-ranks".format)
+@pytest.fixture(
+    scope="session", params=[2, pytest.param(3, marks=pytest.mark.thorough)], ids="{}-ranks".format
+)
 def world(request, tmp_path_factory):
     size, folder = request.param, tmp_path_factory.mktemp("world")
     environment = os.environ | {"PYTHONPATH": str(WORKER.parents[1]), "OMP_NUM_THREADS": "1"}

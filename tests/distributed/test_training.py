@@ -87,9 +87,18 @@ def norms(folder):
     return [line["gradient_norm"] for line in read_metrics(folder / "run" / "metrics.jsonl")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [f"{kind}{size}" for kind in KINDS for size in (2, 3)])
 def test_several_ranks_compute_what_one_process_does(alone, folder, name):
-    together = folder[0] / name
+    require_alike(folder[0] / name, alone)
+
+
+def test_two_ranks_compute_what_one_process_does(alone, tmp_path):
+    world(2, tmp_path, [{"name": "two", "recipe": KINDS["ddp"]}])
+    require_alike(tmp_path / "two", alone)
+
+
+def require_alike(together, alone):
     assert curve(together) == pytest.approx(curve(alone), **NEAR)
     assert norms(together) == pytest.approx(norms(alone), rel=1e-4)
     one, other = load_training(alone), load_training(together)
@@ -101,6 +110,7 @@ def test_several_ranks_compute_what_one_process_does(alone, folder, name):
         torch.testing.assert_close(model.state_dict()[name], weight, rtol=1e-3, atol=2e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_goes_on_with_another_number_of_ranks(alone, folder, kind):
     together = folder[0] / f"{kind}-on"
@@ -116,6 +126,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(alone, folder, kind):
     assert (together / "run/checkpoints/00000007/optimizer.safetensors").is_file()
 
 
+@pytest.mark.thorough
 def test_every_rank_has_the_model_in_the_end(folder):
     for actual in folder[1].values():
         for one, *others in actual[:4]:
@@ -123,6 +134,7 @@ def test_every_rank_has_the_model_in_the_end(folder):
             assert all(other == one for other in others)
 
 
+@pytest.mark.thorough
 def test_recordings_and_ranks_without_rows(folder, tmp_path):
     patterns = folder[0] / "recorded/run/patterns"
     assert sorted(path.name for path in patterns.iterdir()) == [
@@ -133,6 +145,7 @@ def test_recordings_and_ranks_without_rows(folder, tmp_path):
     assert curve(folder[0] / "few") == pytest.approx(curve(tmp_path / "few"), **NEAR)
 
 
+@pytest.mark.thorough
 def test_ranks_that_can_not_go_on_all_raise(folder):
     for outputs in folder[1][2][-1]:
         assert re.match(
@@ -147,6 +160,7 @@ def test_ranks_that_can_not_go_on_all_raise(folder):
     assert all("CorpusError" in outputs for outputs in others)
 
 
+@pytest.mark.thorough
 def test_the_failure_of_one_rank_is_raised_by_all(folder):
     at_two, at_three = folder[1].values()
     names = {"one-is-full": at_two[-2], "one-fails": at_three[-2]}
@@ -167,11 +181,13 @@ def test_the_failure_of_one_rank_is_raised_by_all(folder):
         assert kept == ["00000007"]
 
 
+@pytest.mark.thorough
 def test_where_one_rank_is_stopped_all_are_after_the_same_update(folder):
     assert load_training(folder[0] / "one-stops")["step"] == 4
     assert load_training(folder[0] / "one-stops")["interrupted"]
 
 
+@pytest.mark.thorough
 def test_a_damaged_piece_is_refused(folder, tmp_path):
     shutil.copytree(folder[0] / "fsdp3", tmp_path / "m")
     piece = next((tmp_path / "m/run/checkpoints/00000007/optimizer").iterdir())

@@ -163,7 +163,7 @@ def test_effects_of_a_wrapped_model_are_those_of_the_one_inside(copy):
         with torch.compiler.set_stance("force_eager"):  # compiling is not what is tested
             yield link_effects(of, TOKENIZER, [LINKED]).log_probability.heads.mean
 
-    for one, other in zip(measured(copy), measured(model), strict=True):
+    for one, other in zip([*measured(copy)], [*measured(model)], strict=True):
         # Of logarithms of probabilities, near −2.4 in float32, and so rounded to some 1e-6.
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 

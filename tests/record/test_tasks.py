@@ -8,6 +8,7 @@ import pytest
 import torch
 from record.models.classes import CASES
 from support.interception import Stack, check_nothing_left_behind, encoder
+from support.loop import run_in_loop
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -31,10 +32,10 @@ async def turn():
 
 def together(*coroutines):
     async def all_of_them():
-        return await asyncio.gather(*coroutines)
+        with torch.no_grad():
+            return await asyncio.gather(*coroutines)
 
-    with torch.no_grad():
-        return asyncio.run(all_of_them())
+    return run_in_loop(all_of_them())
 
 
 def without(model, head, x=X):
@@ -159,11 +160,12 @@ def test_a_block_holds_for_tasks_that_are_started_in_it_until_it_ends():
         return inside, len(recording)
 
     async def all_of_them():
-        inside, layers = await outer()
-        return inside, layers, await later[0]
+        with torch.no_grad():
+            inside, layers = await outer()
+            return inside, layers, await later[0]
 
+    inside, layers, after = run_in_loop(all_of_them())
     with torch.no_grad():
-        inside, layers, after = asyncio.run(all_of_them())
         plain = model(X)
     assert layers == 4  # of two runs
     for out in inside:

@@ -1,11 +1,11 @@
 """Addresses of the explorer's interface, comparing what it answers, and its event loop."""
 
-import asyncio
 import functools
-from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlencode
 
 import torch
+
+from support.loop import run_in_loop
 
 TRAINED = "the cat sat on the mat. the dog sat on the log. " * 30
 
@@ -19,12 +19,11 @@ def near(result, expected):
 
 
 def in_loop(test):
-    """Run it on a thread of its own: on this one a browser's loop may be running."""
+    """Run it in an event loop."""
 
     @functools.wraps(test)
     def run(**fixtures):
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, test(**fixtures)).result()
+        run_in_loop(test(**fixtures))
 
     return run
 

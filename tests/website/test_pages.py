@@ -12,7 +12,10 @@ KINDS += [
 ]
 
 
-@pytest.mark.parametrize(("scheme", "rules"), [("light", None), ("dark", ["color-contrast"])])
+@pytest.mark.parametrize(
+    ("scheme", "rules"),
+    [("light", None), pytest.param("dark", ["color-contrast"], marks=pytest.mark.thorough)],
+)
 def test_axe_finds_nothing(show, site, scheme, rules):
     from axe_playwright_python.sync_playwright import Axe
 

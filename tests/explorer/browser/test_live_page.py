@@ -225,6 +225,7 @@ def test_back_takes_texts_back(page, settled):
         assert read(page) == text
 
 
+@pytest.mark.thorough
 def test_back_takes_a_text_back_that_was_typed_faster_than_it_was_read(page, settled):
     write(page, settled, OTHER)
     page.locator("#edit").click()

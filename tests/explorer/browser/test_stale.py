@@ -138,6 +138,7 @@ def test_a_question_that_is_asked_twice_is_answered(page, settled):
     assert score.text_content() != "–"
 
 
+@pytest.mark.thorough
 def test_an_answer_that_gave_way_to_an_older_question_is_asked_for_again(show, settled, model):
     """Questions go over several connections: one that was called off can be the last to come."""
     page = show(model, "#l=1&h=1&q=9&k=3", offline=True)  # a browser complains of a 409
@@ -170,6 +171,7 @@ def test_progress_that_gave_way_to_an_older_question_is_asked_for_again(show, se
     settled(page)
 
 
+@pytest.mark.thorough
 def test_some_queries_stand_for_a_long_map_until_it_has_come(show, settled, long):
     page = show(long[0])
     note, drawn = (
@@ -248,6 +250,7 @@ def long_mean(make_recording):
     return RecordingSubject(make_recording([(query, key)]), title="two heads")
 
 
+@pytest.mark.thorough
 def test_readouts_of_a_long_mean_say_how_far_they_are_and_can_be_stopped(
     show, settled, long_mean, monkeypatch
 ):

@@ -180,6 +180,7 @@ def test_buttons_and_overview_are_seen_whole_in_a_low_frame(show, settled, model
     assert frame.locator("#sidebar").evaluate(CUT_OFF) == [[], 0]
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_runs_a_cell_is_waited_for(show, settled, model):
     shown = show(model, paper="#111")
     assert shown.frame.locator("html").get_attribute("data-theme") == "dark"
@@ -194,6 +195,7 @@ def test_a_kernel_that_runs_a_cell_is_waited_for(show, settled, model):
     settled(shown.frame)
 
 
+@pytest.mark.thorough
 def test_the_model_of_an_earlier_update_is_opened(show, settled, train_folder):
     folder = train_folder(evaluate_every=2, record_every=2, keep_every=4)
     training = training_of(folder)
