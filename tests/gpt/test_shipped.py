@@ -120,12 +120,6 @@ def test_its_loss_on_stories_that_it_never_read(model, tokenizer):
     assert evaluate(model, tokens, end=tokenizer.end) < load_training()["validation_loss"]
 
 
-def test_the_cat_sat_on(model, tokenizer, card):
-    probability = card.probability(model, tokenizer, card.CAT, " on")
-    assert probability > 0.5
-    assert f'the probability of " on" is {probability:.2f}' in CARD
-
-
 SURE = {Kind.REPETITION, Kind.QUOTATION, Kind.BINDING, Kind.PRONOUN}  # at least 95 % of words
 
 
@@ -147,7 +141,7 @@ def test_a_bigram_and_a_model_without_attention_reach_less(tokenizer):
     tokens = torch.tensor([i for text in texts for i in tokenizer.encode(text)])
     predict = bigram(tokens, tokenizer.vocab_size)
     measured = link_accuracy(predict, tokenizer, stories(0, 120), context=512)
-    for kind, (_, own, two, alone) in rows.items():
+    for kind, (_, own, two, alone, _) in rows.items():
         assert float(own) > float(two) + 10
         assert float(own) > float(alone) + 10
         number = measured[Kind[kind.upper()]].count
@@ -169,7 +163,7 @@ def test_its_stories_break_no_fact_of_their_own(model, tokenizer):
 
 
 def test_its_likeliest_texts_are_sentences(model, tokenizer, card):
-    prompts, greedy = [card.BEGINNING, card.CAT], Sampling(temperature=0.0)
+    prompts, greedy = [card.BEGINNING, "The cat sat"], Sampling(temperature=0.0)
     for prompt, more in zip(
         prompts,
         generate_texts(model, tokenizer, prompts, tokens=400, sampling=greedy),

@@ -62,10 +62,10 @@ def with_word(one, span, word):
 @pytest.mark.parametrize(
     ("seed", "digest"),
     [
-        (0, "51e503c2fe76c5b3"),
-        (1, "3f554a5048452ecb"),
-        (2, "16943c42245f47e6"),
-        (3, "5b2837ad3b706ec2"),
+        (0, "4b5ef25eba00651d"),
+        (1, "801fcc9bed41e014"),
+        (2, "beb14d074942b531"),
+        (3, "c526bdc2cbc54e6c"),
     ],
 )
 def test_a_seed_is_a_story_to_the_byte(seed, digest):
@@ -74,7 +74,7 @@ def test_a_seed_is_a_story_to_the_byte(seed, digest):
 
 def test_many_seeds_are_the_same_stories_everywhere(sample):
     texts = "".join(one.text for one in sample[:500])
-    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "93ba3af624d109a6"
+    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "ba61be9ccb836a56"
 
 
 def test_a_story_does_not_depend_on_those_told_before():
@@ -270,8 +270,10 @@ def test_the_word_before_does_not_decide():
             guess = before.most_common(1)[0][0] if before else ""
             right[link.kind] += guess == text_at(one, link.decided)
             seen[link.kind] += 1
-    assert {kind for kind in Kind if right[kind] / seen[kind] > 0.3} <= {Kind.QUOTATION}
-    assert right[Kind.QUOTATION] / seen[Kind.QUOTATION] < 0.6
+    # A question mark is mostly speech, and the words of a line follow one another.
+    often = {kind: right[kind] / seen[kind] for kind in Kind if right[kind] / seen[kind] > 0.3}
+    assert set(often) <= {Kind.QUOTATION, Kind.REPETITION}
+    assert max(often.values()) < 0.6
 
 
 def test_nothing_else_can_stand_where_a_word_is_decided(sample):

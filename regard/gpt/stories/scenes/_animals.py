@@ -70,7 +70,7 @@ The animal of {person=owner pet} was {pet=pet person=named animal}, a {animal=sp
 {person2} [looked on|yawned|sighed].
 {person3} [looked on|yawned|sighed].
 
-<12>
+<12> twice
 <when>{person}<who> whistled for {pet0?pet person}.
 <when>{person}<who> stroked {pet0?pet person}.
 <when>{person}<who> [knelt down|came back] and [stroked|brushed|washed] {pet0?pet person}.
@@ -152,11 +152,14 @@ WHO_SAID_IT = scene("""
 {person} called, "{line=line person}" {person2} called, "{line2=line person2}"
 On the stairs {person} had cried, "{line=line person}" By the gate {person2} had cried,
     "{line2=line person2}"
+{person} shouted first, "{line=line person}" Then {person2} shouted, "{line2=line person2}"
 {person} wrote on the wall, "{line=line person}" {person2} wrote below it, "{line2=line person2}"
 
-<12>
+<12> twice
 The parrot had listened to {person} and repeated, "{line?line person}"
 {person3} laughed and said it just like {person}, "{line?line person}"
+{person3} tried to speak like {person}, "{line?line person}"
+The words of {person} came back from the wall, "{line?line person}"
 What had {person} said? {adult} remembered it well, "{line?line person}"
 
 <12>

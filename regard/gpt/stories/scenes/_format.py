@@ -5,7 +5,7 @@ alone is a passage that says nothing.
 
 A beat that begins with a line such as `<12>` is told with the variables of these numbers in any
 order: `<12>` makes `{person} called {person2}` also `{person2} called {person}`. So the wording of
-a passage does not tell which of two things it is about.
+a passage does not tell which of two things it is about. `<12> twice` tells two such beats.
 
 `<when>` stands for a time or nothing, `<who>` for a clause or nothing, of the first person, and
 `<who2>` of the second: so a verb has its subject at many distances, and a name in between.
@@ -28,13 +28,13 @@ _INSERTED = {
     "<who2>": "[|||||||||||, who had come with {person},|, who was taller than {person},|, who "
     "stood next to {person},|, who was looking for {person},]",
 }
-_ORDERS = re.compile(r"<(\d+)>\n")
+_ORDERS = re.compile(r"<(\d+)>( twice)?\n")
 _VARIABLE = re.compile(rf"(?<=[{{ ])({'|'.join((*CLASSES, 'name', 'line'))})(\d*)(?![a-z0-9])")
 
 
 def scene(text: str) -> Scene:
     """The beats of a scene, each a choice among passages."""
-    return tuple(_beat(beat) for beat in text.strip().split("\n\n"))
+    return tuple(beat for one in text.strip().split("\n\n") for beat in _beats(one))
 
 
 def passages(text: str) -> tuple[str, ...]:
@@ -61,10 +61,11 @@ def renumbered(template: str, numbers: Mapping[str, str]) -> str:
     return re.sub(r"\{[^}]*\}", lambda slot: _VARIABLE.sub(other, slot[0]), template)
 
 
-def _beat(text: str) -> tuple[str, ...]:
+def _beats(text: str) -> list[tuple[str, ...]]:
     match = _ORDERS.match(text)
     if match is None:
-        return passages(text)
+        return [passages(text)]
     told = passages(text[match.end() :])
     orders = [dict(zip(match[1], order, strict=True)) for order in itertools.permutations(match[1])]
-    return tuple(renumbered(passage, order) for passage in told for order in orders)
+    beat = tuple(renumbered(passage, order) for passage in told for order in orders)
+    return [beat, beat] if match[2] else [beat]

@@ -23,6 +23,16 @@ PRESENTS = (
         "the {thing} is for {person=holder thing}",
         "the {thing} is for {person0?holder thing}",
     ),
+    _list(
+        "keepers",
+        "the {thing} belongs to {person=holder thing}",
+        "the {thing} stays with {person0?holder thing}",
+    ),
+    _list(
+        "porters",
+        "{person=holder thing} carries the {thing}",
+        "the {thing} is carried by {person0?holder thing}",
+    ),
     _list("owners", "{person=holder thing} {thing}", "{thing} {person0?holder thing}"),
     _list(
         "winners",
@@ -60,6 +70,9 @@ WORRIES = (
         "{person} is {condition?condition person}",
     ),
     _list(
+        "cures", "{person} is {condition=condition person}", "{person} needs {remedy0?needs person}"
+    ),
+    _list(
         "troubles",
         "{person} feels very {condition=condition person}",
         "{person} feels very {condition?condition person}",
@@ -83,6 +96,16 @@ PETS = (
         "guests",
         "{person=owner pet} comes with {pet=pet person}",
         "{person} comes with {pet0?pet person}",
+    ),
+    _list(
+        "visitors",
+        "{person=owner pet} has a {animal=species pet} called {pet=pet person=named animal}",
+        "{person} brings {pet0?pet person}",
+    ),
+    _list(
+        "neighbours",
+        "a {animal=species pet} called {pet=pet person=named animal} belongs to {person=owner pet}",
+        "{person} brings {pet0?pet person}",
     ),
     _list("names", "{pet=pet person} {person=owner pet}", "{person} {pet0?pet person}"),
     _list(

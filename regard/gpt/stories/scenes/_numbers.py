@@ -86,6 +86,6 @@ On the way they made up a song: / "Good morning, little {animal=verse first}, / 
 
 -
 They sang it all the way home.
-{person3} put {person3.their!} hands over {person3.their!} ears.
+{person3} pressed {person3.their!} hands over {person3.their!} ears.
 {person} took a bow, and {person.their!} cheeks were glowing.
 """)

@@ -45,6 +45,30 @@ Then {person2}, who had been sitting next to {person}, rubbed {person2.their!} e
 {person2} finished the work all by {person2.self!}, and {person2.their!} face glowed.
 """)
 
+GLANCES = scene("""
+{person} and {person2} walked through the {place}.
+{person} waited for {person2} near the {place}.
+{person} came into the {place} with {person2}.
+
+<12> twice
+<when>{person} nodded to {person2}, rubbed {person.their!} nose and said nothing.
+<when>{person} waved to {person2} and stamped {person.their!} foot.
+<when>{person} looked at {person2}, shook {person.their!} head and sighed.
+<when>{person} whispered to {person2} and then rubbed {person.their!} hands.
+Behind {person2} stood {person} and rubbed {person.their!} eyes.
+Beside {person2} sat {person} and tapped {person.their!} foot.
+In front of {person2} walked {person} and swung {person.their!} arms.
+After {person2} came {person} and held up {person.their!} hand.
+<when>{person}<who> tied {person.their!} shoes.
+In the {place} {person}, who had been talking to {person2}, closed {person.their!} eyes.
+By the well {person}, who had been singing with {person2}, tied {person.their!} shoes.
+{person2} had left, and {person} scratched {person.their!} head.
+{person2} was asleep, but {person} rubbed {person.their!} eyes.
+Because {person2} was late, {person} stamped {person.their!} foot.
+When {person2} laughed, {person} covered {person.their!} ears.
+As {person2} spoke, {person} folded {person.their!} arms.
+""")
+
 CONDITIONS = scene("""
 There was a list of worries: {person} {condition=condition person}, {person2}
     {condition2=condition person2}.
@@ -58,14 +82,14 @@ After the long walk {person} was {condition=condition person} and {person2} was
 "What is wrong?" asked {adult}. {person} was {condition=condition person}, it turned out, and
     {person2} was {condition2=condition person2}.
 
-<12>
+<12> twice
 [There was help for both.|Nobody had to ask twice.|A kind neighbour knew what to do.] {person}
     was {condition?condition person}, and the cure for that was {remedy0?needs person}.
 What {person} needed was {remedy0?needs person}.
 {adult2} saw that {person} was {condition?condition person}.
 The list of worries said {person} {condition?condition person}.
 The list of worries said {person} {condition?condition person}.
-{person} was {condition?condition person}.
+And {person} was {condition?condition person}.
 No doubt, {person} was {condition?condition person}.
 {adult2} brought {person} what was needed, and that was {remedy0?needs person}.
 

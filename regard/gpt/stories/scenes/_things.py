@@ -64,7 +64,7 @@ First the {thing} went to {person3=holder thing}. A moment later it was returned
 {person2} [looked on|yawned|sighed].
 {person3} [looked on|yawned|sighed].
 
-<12>
+<12> twice
 Now, who was holding the {thing}? Why, {person0?holder thing}, of course!
 [On the way home|After lunch|At last] the {thing} was carried by {person0?holder thing}.
 If you had wanted the {thing} that evening, you would have had to ask {person0?holder thing}.
