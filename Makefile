@@ -35,7 +35,8 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 demo: $(COMMAND) ## show what each token of a text attends to, and write regard.html, in which the model runs
-	$(BIN)/regard explain --html regard.html --live $(TEXT)
+	$(BIN)/regard explain $(TEXT)
+	$(BIN)/regard report --live --out regard.html --text $(TEXT)
 
 # First what takes seconds. Then the installation and the tests, and beside them, at a lower priority,
 # the checks of types, C++ and JavaScript: pip uses one core for minutes, and at times the tests wait

@@ -10,15 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_MODULES = {"regard", "regard.train"}
-"""What `python -m` is given to run the command."""
-
 
 def is_command() -> bool:
-    """Whether this process is `regard`, `python -m regard` or `python -m regard.train`."""
+    """Whether this process is `regard` or `python -m regard`."""
     program = next(iter(sys.argv), "")
     if program == "-m":  # so Python has it until it has found the module, inside this package
-        return not _MODULES.isdisjoint(sys.orig_argv)
+        return "regard" in sys.orig_argv
     return Path(program).stem == "regard"
 
 

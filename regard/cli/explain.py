@@ -10,7 +10,6 @@ from rich.text import Text
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.model import (
-    SHIPPED,
     Fetch,
     Model,
     Weights,
@@ -19,9 +18,7 @@ from regard.cli.model import (
     open_model,
     read,
 )
-from regard.cli.subject import Live, require_float, write_report
-from regard.cli.text import read_text, require_other_file
-from regard.explorer import ModelSubject
+from regard.cli.text import read_text
 from regard.explorer.example import EXAMPLE
 from regard.view.report import all_heads, one_head
 
@@ -47,14 +44,9 @@ def explain(
     chunk: Annotated[
         int, typer.Option(help="Which piece of a text longer than the model's context; from 0.")
     ] = 0,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Also write it as a page, as `regard report` does.", metavar="FILE"),
-    ] = None,
     device: Device = "cpu",
     weights: Weights = None,
     *,
-    live: Live = False,
     fetch: Fetch = False,
 ) -> None:
     """Show what each token of a text attends to.
@@ -75,15 +67,9 @@ def explain(
     regard explain "Tom had a red kite and a blue drum. Tom wanted the blue"
 
     regard explain --file notes.txt --layer 2 --head 1 --query 7
-
-    regard explain --file notes.txt --html notes.html
     """
     if (layer is None) != (head is None):
         raise MisuseError("--layer and --head go together: give both, or neither")
-    if live and html is None:
-        raise MisuseError("--live is of the page that --html FILE writes: give both, or neither")
-    require_float(live=live, weights=weights)
-    require_other_file(file, html, "--html")
     place = device_of(device)
     content = read_text(text, file)
     network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)
@@ -92,7 +78,6 @@ def explain(
     config = network.config
     chunks = [whole[i : i + config.context] for i in range(0, len(whole), config.context)]
     ids = chunks[_number("--chunk", chunk, len(chunks), "the text makes chunks")]
-    is_chosen = layer is not None or query is not None
     query = len(ids) - 1 if query is None else query
     _number("--query", query, len(ids), "this text has tokens")
 
@@ -105,27 +90,18 @@ def explain(
     with user_errors(ValueError):  # of a model whose logits are NaN
         result = read(network, tokenizer, ids)
     if layer is None or head is None:
-        start = result.heads.most_informative(1)[0]
         report = all_heads(result, query)
     else:
         _number("--layer", layer, config.layers, "the model has layers")
         _number("--head", head, config.heads, "a layer has heads")
-        start = result.heads.at(layer, head)
-        report = one_head(result, start, head_steps(network, ids, layer, head), query)
-    if html is not None:
-        subject = ModelSubject(network, tokenizer, title=model or SHIPPED, ids=ids, notes=notes)
-        place_on_page = f"&l={start.layer}&h={start.head}&q={query}" if is_chosen else ""
-        report_line = write_report(
-            subject, html, option="--html FILE", start=f"p=opening{place_on_page}", live=live
-        )
+        chosen = result.heads.at(layer, head)
+        report = one_head(result, chosen, head_steps(network, ids, layer, head), query)
 
     console = Console(highlight=False)
     for note in [*about(model, network, result, ids, query), *notes]:
         console.print(Text(note, "dim"))
     for renderable in report:
         console.print(renderable)
-    if html is not None:
-        console.print(Text(f"\n{report_line}"), soft_wrap=True)  # so that the path can be copied
 
 
 def _number(option: str, value: int, count: int, what: str) -> int:

@@ -54,7 +54,7 @@ def report(
     require_other_file(file, out, "--out")
     name, opened = one_name(shown, model), read_text(text, file)
     subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)
-    line = write_report(subject, out, option="--out FILE", live=live)
+    line = write_report(subject, out, live=live)
     if opened is not None:
         print_notes(subject)
     typer.echo(line)

@@ -117,28 +117,24 @@ def _title(name: str | None, folder: Path | None) -> str:
     return folder.name if folder == Path(name) else name
 
 
-def write_report(
-    subject: Subject, path: Path, *, option: str, start: str = "", live: bool = False
-) -> str:
+def write_report(subject: Subject, path: Path, *, live: bool = False) -> str:
     """Write a report, and say where it is.
 
     Args:
         subject: what it shows.
         path: the file.
-        option: the option that named it, for the cure.
-        start: what the page opens with; see `regard.explorer.report`.
-        live: whether the model is in it; likewise.
+        live: whether the model is in it; see `regard.explorer.report`.
 
     Raises:
         MisuseError: it can't be computed or written.
     """
     try:
-        size = report(subject, path, start=start, live=live)
+        size = report(subject, path, live=live)
     except FileExistsError as error:
-        raise MisuseError(f"{error}; choose another {option}") from None
+        raise MisuseError(f"{error}; choose another --out FILE") from None
     except OSError as error:
         raise MisuseError(
-            f"{path} cannot be written: {error.strerror}; choose another {option}"
+            f"{path} cannot be written: {error.strerror}; choose another --out FILE"
         ) from None
     except (ExplorerError, RecordError) as error:
         raise MisuseError(str(error)) from error

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from regard.cli._allocator import keep_freed_memory
 from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.cli.options import Overrides, config_options
@@ -81,7 +80,7 @@ def train(
 
     regard train --out runs/mine --resume
 
-    torchrun --nnodes 2 --rdzv-endpoint first:29400 -m regard.train --out shared/mine
+    torchrun --nnodes 2 --rdzv-endpoint first:29400 -m regard train --out shared/mine
     """
     if out.exists() and not out.is_dir():
         raise MisuseError(f"{out} is a file: give --out a folder")
@@ -95,7 +94,6 @@ def train(
             "its training run by --resume"
         )
     chosen_device = device_of(device)
-    keep_freed_memory()
     of_tokenizer = naming_options("vocab_size")  # as its training calls it
     with (
         memory_errors("lower --batch and raise --accumulate, or choose a smaller model"),

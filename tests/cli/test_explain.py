@@ -1,7 +1,3 @@
-import json
-import os
-import re
-
 import pytest
 import torch
 
@@ -11,15 +7,6 @@ from regard.gpt import GPTConfig, load
 from regard.gpt.checkpoint import HAS_READ
 
 TEXT = "the cat sat on the cat"
-
-
-def page_data(file):
-    """What a page is about, and its run."""
-    html = file.read_text("utf-8")
-    assert html.startswith("<!doctype html>")
-    report = json.loads(re.search(r'id="report">(.*)</script>', html)[1])
-    (run,) = report["runs"]
-    return report["about"], run
 
 
 def test_it_shows_tokens_heads_and_the_keys_of_the_last_token(regard, model):
@@ -126,43 +113,6 @@ def test_a_text_of_exactly_the_context_is_not_cut(regard, letters):
     assert "chunk" not in done.out
 
 
-def test_the_page_is_written_and_its_path_printed(regard, model, tmp_path):
-    file = tmp_path / "page.html"
-    file.write_text("something older")
-    done = regard("explain", TEXT, "--model", model, "--html", file)
-    assert done.status == 0
-    size = file.stat().st_size
-    assert f"{file}: {size / 1e6:.2f} MB, opens offline in a browser" in done.out  # in one piece
-    about, run = page_data(file)
-    assert about["title"] == str(model)
-    assert about["shape"] == "2 layers × 3 heads, context 23"
-    assert run["description"]["text"] == TEXT
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-
-
-def test_the_page_starts_at_the_head_and_query_of_the_options(regard, model, tmp_path):
-    file = tmp_path / "page.html"
-    options = ("--layer", 1, "--head", 2, "--query", 3)
-    assert regard("explain", TEXT, "--model", model, *options, "--html", file).status == 0
-    assert page_data(file)[0]["start"] == "p=opening&l=1&h=2&q=3"
-
-
-def test_the_page_starts_with_the_opening_which_chooses_a_head(regard, model, tmp_path):
-    file = tmp_path / "page.html"
-    assert regard("explain", TEXT, "--model", model, "--html", file).status == 0
-    assert page_data(file)[0]["start"] == "p=opening"
-
-
-def test_the_page_of_a_later_chunk_holds_that_chunk(regard, letters, tmp_path):
-    text = "the cat sat on the mat, the dog sat on the cat"
-    file = tmp_path / "page.html"
-    options = ("--chunk", 1, "--html", file)
-    assert regard("explain", text, "--model", letters, *options).status == 0
-    described = page_data(file)[1]["description"]
-    assert described["text"] == text[23:]
-    assert "this is --chunk 1 of 0 … 1" in described["notes"][0]
-
-
 HOSTILE = [
     "😀 👩‍👩‍👧 שלום عالم",
     "</script><img src=x>",
@@ -176,11 +126,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("one", [(), ("--layer", 0, "--head", 1)])
-def test_any_text_can_be_explained(regard, model, tmp_path, text, one):
-    file = tmp_path / "page.html"
-    done = regard("explain", text, "--model", model, "--html", file, *one)
+def test_any_text_can_be_explained(regard, model, text, one):
+    done = regard("explain", text, "--model", model, *one)
     assert (done.status, done.err) == (0, "")
-    assert "<img" not in file.read_text("utf-8")
 
 
 def test_a_single_token_is_explained(regard, letters):
@@ -203,35 +151,10 @@ def test_a_single_token_is_explained(regard, letters):
         (("--layer", "x", "--head", 0), "Invalid value for '--layer'"),
         (("--unknown",), "No such option: --unknown"),
         (("more",), "unexpected extra argument"),
-        (("--html", "/proc/no/page.html"), "/proc/no/page.html cannot be written"),
     ],
 )
 def test_an_index_out_of_range_is_refused_in_one_line(misused, model, arguments, message):
     assert message in misused("explain", TEXT, "--model", model, *arguments)
-
-
-@pytest.mark.parametrize("kind", ["folder", "pipe", "link to a pipe"])
-def test_a_page_replaces_nothing_but_a_file(misused, model, tmp_path, kind):
-    path = tmp_path / "place"
-    if kind == "folder":
-        path.mkdir()
-    else:
-        pipe = path if kind == "pipe" else tmp_path / "pipe"
-        os.mkfifo(pipe)
-        if pipe != path:
-            path.symlink_to(pipe)
-    line = misused("explain", TEXT, "--model", model, "--html", path)
-    assert f"{path} exists and is not a regular file; choose another --html FILE" in line
-    assert not path.is_file()
-
-
-def test_a_page_goes_where_a_link_leads(regard, model, tmp_path):
-    (tmp_path / "pages").mkdir()
-    link, target = tmp_path / "link.html", tmp_path / "pages" / "page.html"
-    link.symlink_to(target)
-    assert regard("explain", TEXT, "--model", model, "--html", link).status == 0
-    assert link.is_symlink()
-    assert target.read_text("utf-8").startswith("<!doctype html>")
 
 
 def test_an_unknown_character_is_named(misused, letters):

@@ -65,7 +65,6 @@ SCRIPT = "import sys\nfrom regard.cli import main\nsys.exit(main())\n"  # as pip
         (("-m", "regard"), "numpy"),
         (("-m", "regard"), "regard.cli.app"),
         (("-m", "regard"), "tokenizers"),
-        (("-m", "regard.train"), "torch"),
         (("regard",), "torch"),
     ],
 )

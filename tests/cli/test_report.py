@@ -87,8 +87,6 @@ def test_weights_are_kept_as_int8_where_asked_for(regard, misused, model, tmp_pa
     assert own != int8
     line = misused("report", *text, "--out", pages[1], "--weights", "int8", "--live")
     assert "--live puts the model into the page, which computes in float32, and --weights" in line
-    line = misused("explain", "--html", pages[1], "--weights", "int8", "--live")
-    assert "and --weights is int8: leave out one" in line
 
 
 def test_masks_that_a_page_can_not_recompute_are_refused(misused, tmp_path):
@@ -108,6 +106,24 @@ def test_a_report_replaces_nothing_but_a_file(misused, model, tmp_path):
     for path in (tmp_path, tmp_path / "pipe"):
         line = misused("report", model, "--text", TEXT, "--out", path)
         assert f"{path} exists and is not a regular file; choose another --out FILE" in line
+
+
+def test_a_report_goes_where_a_link_leads(regard, model, tmp_path):
+    (tmp_path / "pages").mkdir()
+    link, target = tmp_path / "link.html", tmp_path / "pages" / "page.html"
+    link.symlink_to(target)
+    assert regard("report", model, "--text", TEXT, "--out", link).status == 0
+    assert link.is_symlink()
+    assert target.read_text("utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("text", ["😀 👩‍👩‍👧", "</script><img src=x>", "\n\n\t\r\n", "a"])
+def test_any_text_can_be_shown(regard, model, tmp_path, text):
+    file = tmp_path / "report.html"
+    assert regard("report", model, "--text", text, "--out", file).status == 0
+    assert "<img" not in file.read_text("utf-8")
+    shown = content(file)["runs"][0]["description"]["text"]
+    assert text.replace("\r\n", "\n").startswith(shown)  # as much as the model reads
 
 
 def test_two_folders_are_refused(misused, model):

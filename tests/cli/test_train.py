@@ -1,7 +1,5 @@
 import inspect
 import signal
-import subprocess
-import sys
 from dataclasses import fields
 
 import pytest
@@ -138,7 +136,7 @@ def test_ranks_of_another_launcher_are_sent_to_torchrun(
     monkeypatch.setenv(name, "3")
     line = misused("train", "--out", out, "--text", corpus, *SMALL)
     assert f"{name}=3 in the environment says that a launcher has started 3 processes" in line
-    assert "start `torchrun --nproc-per-node N -m regard.train ...` once on each machine" in line
+    assert "start `torchrun --nproc-per-node N -m regard train ...` once on each machine" in line
     assert not out.exists()
     monkeypatch.setenv(name, "1")
     assert regard("train", "--out", out, "--text", corpus, *SMALL).status == 0
@@ -368,27 +366,6 @@ def test_a_missing_tensorboard_is_named(misused, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("regard.gpt.training.tensorboard.find_spec", lambda name: None)
     arguments = ("train", "--out", tmp_path / "out", "--text", corpus, *SMALL, "--tensorboard")
     assert f"needs the library tensorboard: {install('tensorboard')}" in misused(*arguments)
-
-
-def test_the_function_and_the_module_of_one_name_live_together():
-    program = """
-import regard, runpy, sys
-assert regard.train is regard.gpt.train
-from regard import train
-try:
-    import regard.train
-except ImportError as error:
-    print(error)
-assert regard.train is train
-sys.argv = ["train", "--out"]
-runpy.run_module("regard.train", run_name="__main__")
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.startswith("regard.train is a function: `from regard import train`")
-    assert done.returncode == 2
-    assert done.stderr == "regard: Option '--out' requires an argument (see regard --help)\n"
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ ROOMS = {
     "integrations": ["integrations"],
     "course": ["course"],
     "explorer": ["explorer"],
-    "cli": ["cli", "__main__", "train"],
+    "cli": ["cli", "__main__"],
 }
 ORDER = {module: place for place, modules in enumerate(ROOMS.values()) for module in modules}
 CORE = [module for room in list(ROOMS)[:12] for module in ROOMS[room]]

@@ -40,7 +40,7 @@ class World:
 
 
 @pytest.fixture(
-    scope="session", params=[2, pytest.param(3, marks=pytest.mark.thorough)], ids="{}-ranks".format
+    scope="session", params=[pytest.param(2, marks=pytest.mark.thorough), 3], ids="{}-ranks".format
 )
 def world(request, tmp_path_factory):
     size, folder = request.param, tmp_path_factory.mktemp("world")

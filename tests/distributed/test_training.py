@@ -248,7 +248,7 @@ class Agents:
         command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
         command += ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint"]
         command += [f"127.0.0.1:{free_port()}", "--local-addr", "127.0.0.1"]
-        command += ["-m", "regard.train", *map(str, arguments)]
+        command += ["-m", "regard", "train", *map(str, arguments)]
         self.agents = [
             subprocess.Popen(
                 command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli.app import app
-from regard.cli.errors import MisuseError
 from regard.explorer import ExplorerError, ModelSubject, RecordingSubject
 from regard.explorer._live import LIVE_SIZE, live_html
 from regard.gpt import GPT, BPETokenizer, CharTokenizer, GPTConfig, save
@@ -92,14 +91,3 @@ def test_the_command_writes_one_and_says_what_it_is(model, tmp_path):
     assert done.exit_code == 0
     assert done.output.strip().endswith("the model runs in it, over any text")
     assert out.stat().st_size < LIVE_SIZE
-
-
-def test_explain_writes_one_last_and_wants_a_file_for_it(model, tmp_path):
-    save(tmp_path / "run", model, TOKENIZER)
-    out = tmp_path / "live.html"
-    command = ["explain", "a cab", "--model", str(tmp_path / "run"), "--live"]
-    done = CliRunner().invoke(app, [*command, "--html", str(out)])
-    assert done.exit_code == 0
-    assert "live.html: " in done.output.splitlines()[-1]
-    assert data(out.read_text("utf-8"), "report")["about"]["start"] == "p=opening"
-    assert isinstance(CliRunner().invoke(app, command).exception, MisuseError)

@@ -83,6 +83,7 @@ def test_no_number_moves_by_more_than_half_a_scale():
     assert (apart <= scale.double()[:, None] * (0.5 + 127 * 2**-24)).all()
     assert (int8.abs().amax(1) == torch.tensor([127] * 3 + [0] + [127] * 13)).all()
     assert scale[3] == 0
+    assert torch.equal(Int8Matrix(weight).dequantized(), int8 * scale[:, None])
 
 
 @CONFIGS

@@ -200,7 +200,7 @@ def _require_alone() -> None:
             raise ValueError(
                 f"{name}={size} in the environment says that a launcher has started {size} "
                 "processes, and regard knows those of torchrun alone: start `torchrun "
-                "--nproc-per-node N -m regard.train ...` once on each machine, or, to train in "
+                "--nproc-per-node N -m regard train ...` once on each machine, or, to train in "
                 f"this process alone, unset {name}"
             )
 
