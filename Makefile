@@ -23,7 +23,7 @@ NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
 JAVASCRIPT := tools/javascript
 CHECKERS := $(JAVASCRIPT)/node_modules/installed
 TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family of hedgehogs down \
-the well." They listened. Back came the same words, "There is a family of hedgehogs down the well."'
+the well." They listened. Back came the same words, "There is a family of hedgehogs down the'
 
 # Hundreds of processes of the tests import the package, and each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -102,7 +102,7 @@ sanitize-threads: $(TOOLS)
 neon: $(TOOLS) ## cross-compile the kernels for NEON and run them in an emulator
 	@$(BIN)/python tools/neon.py 40
 
-mutants: $(TESTS) ## break the code in small ways, one at a time, and see whether its room's tests notice; half an hour
+mutants: $(TESTS) ## break the code in small ways, one at a time, and see whether its room's tests notice; hours
 	$(BIN)/python tools/mutants.py
 
 kvpress: $(KVPRESS)/installed ## compare the presses with those of kvpress, in an environment of its own

@@ -1,8 +1,8 @@
 """Break the code in small ways, one at a time, and see whether the tests of its room notice.
 
-``python tools/mutants.py [ROOM…]`` tries the mutants of mutants.toml on a copy of what git
-knows in build/mutants, prints each that survives, and ends with status 1 if any does. Those of the
-kernels in C++ are tried by the driver that the sanitizers run.
+``python tools/mutants.py [ROOM…]`` tries the mutants of mutants.toml on a copy of what git knows in
+build/mutants, prints each that survives, and ends with status 1 if any does. The tests have to pass
+without a mutant first. Those of the kernels in C++ are tried by the driver that the sanitizers run.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ def main(*rooms: str) -> int:
     """Try those of some rooms, or all; the exit status."""
     tried = [one for one in mutants() if not rooms or one.room in rooms]
     _copy()
+    for tests in dict.fromkeys(one.tests for one in tried):
+        if not _passes(tests):
+            sys.exit(f"without any mutant this fails, so that nothing could be told by it: {tests}")
     survived = []
     for number, one in enumerate(tried, start=1):
         print(f"{number}/{len(tried)} {one.room}: {one.file}", end=" … ", flush=True)

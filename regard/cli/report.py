@@ -5,18 +5,14 @@ from typing import Annotated
 
 import typer
 
+from regard import explorer
 from regard.cli.device import Device
+from regard.cli.errors import MisuseError
 from regard.cli.model import Fetch, Model, Weights
-from regard.cli.subject import (
-    Live,
-    Shown,
-    one_name,
-    print_notes,
-    require_float,
-    subject_of,
-    write_report,
-)
-from regard.cli.text import read_text, require_other_file
+from regard.cli.subject import Shown, one_name, print_notes, subject_of
+from regard.cli.text import read_text
+from regard.explorer import ExplorerError, ModelSubject, RecordingSubject
+from regard.record import RecordError
 
 __all__ = ["report"]
 
@@ -34,7 +30,13 @@ def report(
     device: Device = "cpu",
     weights: Weights = None,
     *,
-    live: Live = False,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="Put the model into the page, where it runs over any text; of at most 12 MB.",
+        ),
+    ] = False,
     fetch: Fetch = False,
 ) -> None:
     """Write the explorer's page as one HTML file that opens offline.
@@ -50,11 +52,32 @@ def report(
 
     regard report --live --out live.html
     """
-    require_float(live=live, weights=weights)
-    require_other_file(file, out, "--out")
+    if live and weights == "int8":
+        raise MisuseError(
+            f"--live puts the model into the page, which computes in float32, and --weights is "
+            f"{weights}: leave out one"
+        )
+    if file and file.exists() and out.exists() and file.samefile(out):
+        raise MisuseError(f"--out {out} is the text itself, which would be lost: name another")
     name, opened = one_name(shown, model), read_text(text, file)
     subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)
-    line = write_report(subject, out, live=live)
+    line = _write(subject, out, live=live)
     if opened is not None:
         print_notes(subject)
     typer.echo(line)
+
+
+def _write(subject: ModelSubject | RecordingSubject, path: Path, *, live: bool) -> str:
+    """Write a report, and say where it is."""
+    try:
+        size = explorer.report(subject, path, live=live)
+    except FileExistsError as error:
+        raise MisuseError(f"{error}; choose another --out FILE") from None
+    except OSError as error:
+        raise MisuseError(
+            f"{path} cannot be written: {error.strerror}; choose another --out FILE"
+        ) from None
+    except (ExplorerError, RecordError) as error:
+        raise MisuseError(str(error)) from error
+    runs = "; the model runs in it, over any text" if live else ""
+    return f"{path}: {size / 1e6:.2f} MB, opens offline in a browser{runs}"

@@ -1,32 +1,26 @@
-"""What `regard explore` and `regard report` show: a model or a recording; and writing a report."""
+"""What `regard explore` and `regard report` show: a model or a recording."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.model import SHIPPED, folder_of, weights_of
-from regard.explorer import ExplorerError, ModelSubject, RecordingSubject, report
+from regard.explorer import ExplorerError, ModelSubject, RecordingSubject
 from regard.explorer.training import training_of
 from regard.gpt import CheckpointError, load
 from regard.record import RecordError
 from regard.record import load as load_recording
 
-if TYPE_CHECKING:
-    from regard.explorer.subjects import Subject
-
 __all__ = [
-    "Live",
     "Shown",
     "one_name",
     "print_notes",
-    "require_float",
     "subject_of",
-    "write_report",
 ]
 
 Shown = Annotated[
@@ -34,14 +28,6 @@ Shown = Annotated[
     typer.Argument(
         help="Folder of a recording; or a model, as --model names it.",
         metavar="[RECORDING_DIR | MODEL]",
-    ),
-]
-
-Live = Annotated[
-    bool,
-    typer.Option(
-        "--live",
-        help="Put the model into the page, where it runs over any text; of at most 12 MB.",
     ),
 ]
 
@@ -55,19 +41,6 @@ def one_name(shown: str | None, model: str | None) -> str | None:
     if shown is not None and model is not None:
         raise MisuseError(f"the folder is given twice: leave out {shown}, or --model")
     return shown if model is None else model
-
-
-def require_float(*, live: bool, weights: str | None) -> None:
-    """Refuse a page with a model in it, which computes in float32, where weights are to be int8.
-
-    Raises:
-        MisuseError: both are set.
-    """
-    if live and weights == "int8":
-        raise MisuseError(
-            f"--live puts the model into the page, which computes in float32, and --weights is "
-            f"{weights}: leave out one"
-        )
 
 
 def subject_of(
@@ -115,31 +88,6 @@ def _title(name: str | None, folder: Path | None) -> str:
     if name is None or folder is None:
         return SHIPPED
     return folder.name if folder == Path(name) else name
-
-
-def write_report(subject: Subject, path: Path, *, live: bool = False) -> str:
-    """Write a report, and say where it is.
-
-    Args:
-        subject: what it shows.
-        path: the file.
-        live: whether the model is in it; see `regard.explorer.report`.
-
-    Raises:
-        MisuseError: it can't be computed or written.
-    """
-    try:
-        size = report(subject, path, live=live)
-    except FileExistsError as error:
-        raise MisuseError(f"{error}; choose another --out FILE") from None
-    except OSError as error:
-        raise MisuseError(
-            f"{path} cannot be written: {error.strerror}; choose another --out FILE"
-        ) from None
-    except (ExplorerError, RecordError) as error:
-        raise MisuseError(str(error)) from error
-    runs = "; the model runs in it, over any text" if live else ""
-    return f"{path}: {size / 1e6:.2f} MB, opens offline in a browser{runs}"
 
 
 def _is_recording(folder: Path) -> bool:

@@ -11,7 +11,7 @@ import typer
 from regard.cli.errors import MisuseError, memory_errors
 from regard.gpt.utf8 import NotUTF8Error, decode_utf8
 
-__all__ = ["UTF8Only", "as_unicode", "read_text", "require_other_file"]
+__all__ = ["UTF8Only", "as_unicode", "read_text"]
 
 _MOST_BYTES = 2**28
 
@@ -73,12 +73,6 @@ def _read(opened: IO[bytes], source: str) -> bytes:
     if len(data) > _MOST_BYTES:
         raise MisuseError(f"{source} has more than {_MOST_BYTES >> 20} MiB: give a part of it")
     return data
-
-
-def require_other_file(file: Path | None, out: Path | None, option: str) -> None:
-    """Refuse to replace the text that is read by what is made of it."""
-    if file and out and file.exists() and out.exists() and file.samefile(out):
-        raise MisuseError(f"{option} {out} is the text itself, which would be lost: name another")
 
 
 def as_unicode(argument: str, source: str) -> str:

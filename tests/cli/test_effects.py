@@ -33,12 +33,17 @@ def test_heads_and_tokens_stand_beside_their_weights(regard, needy):
     target = int(logits[-1].argmax())
     heads = library.effects(network, ids, library.LogProbability(target))
     assert len(re.findall(r"^ [01]\.[012] ", done.out, flags=re.MULTILINE)) == 6
+    bars = []
     for effect in heads.largest(6):
         layer, head = effect.place
         row = next(line for line in done.out.splitlines() if line.startswith(f" {layer}.{head} "))
         assert f"{effect.value:+.2f}".replace("-", "−") in row
+        bars.append(row.count("█"))
         weight, key = patterns[layer][head, -1].max(dim=-1)
         assert f"{float(weight):.2f} {int(key)} " in row
+    assert heads.largest(1)[0].value < 0
+    assert bars == sorted(bars, reverse=True)  # by size, whatever the sign
+    assert bars[0] > 3
     assert "The tokens that" in done.out
     words = " ".join(done.out.split())
     least = min(heads.largest(6), key=lambda effect: effect.value)

@@ -85,7 +85,14 @@ def test_only_queries_and_keys_are_stored(name):
 
 @pytest.mark.parametrize(
     ("heads", "groups"),
-    [(slice(0, 3), 1), ([0, 1, 2, 5], 4)],
+    [
+        (slice(0, 3), 1),
+        ([0, 1, 2, 5], 4),
+        *(
+            pytest.param(*one, marks=pytest.mark.thorough)
+            for one in ((slice(2, 4), 2), ([1, 4], 2), ([5, 0], 2), (1, 1))
+        ),
+    ],
 )
 def test_of_grouped_heads_only_the_keys_of_selected_heads_are_stored(heads, groups):
     model, count = Fused(2, HEADS, 2, DIM), len(torch.arange(HEADS)[heads].reshape(-1))
