@@ -22,8 +22,8 @@ NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
 # The page's JavaScript is checked with what npm installs here.
 JAVASCRIPT := tools/javascript
 CHECKERS := $(JAVASCRIPT)/node_modules/installed
-TEXT := 'A green parrot lived in the tent. Leila said to it, "There is a family of hedgehogs down \
-the well." They listened. Back came the same words, "There is a family of hedgehogs down the'
+TEXT := 'Anna had lost a silver kite and a red drum, and she looked in the garden and then in the \
+kitchen, but nobody had seen the silver'
 
 # Hundreds of processes of the tests import the package, and each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE

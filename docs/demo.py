@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TEXT = (
-    'A green parrot lived in the tent. Leila said to it, "There is a family of hedgehogs down '
-    'the well." They listened. Back came the same words, "There is a family of hedgehogs down '
-    'the well."'
+    "Anna had lost a silver kite and a red drum, and she looked in the garden and then in the "
+    "kitchen, but nobody had seen the silver kite."
 )
 COLUMN, LINE_HEIGHT, LETTER = 4.1, 0.34, 0.099  # inches
 FAINTEST = 1e-3  # weights below this are as good as none to the eye

@@ -40,7 +40,7 @@ def looking_back(names: Mapping[str, Any]) -> Figure:
         places[word] = (x + width / 2, y)
         x, used = x + width, used + len(word) + 1
     write(axes, x + 0.2, y + _HEIGHT / 2, "…", color=FAINT)
-    (to_x, to_y), (from_x, from_y) = places["kite,"], places["the"]
+    (to_x, to_y), (from_x, from_y) = places["kite"], places["silver"]
     arrow(axes, (from_x, from_y - 0.03), (to_x, to_y + _HEIGHT + 0.05))
     return figure
 

@@ -3,20 +3,20 @@
 from collections import Counter
 from itertools import pairwise
 
-# 0.1: What had been lost is what nobody had seen.
+# 0.1: The kite was silver, and the drum was red.
 answer_0_1 = "kite"
 
-# 0.2: In the stories 9 of 12,581.
+# 0.2: In the stories 0 of 50.
 answer_0_2 = "less than one in a hundred"
 
 # 0.3: It takes the word from the sentence, wherever it stands.
-answer_0_3 = "drum"
+answer_0_3 = "doll"
 
 # 0.4: The four words after “the” are kite, ball, kite, drum.
 answer_0_4 = 2 / 4
 
-# 0.5: 1 + 2 + … + 25.
-answer_0_5 = 25 * 26 / 2
+# 0.5: 1 + 2 + … + 29.
+answer_0_5 = 29 * 30 / 2
 
 
 # 0.6: Of equally common ones `most_common` gives the first to occur.

@@ -50,43 +50,43 @@ EXERCISES = (
     Answer(
         "0.1",
         kind="predict",
-        title="The word after “but nobody had seen the”",
+        title="The word after “but nobody had seen the silver”",
         expected="kite",
-        hint="What had Anna lost?",
+        hint="What of Anna’s was silver?",
         mistakes=(
             Mistake("the nearest thing", "kitchen", "She looked in it. What was she looking for?"),
-            Mistake("the place before", "garden", "She looked in it. What was she looking for?"),
+            Mistake("the other thing", "drum", "She had lost that too. Which of the two was silver?"),
             Mistake("the person", "Anna", "Nobody needed to look for Anna."),
         ),
     ),
     Answer(
         "0.2",
         kind="predict",
-        title="How often “kite” follows “the” in the stories",
+        title="How often “kite” follows “silver” in the stories",
         expected="less than one in a hundred",
-        hint="How many things are there that could stand after “the”?",
+        hint="How many things are there that could be silver?",
         mistakes=(
             Mistake(
                 "this sentence taken for all",
                 "half of the time",
-                "“The” stands before every thing, person and place of the stories.",
+                "“Silver” stands before any thing of the stories.",
             ),
             Mistake(
                 "too few things",
                 "one time in ten",
-                "There are more than a hundred things, besides animals, places and days.",
+                "There are more than a hundred things, and each can be silver.",
             ),
         ),
     ),
     Answer(
         "0.3",
         kind="predict",
-        title="The guess after “drum” has taken the place of “kite”",
-        expected="drum",
+        title="The guess after “doll” has taken the place of “kite”",
+        expected="doll",
         hint="Does it take the word from what it once read, or from this sentence?",
         mistakes=(
             Mistake("a memory", "kite", "Nothing in the sentence speaks of a kite any more."),
-            Mistake("the nearest word", "kitchen", "It looks back past the kitchen."),
+            Mistake("the nearer thing", "drum", "The drum is red."),
         ),
     ),
     Answer(
@@ -105,13 +105,13 @@ EXERCISES = (
     Answer(
         "0.5",
         kind="by hand",
-        title="The number of weights of 25 tokens that look back, in one head",
-        expected=325.0,
-        hint="The first token gives one weight, the second two, the last 25.",
+        title="The number of weights of 29 tokens that look back, in one head",
+        expected=435.0,
+        hint="The first token gives one weight, the second two, the last 29.",
         mistakes=(
-            Mistake("forward as well", 625.0, "No token looks at the ones after it."),
-            Mistake("itself left out", 300.0, "A token gives a weight to itself too."),
-            Mistake("the last token alone", 25.0, "All 25 tokens have such a list."),
+            Mistake("forward as well", 841.0, "No token looks at the ones after it."),
+            Mistake("itself left out", 406.0, "A token gives a weight to itself too."),
+            Mistake("the last token alone", 29.0, "All 29 tokens have such a list."),
         ),
     ),
     Function(
@@ -157,19 +157,19 @@ EXERCISES = (
     Answer(
         "0.8",
         kind="break",
-        title="What becomes of the weight on “kite” without the search",
+        title="What becomes of the weight on “kite” without the colours",
         expected="less than half",
-        hint="Run the code with the shorter sentence. What has the model read, and what not?",
+        hint="Run the code with the changed sentence. What would you look back for, if the last word is “the”?",
         mistakes=(
             Mistake(
-                "nearer taken for easier",
+                "fewer words taken for easier",
                 "larger",
-                "It does not look for what is near, but for what it has learned to need.",
+                "It looked for what had been silver. Nothing is silver now.",
             ),
             Mistake(
                 "what was lost is always looked for",
                 "about the same",
-                "In its stories a search comes first. Without one it expects something else.",
+                "Two things were lost, and “the” goes with either.",
             ),
         ),
     ),

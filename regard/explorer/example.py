@@ -8,22 +8,22 @@ if TYPE_CHECKING:
     from regard.gpt import Tokenizer
 
 EXAMPLE = (
-    'A green parrot lived in the tent. Leila said to it, "There is a family of hedgehogs down the '
-    'well." They listened. Back came the same words, "There is a family of hedgehogs down the'
+    "Anna had lost a silver kite and a red drum, and she looked in the garden and then in the "
+    "kitchen, but nobody had seen the silver"
 )
 
 EXAMPLES = {
     "a name": (
         "Hannah had a cat called Sooty, and Finn had a dog called Noodle. Finn said, "
-        '"Here is something for you." Then he stroked'
+        '"Let us go home." Then he stroked'
     ),
     "copying": (
         'A parrot lived in the tent. Oscar cried, "There is an invisible postman at the bottom of '
         'the sea." At once a voice repeated, "There is an invisible postman'
     ),
     "where is it?": (
-        "Ella took her hat into the stable and left it there. After breakfast Henry needed it and "
-        "carried it to the shed. Ella scratched her head. In the end she found the hat in the"
+        "Ella left her hat in the stable, and Henry left his kite in the shed. In the end Ella "
+        "found the hat in the"
     ),
 }
 """Texts by what decides their next word; without some head the shipped model says another one."""

@@ -24,7 +24,7 @@ def copying(_: Progress) -> Exhibit:
         title="Induction: what came next the last time",
         text=(
             "A parrot says a sentence again. At each word of the second time, induction heads "
-            "look at what followed that word the first time, and copy it: layer 2 has several. "
+            "look at what followed that word the first time, and copy it: layer 1 has four. "
             "Below each head stands in blue what the answer loses without it; with the word itself "
             "hidden from all of them, the prediction goes."
         ),

@@ -16,7 +16,8 @@ from regard.gpt.stories.scenes._format import Scene
 _OTHER = {"1": "2", "2": "1"}
 
 # What is stated, what happens then, who or what is named once more, what was asked before, what is
-# asked. The last passage is told once as it is and once with 1 and 2 exchanged, or, where ` || `
+# asked, so that no other words are right as well. The last passage is told once as it is and once
+# with 1 and 2 exchanged, or, where ` || `
 # stands in it, once in either form. `twins` balances the beats between the first and the last.
 _FRAMES: dict[Kind, tuple[Scene, ...]] = {
     Kind.PRONOUN: (
@@ -133,7 +134,7 @@ When it grew dark, the {thing} was still with {person0?holder thing}
 After supper the {thing} was in the hands of {person0?holder thing}
 If {adult3} had wanted the {thing}, you would have had to ask {person0?holder thing}
 {person3} knew that the {thing} was carried by {person0?holder thing}
-And the one who took the {thing} along was {person0?holder thing}
+And so the {thing} went home with {person0?holder thing}
 """),
     ),
     Kind.REPETITION: (
@@ -228,9 +229,9 @@ At the end of the story stood ({person2} with {person3})| || At the end of the s
 It was {day=next days}, and not {day2}, as {person2} said. The day after that was {day0>next days}
 {person} was ill on {day2}, but well on {day=next days}. The next day was {day0>next days}
 {person} had {number=count items} {items}, and {person2} had {number5=count items2} {items2}.
-    At last the number of {items} was {number0?count items} || {person} had {number=count items}
-    {items}, and {person2} had {number5=count items2} {items2}. At last the number of {items2} was
-    {number0?count items2}
+    {adult3} counted the {items} and came to {number0?count items} || {person} had
+    {number=count items} {items}, and {person2} had {number5=count items2} {items2}. {adult3}
+    counted the {items2} and came to {number0?count items2}
 """),
     ),
     Kind.ANSWER: (
@@ -250,7 +251,7 @@ The {thing} was rather heavy.
 Who had the {thing} in the end? {person0??holder thing}.
 
 Before you go to sleep, who had the {thing} last? It was {person0??holder thing}
-"Did you listen?" asked {adult3}. Who had the {thing} at the end of the story?
+"Did you listen?" asked {adult3}. Who had the {thing} at the end of the story? It was
     {person0??holder thing}
 And now, what colour was the {thing}? It was {colour0??colour thing}
 """),
