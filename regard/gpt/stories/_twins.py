@@ -17,8 +17,8 @@ _OTHER = {"1": "2", "2": "1"}
 
 # What is stated, what happens then, who or what is named once more, what was asked before, what is
 # asked, so that no other words are right as well. The last passage is told once as it is and once
-# with 1 and 2 exchanged, or, where ` || `
-# stands in it, once in either form. `twins` balances the beats between the first and the last.
+# with 1 and 2 exchanged, or, where ` || ` stands in it, once in either form. `twins` balances the
+# beats between the first and the last.
 _FRAMES: dict[Kind, tuple[Scene, ...]] = {
     Kind.PRONOUN: (
         scene("""
