@@ -18,8 +18,8 @@ EXAMPLES = {
         '"Let us go home." Then he stroked'
     ),
     "copying": (
-        'A parrot lived in the tent. Oscar cried, "There is an invisible postman at the bottom of '
-        'the sea." At once a voice repeated, "There is an invisible postman'
+        'A green parrot lived in the tent. Leila said to it, "There is an invisible postman in '
+        'the chimney." They listened. Back came the same words, "There is an invisible'
     ),
     "where is it?": (
         "Ella left her hat in the stable, and Henry left his kite in the shed. In the end Ella "
