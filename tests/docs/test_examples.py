@@ -164,11 +164,11 @@ def test_the_sentence_stands_where_it_is_said_to(one):
 
 def test_every_text_that_a_command_is_shown_with_is_among_them():
     """Of commands that run the model that comes with the package."""
-    open_ended = {"Once upon a time", "Once upon", "…", "some text", "A sentence of your own."}
-    texts = {one.text for one in SHOWN} | open_ended
+    texts = {one.text for one in SHOWN} | {"Once upon a time", "A sentence of your own."}
     command = re.compile(
         r'regard (?:explain|effects|explore|report|generate)\b(?!.*--model).*?"((?:\\.|[^"\n])+)"'
     )
     for file in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("regard/cli/*.py")]:
         for given in command.findall(file.read_text("utf-8")):
-            assert plain(given) in texts or "$" in given, f"{file.name}: {given}"
+            if len(given.split()) > 2:  # not the word of a target
+                assert plain(given) in texts, f"{file.name}: {given}"
