@@ -200,7 +200,7 @@ def test_the_shipped_model_has_a_head_that_attends_to_the_previous_token(shipped
     assert len(recording.tokens[0]) == 113
     best = max(recording.heads(), key=lambda head: head.previous_token)
     assert best.role == "previous token"
-    assert best.previous_token > 0.7
+    assert best.previous_token > 0.5
     assert best.queries == 112
 
 
