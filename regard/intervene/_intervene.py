@@ -38,7 +38,8 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
         InterventionError: for changes that contradict each other, that name a head which a call
             does not have, or that no call met.
         RecordError: for a model that can't be recorded either, and in a backward pass after the
-            block, where it computes changed calls again.
+            block, where it computes changed calls again, or inside it, where these may be another
+            thread's.
         TypeError: for a model of another kind.
 
     Example:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from regard.record.intercept._recomputation import is_backward, now, was_made_before
+from regard.record.intercept._recomputation import Moment, is_backward, now, was_made_before
 
 
 @dataclass(eq=False)
@@ -21,7 +21,7 @@ class Block:
     """A block, which begins now on this thread."""
 
     thread: int = field(default_factory=threading.get_ident)
-    begin: int = field(default_factory=now)
+    begin: Moment = field(default_factory=now)
     is_open: bool = True
 
     def holds(self) -> bool:
