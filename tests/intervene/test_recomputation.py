@@ -1,6 +1,7 @@
 """What a backward pass computes again belongs to the blocks that it was first computed in."""
 
 import _thread
+import re
 import threading
 from contextlib import ExitStack
 
@@ -28,6 +29,9 @@ EDITS = {
 }
 SIZE = (2, 7, 12)
 ENDED = r"computes attention calls again .* put the backward pass inside the block"
+ELSEWHERE = (
+    r"computes attention calls again .* on another thread .* inside the block, on its thread"
+)
 WAYS = pytest.mark.parametrize("reentrant", [True, False])
 
 
@@ -242,6 +246,22 @@ def test_where_no_change_is_made_they_may_come_from_anywhere(reentrant):
         other(x)
         model(x)
         compare(gradient(model, x, plain), [])
+
+
+def error_of(loss):
+    with pytest.raises(RecordError) as caught:
+        loss.backward()
+    return str(caught.value)
+
+
+@WAYS
+def test_a_backward_pass_on_another_thread_is_told_that_it_is(reentrant):
+    model, x = Checkpointed(reentrant=reentrant), start()
+    with regard.intervene(model) as change:
+        change.ablate(layers=1, heads=0)
+        inside, after = (model(x).square().sum() for _ in range(2))
+        assert re.search(ELSEWHERE, on_a_thread(lambda: error_of(inside)))
+    assert re.search(ELSEWHERE, on_a_thread(lambda: error_of(after)))
 
 
 # A function that does something else when it is called again

@@ -45,6 +45,14 @@ def is_backward() -> bool:
     return torch._C._current_autograd_node() is not None  # noqa: SLF001 - likewise
 
 
+def is_on_thread_of_autograd() -> bool:
+    """Whether this is a thread that autograd started, which has one for each device."""
+    return is_backward() and isinstance(
+        threading.current_thread(),
+        threading._DummyThread,  # noqa: SLF001 - Python did not start it, for which it has no name
+    )
+
+
 def was_made_before(moment: Moment) -> bool:
     """Whether the call being made is computed again, and was first made before, or elsewhere."""
     first = _first_made()
@@ -153,10 +161,16 @@ class _Checkpointed:
             self.first_called = begin
             return result
         if not all(holds() for _, holds in self._conditions.values()):
+            elsewhere = self.first_called.thread not in {None, threading.current_thread()}
+            where = (
+                "on another thread than the block"
+                if elsewhere and not is_on_thread_of_autograd()
+                else "after the end of the block, or in another task"
+            )
             raise RecordError(
                 "the backward pass computes attention calls again that were made inside a block of "
-                "record, intervene or Monitor.update, but the block has ended; put the backward "
-                "pass inside the block"
+                f"record, intervene or Monitor.update, but runs {where}; put the backward pass "
+                "inside the block, on its thread and in its task"
             )
         with self._on_this_thread() if self._conditions else nullcontext(), self._running():
             result = self._function(*args, **kwargs)
