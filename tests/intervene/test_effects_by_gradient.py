@@ -194,6 +194,89 @@ def test_a_gradient_that_did_not_come_back_is_not_an_effect_of_0(cut):
     assert {effect.place[0] for effect in effects.check(HEADS).approximate} == {1}
 
 
+class NoGradient(torch.autograd.Function):
+    """Passes a tensor on, and no gradient back."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        return factor * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, None
+
+
+class Passed(torch.autograd.Function):
+    """Passes a tensor on, and its gradient back, for which it gets zeros where there is none."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class CutAfterTwo(nn.Module):
+    """Four blocks, a cut after the second, while the output does not depend on the last."""
+
+    def __init__(self, cut):
+        super().__init__()
+        self.stack, self.cut = Stack(4, dim=DIM, heads=HEADS), cut
+
+    def forward(self, x):
+        first, second, third, last = self.stack.h
+        out = third(self.cut(second(Passed.apply(first(x)))))
+        last(out)
+        return out
+
+
+def test_zeros_in_the_place_of_a_gradient_that_was_lost_are_no_effect_of_0():
+    torch.manual_seed(0)
+    model = CutAfterTwo(lambda x: NoGradient.apply(x, 1.0))
+    whole = CutAfterTwo(lambda x: x)
+    whole.load_state_dict(model.state_dict())
+    inputs = {"x": torch.randn(1, 7, DIM)}
+
+    def measure(model):
+        return regard.effects(model, inputs, lambda y: y[:, -1, 4], method="gradient").values
+
+    expected = measure(whole)
+    with pytest.warns(RuntimeWarning, match=r"no gradient came back to layer\(s\) 0, 1, on which"):
+        values = measure(model)
+    assert values[:2].isnan().all()
+    torch.testing.assert_close(values[2], expected[2])  # the same operations
+    assert expected[:3].all()
+    assert (values[3] == 0).all()
+
+
+def test_where_one_of_two_ways_is_cut_the_other_one_is_measured():
+    torch.manual_seed(0)
+    model = CutAfterTwo(lambda x: 0.5 * x + NoGradient.apply(x, 0.5))
+    half = CutAfterTwo(lambda x: 0.5 * x + (0.5 * x).detach())
+    half.load_state_dict(model.state_dict())
+    inputs = {"x": torch.randn(1, 7, DIM)}
+    values, expected = (
+        regard.effects(one, inputs, lambda y: y[:, -1, 4], method="gradient").values
+        for one in (model, half)
+    )
+    assert expected[:3].all()
+    torch.testing.assert_close(values, expected)
+
+
+def test_a_derivative_of_0_is_an_effect_of_0():
+    torch.manual_seed(0)
+    model, inputs = Stack(2, dim=DIM, heads=HEADS), {"x": torch.randn(1, 7, DIM)}
+
+    def measure(method):
+        target = lambda y: (100 * y[:, -1, 4]).round()  # noqa: E731
+        return regard.effects(model, inputs, target, method=method).values
+
+    assert measure("ablation").any()
+    assert (measure("gradient") == 0).all()
+
+
 @pytest.mark.parametrize("matters", [False, True])
 def test_calls_without_a_gradient_are_told_apart_in_one_layer(gpt, ids, matters):
     def run(model):
