@@ -1,6 +1,8 @@
 """Attribution patching: the derivative of a number by each head's context, and its check."""
 
+import copy
 import math
+import pickle
 import warnings
 
 import pytest
@@ -118,6 +120,18 @@ def test_a_check_ablates_the_largest(gpt, ids):
 def test_a_check_can_be_made_again(gpt, ids):
     effects = regard.effects(gpt, ids, TARGET, method="gradient", batch_size=1)
     assert effects.check(3).true == effects.check(6).true[:3]
+
+
+@pytest.mark.parametrize("send", [lambda one: pickle.loads(pickle.dumps(one)), copy.deepcopy])
+def test_pickled_effects_hold_no_model(gpt, ids, send):
+    effects = regard.effects(gpt, ids, TARGET, method="gradient")
+    sent = send(effects)
+    assert torch.equal(sent.values, effects.values)
+    assert (sent.places, sent.labels, repr(sent)) == (effects.places, effects.labels, repr(effects))
+    assert sent.largest(3) == effects.largest(3)
+    with pytest.raises(ValueError, match="leaves the model behind"):
+        sent.check(3)
+    effects.check(3)  # its own model is still there
 
 
 def test_equal_values_have_no_order():
