@@ -99,8 +99,8 @@ def effects(
         The `Effects`: the number under each change − the number as it is.
 
     Warns:
-        RuntimeWarning: for a hybrid model, for one that draws random numbers while it runs, and of
-            layers to which no gradient comes back.
+        RuntimeWarning: for a hybrid model, for one that draws from torch's default generators while
+            it runs, and of layers to which no gradient comes back.
 
     Raises:
         InterventionError: for a change that can't be made.
