@@ -99,8 +99,8 @@ def effects(
         The `Effects`: the number under each change − the number as it is.
 
     Warns:
-        RuntimeWarning: for a hybrid model, for one that draws random numbers while it runs, and of
-            layers to which no gradient comes back.
+        RuntimeWarning: for a hybrid model, for one that draws from torch's default generators while
+            it runs, and of layers to which no gradient comes back.
 
     Raises:
         InterventionError: for a change that can't be made.
@@ -245,8 +245,8 @@ def _by_gradient(
         warnings.warn(
             f"method='gradient': no gradient came back to layer(s) {', '.join(map(str, cut))}, on "
             "which the number depends, so that their effects are NaN: a reentrant checkpoint, "
-            "torch.no_grad() or detach() cuts the graph; run the model without it, or take "
-            "method='ablation'",
+            "torch.no_grad(), detach() or a function whose backward returns None cuts the graph; "
+            "run the model without it, or take method='ablation'",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -11,7 +11,7 @@ from regard.record.intercept._observer import (
     observe_contexts,
 )
 from regard.record.intercept._pending import PendingContext
-from regard.record.intercept._recomputation import now, was_made_before
+from regard.record.intercept._recomputation import Moment, now, was_made_before
 from regard.record.intercept._transformers import replace_attention, use_in_transformers
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Call",
     "Change",
     "Changer",
+    "Moment",
     "PendingContext",
     "change_calls",
     "is_observed",

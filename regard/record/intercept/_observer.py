@@ -28,7 +28,12 @@ from regard.record.intercept._functions import FunctionCalls
 from regard.record.intercept._fused import FORWARDS, FusedLayers
 from regard.record.intercept._library_calls import READERS, LibraryCalls
 from regard.record.intercept._mask_reduction import MaskReducer
-from regard.record.intercept._recomputation import CHECKPOINT, Checkpoints, depends_on
+from regard.record.intercept._recomputation import (
+    CHECKPOINT,
+    Checkpoints,
+    depends_on,
+    require_known,
+)
 from regard.record.intercept._transforms import outside_transforms
 
 if TYPE_CHECKING:
@@ -240,6 +245,7 @@ class _CallMonitor:
             change = changer.change(call)
             if change is None:
                 continue
+            require_known()
             depends_on(changer, partial(self._has, changer))
             if change.problem is not None:
                 call = replace(call, changed=change.problem)
