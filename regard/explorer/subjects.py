@@ -237,7 +237,8 @@ class ModelSubject:
         ids = self._ids(run)
         try:
             sampling = Sampling(temperature=temperature, seed=seed)
-            drawn = stream(self._model, torch.tensor(ids), tokens=tokens, sampling=sampling)
+            prompt = torch.tensor(ids, device="cpu")
+            drawn = stream(self._model, prompt, tokens=tokens, sampling=sampling)
         except ValueError as error:
             raise ExplorerError(str(error)) from error
         return self._draw(ids, drawn)
