@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from regard._shapes import Float
+from regard.intercept import Call, Change, change_calls
 from regard.intervene._changes import Ablate
 from regard.intervene._contexts import ablation
 from regard.intervene.draws import same_draws
 from regard.problem import Problem
-from regard.record.intercept import Call, Change, change_calls
 from regard.record.sites import Site, Sites
 
 

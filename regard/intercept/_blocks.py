@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from regard.record.intercept._recomputation import is_backward, now, was_made_before
+from regard.intercept._recomputation import is_backward, now, was_made_before
 
 
 @dataclass(eq=False)
