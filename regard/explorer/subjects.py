@@ -24,7 +24,7 @@ from regard.explorer.example import readable_example, readable_examples
 from regard.gpt import CheckpointError, Sampling, load, stream
 from regard.gpt.unwrap import as_gpt
 from regard.gpt.utf8 import normalized
-from regard.record.intercept import last_logits, takes_logits_to_keep
+from regard.intercept import last_logits, takes_logits_to_keep
 
 if TYPE_CHECKING:
     from regard.explorer.training import TrainingHistory

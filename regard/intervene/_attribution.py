@@ -16,11 +16,11 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from regard._shapes import Float
+from regard.intercept import Call, Change, change_calls
 from regard.intervene._changes import Ablate
 from regard.intervene._contexts import ablation
 from regard.intervene.draws import same_draws
 from regard.problem import Problem
-from regard.record.intercept import Call, Change, change_calls
 from regard.record.sites import Site, Sites
 
 

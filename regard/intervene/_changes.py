@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
+from regard.intercept import Moment, now
 from regard.pattern import Pattern
 from regard.record import Recording
-from regard.record.intercept import Moment, now
 from regard.record.names import Kind
 
 Selected = tuple[int, ...] | slice | None

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard._indices import Indices, check_indices, chosen
 from regard._shapes import Float, Int
+from regard.intercept import change_calls
 from regard.intervene._attribution import Contexts
 from regard.intervene._changes import Ablate
 from regard.intervene._effect_arguments import (
@@ -30,7 +31,6 @@ from regard.intervene._effect_targets import Target
 from regard.intervene._intervention import Intervention
 from regard.intervene.hybrid import warn_of_hybrid
 from regard.record import Recording
-from regard.record.intercept import change_calls
 from regard.record.layer import Layer
 from regard.record.readings import bar
 

@@ -9,9 +9,9 @@ from torch import nn
 
 from regard._blocks import block
 from regard._wrappers import unwrapped
+from regard.intercept import change_calls, replace_attention
 from regard.intervene._changer import ModelChanger
 from regard.intervene._intervention import Intervention
-from regard.record.intercept import change_calls, replace_attention
 
 
 @block("intervene(...)")

@@ -14,20 +14,20 @@ from torch import nn
 from regard._blocks import block
 from regard._indices import Indices
 from regard._wrappers import unwrapped
+from regard.errors import RecordError
+from regard.intercept import (
+    observe_calls,
+    observe_contexts,
+    replace_attention,
+)
 from regard.pattern.readout import Readout
 from regard.record._call_reader import CallReader
-from regard.record._errors import RecordError
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._recorder import Recorder, layers_of
 from regard.record._recording import Recording
 from regard.record._selection import Selection, selection_of
 from regard.record._site_readings import Reduction, SiteReadings, check_reading, readings_of
 from regard.record._tokens import Labeller
-from regard.record.intercept import (
-    observe_calls,
-    observe_contexts,
-    replace_attention,
-)
 from regard.record.readings import names_of
 from regard.record.run import Run
 

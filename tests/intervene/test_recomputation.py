@@ -18,8 +18,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 import regard
+from regard.intercept import now
 from regard.record import RecordError
-from regard.record.intercept import now
 
 EDITS = {
     "knock_out": edit("knock_out", layers=1, keys=[1, 2]),

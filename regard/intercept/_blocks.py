@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from regard.record.intercept._recomputation import (
+from regard.intercept._recomputation import (
     Moment,
     is_on_thread_of_autograd,
     now,

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from regard.errors import RecordError
+from regard.intercept._recomputation import is_backward
 from regard.mask import Mask
-from regard.record._errors import RecordError
-from regard.record.intercept._recomputation import is_backward
 
 _aten = torch.ops.aten
 _ARITHMETIC = frozenset(

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from regard.record._errors import RecordError
+from regard.errors import RecordError
 
 CHECKPOINT = "torch.utils.checkpoint.checkpoint"
 
