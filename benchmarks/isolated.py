@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.arguments import take
 from benchmarks.report import Report
 
 
@@ -55,7 +56,8 @@ def _run(name: str, counts: Path) -> int:
 
 
 if __name__ == "__main__":
-    status = _run(sys.argv[1], Path(sys.argv[2]))
+    about = "Measure a part of the benchmark, MODULE:FUNCTION, and write the counts of targets."
+    status = _run(*take("benchmarks.isolated", about, function=str, file=Path))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # what libraries report of what is left at an exit is of no use here

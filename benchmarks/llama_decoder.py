@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.arguments import take
+
 _PROMPT = 32  # tokens of the trial: other kernels multiply several than one
 
 
@@ -140,4 +142,5 @@ def _main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    about = "Read some tokens with llama.cpp and generate two."
+    _main(*take("benchmarks.llama_decoder", about, file=Path))

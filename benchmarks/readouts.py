@@ -6,7 +6,6 @@ takes.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import regard
+from benchmarks.arguments import take
 from benchmarks.measure import extra_memory, high_water, interleaved
 from benchmarks.report import Report, milliseconds
 from regard.pattern.readouts import Readout
@@ -208,4 +208,5 @@ def _print_extra_memory(length: int) -> None:
 
 
 if __name__ == "__main__":
-    _print_extra_memory(int(sys.argv[1]))
+    about = "Print the extra bytes that one pass with all readouts takes."
+    _print_extra_memory(*take("benchmarks.readouts", about, length=int))

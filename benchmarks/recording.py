@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 import regard
+from benchmarks.arguments import take
 from benchmarks.measure import extra_memory, high_water, interleaved
 from benchmarks.report import Report, milliseconds
 
@@ -91,4 +91,5 @@ def _print_extra_memory(length: int, way: str) -> None:
 
 
 if __name__ == "__main__":
-    _print_extra_memory(int(sys.argv[1]), sys.argv[2])
+    about = "Print the bytes that one pass of a model takes, recorded or not."
+    _print_extra_memory(*take("benchmarks.recording", about, length=int, way=WAYS))

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 
 import torch
 
 import regard
+from benchmarks.arguments import take
 from benchmarks.cases import DTYPES, Case, name_of
 from benchmarks.measure import extra_memory, high_water, interleaved
 from benchmarks.report import Report, milliseconds
@@ -72,4 +72,6 @@ def _print_extra_memory(length: int, name: str) -> None:
 
 
 if __name__ == "__main__":
-    _print_extra_memory(int(sys.argv[1]), sys.argv[2])
+    about = "Print the extra bytes that spans of keys, hidden or shifted, take."
+    names = _masks(LONG.length)
+    _print_extra_memory(*take("benchmarks.spans", about, length=int, name=names))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import regard
+from benchmarks.arguments import take
 from benchmarks.measure import extra_memory, high_water, interleaved
 from benchmarks.report import Report, milliseconds
 
@@ -85,4 +85,5 @@ def _print_extra_memory(layers: int, length: int, way: str) -> None:
 
 
 if __name__ == "__main__":
-    _print_extra_memory(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    about = "Print the bytes that one pass takes, plain, recorded or read."
+    _print_extra_memory(*take("benchmarks.streaming", about, layers=int, length=int, way=WAYS))

@@ -116,7 +116,12 @@ def _cure(tensor: torch.Tensor) -> str:
 
 
 def matmul_alone(
-    kind: type, function: Any, types: Iterable[type], args: tuple[Any, ...], cure: str
+    kind: type,
+    function: Any,
+    types: Iterable[type],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+    cure: str,
 ) -> Any:
     """Answer a torch function that got a matrix which is not stored: multiply, or refuse.
 
@@ -125,19 +130,30 @@ def matmul_alone(
         function: as ``__torch_function__`` gets it.
         types: likewise.
         args: likewise.
+        kwargs: likewise.
         cure: how to make a tensor of one.
 
     Raises:
         TypeError: for anything but a product, unless a type of another kind may take it.
     """
     if function in (torch.Tensor.__matmul__, torch.Tensor.matmul, torch.matmul):
-        left, right = args
+        left, right = _operands(*args, **kwargs or {})
         return left @ right if isinstance(left, kind) else right.__rmatmul__(left)
-    if not all(issubclass(other, kind) for other in types):
+    # torch's functions in Python list plain tensors too, which have no say.
+    if any(not issubclass(other, kind) and _overrides_torch_function(other) for other in types):
         return NotImplemented
     name = torch.overrides.resolve_name(function) or function.__name__
-    (own, *_) = types
+    own = next(own for own in types if issubclass(own, kind))
     raise TypeError(f"{name} takes tensors, but a {own.__name__} is not stored as one; {cure}")
+
+
+def _operands(input: Any, other: Any, *, out: Any = None) -> tuple[Any, Any]:  # noqa: A002 - torch's
+    if out is not None:
+        raise TypeError(
+            f"out must be None where a factor is not stored as a tensor, but is "
+            f"{type(out).__name__}; take the product that matmul returns"
+        )
+    return input, other
 
 
 def version(tensor: torch.Tensor) -> int:

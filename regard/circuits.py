@@ -137,7 +137,8 @@ class LowRank:
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Let ``tensor @ circuit`` come here; no other torch function takes a circuit."""
-        return matmul_alone(LowRank, function, types, args, "write it down: map.left @ map.right")
+        cure = "write it down: map.left @ map.right"
+        return matmul_alone(LowRank, function, types, args, kwargs, cure)
 
     def _check_operand(self, x: Tensor, width: torch.Size, expected: str) -> None:
         if width != self.shape[:1] or (x.dtype, x.device) != (self.left.dtype, self.left.device):

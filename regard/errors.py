@@ -11,3 +11,18 @@ class Error(Exception):
         >>> issubclass(regard.InterventionError, regard.Error)
         True
     """
+
+
+class RecordError(Error):
+    """A model or a call that can't be recorded, or a recording that can't answer a request.
+
+    Example:
+        >>> import regard
+        >>> from regard.record import RecordError
+        >>> try:
+        ...     with regard.record():
+        ...         pass
+        ... except RecordError as error:
+        ...     print(str(error).partition(";")[0])
+        no attention call was seen
+    """

@@ -1,9 +1,11 @@
 """The command and its subcommands, and how it ends."""
 
+import inspect
 import os
+import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any, cast
 
@@ -34,16 +36,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(explain)
-app.command()(effects)
-app.command()(passages)
-app.command()(explore)
-app.command()(report)
-app.command()(prepare)
-app.command()(train)
-app.command()(generate)
-app.command()(doctor)
-app.command(context_settings={"ignore_unknown_options": True})(check)  # -1 is a number
+
+
+def _help(command: Callable[..., None]) -> str:
+    """A command's docstring, whose paragraphs typer would else break where the source does."""
+    return re.sub(r"(?<![:\n])\n(?!\n)", " ", inspect.getdoc(command) or "")
+
+
+for _command in (explain, effects, passages, explore, report, prepare, train, generate, doctor):
+    app.command(help=_help(_command))(_command)
+app.command(help=_help(check), context_settings={"ignore_unknown_options": True})(check)  # for -1
 
 
 def _show_version(*, is_set: bool) -> None:

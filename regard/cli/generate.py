@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from regard.gpt.generate import Past
 
 __all__ = ["generate"]
+
+_SHOWN = 40  # characters of a text that a note is about
 
 
 @config_options(sampling=Sampling)
@@ -80,8 +83,11 @@ def generate(
         first = next(pieces, None)  # fails before any output where logits are NaN
     with user_errors(ValueError):
         _show(prompts, pieces if first is None else chain([first], pieces))
-    if model is None and any(is_outside(network, tokenizer.encode(text)) for text in prompts):
-        typer.echo(f"regard: {NOTE}", err=True)
+    for text in prompts if model is None else []:
+        if is_outside(network, tokenizer.encode(text)):
+            start = shorten(text, _SHOWN, placeholder=" …")
+            of = "" if len(prompts) == 1 else f"{start!r}: "
+            typer.echo(f"regard: {of}{NOTE}", err=True)
 
 
 def _show(prompts: list[str], pieces: Iterator[tuple[int, str]]) -> None:

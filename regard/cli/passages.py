@@ -1,9 +1,10 @@
 """`regard passages`."""
 
 import json
+import math
 import warnings
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import torch
 import typer
@@ -17,9 +18,13 @@ from regard.cli.model import SHIPPED, Fetch, Model, Weights
 from regard.cli.reader import Encoded, Reader, open_reader
 from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
+from regard.gpt.outside import NOTE, is_outside
 from regard.intervene.hybrid import hybrid_note
 from regard.record.links import Span
 from regard.view.passages_report import passages_report
+
+if TYPE_CHECKING:
+    from regard.gpt import GPT
 
 __all__ = ["passages"]
 
@@ -86,15 +91,21 @@ def passages(
                 hidden_from=cast("Literal['question', 'answer']", hidden_from),
             )
     said, note = reader.decode(encoded.ids[slice(*span)]), hybrid_note(reader.model)
+    probability = math.exp(effects.unchanged)
+    is_guess = model is None and is_outside(
+        cast("GPT", reader.model), encoded.ids[: span[0]], probability
+    )
+    notes = [line for line in (NOTE if is_guess else None, note) if line is not None]
     if as_json:
         content = {"answer": said, **effects.as_dict()}
-        if note is not None:
-            typer.echo(f"regard: {note}", err=True)
+        for line in notes:
+            typer.echo(f"regard: {line}", err=True)
         typer.echo(json.dumps(content, ensure_ascii=False))
         return
     console = Console(highlight=False)
     console.print(Text(f"{model or SHIPPED}: {len(encoded.ids)} tokens", "dim"))
-    for line in filter(None, (getattr(reader.model, "has_read", None), note)):
+    has_read = None if is_guess else getattr(reader.model, "has_read", None)
+    for line in filter(None, (has_read, *notes)):
         console.print(Text(line, "dim"))
     for renderable in passages_report(effects, said):
         console.print(renderable)

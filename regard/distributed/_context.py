@@ -15,8 +15,8 @@ from regard._blocks import block
 from regard.attention import attention, attention_with_pattern
 from regard.distributed._attention import attend
 from regard.distributed._pattern import ShardedPattern
+from regard.intercept import is_observed
 from regard.problem import ScoringOptions
-from regard.record.intercept import is_observed
 
 
 @block("context_parallel(...)")

@@ -61,8 +61,9 @@ class Layout:
 
     def positions(self, rank: int) -> Int[Tensor, "n"]:
         """List the positions that a rank holds, in the order in which its shard has them."""
-        parts = [torch.arange(c.positions.start, c.positions.stop) for c in self.chunks(rank)]
-        return torch.cat(parts) if parts else torch.arange(0)
+        spans = [chunk.positions for chunk in self.chunks(rank)]
+        parts = [torch.arange(span.start, span.stop, device="cpu") for span in spans]
+        return torch.cat(parts) if parts else torch.arange(0, device="cpu")
 
     def _chunk(self, index: int) -> slice:
         chunks = 2 * self.ranks

@@ -76,7 +76,7 @@ def _shortened(fact: object) -> object:
 def _encoded(facts: Facts) -> torch.Tensor:
     text = json.dumps(facts, ensure_ascii=False).encode(errors="backslashreplace")
     assert len(text) <= _BYTES, f"the facts take {len(text)} bytes"
-    return torch.tensor([*text.ljust(_BYTES)], dtype=torch.uint8)
+    return torch.tensor([*text.ljust(_BYTES)], dtype=torch.uint8, device="cpu")
 
 
 def _decoded(numbers: torch.Tensor) -> dict[str, Any]:

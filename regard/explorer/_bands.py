@@ -179,7 +179,7 @@ def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
     # An edge within a row gives its parts to the pixels above and below it.
     cut = [pixel for pixel in range(1, height) if pixel * queries % height]
     if cut:
-        index = torch.tensor([pixel * queries // height for pixel in cut])
+        index = torch.tensor([pixel * queries // height for pixel in cut], device="cpu")
         divided = pattern.at(index).image(len(cut), size).double()
         below = torch.tensor(cut, device=pattern.device)
         shares = (below * queries % height / height)[:, None].double()

@@ -231,7 +231,7 @@ class Run:
         is_kept = window == Window(whole, whole, finest_block(len(self.tokens)))
         if not is_kept or len(places) == 1:
             return self.mean(layer, head, cancelled).map(window, cancelled)
-        total = torch.zeros(())
+        total = torch.zeros((), device="cpu")
         for place in places:
             known = self._known(*place, cancelled, averaged=True, along=False)
             cells = known.cells
@@ -252,7 +252,8 @@ class Run:
             The mean over the heads, ``(⌈L / block⌉, ⌈S / block⌉)``.
         """
         length = len(self.tokens)
-        queries = torch.arange(block // 2, length + block // 2, block).clamp(max=length - 1)
+        middles = torch.arange(block // 2, length + block // 2, block, device="cpu")
+        queries = middles.clamp(max=length - 1)
         cells: list[Tensor] = []
         for place in self._places(layer, head):
             require_wanted(cancelled)

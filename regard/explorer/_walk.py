@@ -38,7 +38,7 @@ def walk(
         count: how many are.
         picked: a key that is written out beside them, whatever its rank.
     """
-    problem = pattern.problem.at(torch.tensor([query]))
+    problem = pattern.problem.at(torch.tensor([query], device="cpu"))
     # Read number by number below, for which a row is copied from a GPU once, and not each of them.
     steps = {name: tensor.flatten().cpu() for name, tensor in written_out(problem)}
     weights = steps["weights"]

@@ -23,7 +23,8 @@ from regard.explorer._run import Run
 from regard.explorer.example import readable_example, readable_examples
 from regard.gpt import CheckpointError, Sampling, load, stream
 from regard.gpt.unwrap import as_gpt
-from regard.record.intercept import last_logits, takes_logits_to_keep
+from regard.gpt.utf8 import normalized
+from regard.intercept import last_logits, takes_logits_to_keep
 
 if TYPE_CHECKING:
     from regard.explorer.training import TrainingHistory
@@ -164,11 +165,12 @@ class ModelSubject:
             return self._runs[name][0]
 
     def read(self, text: str) -> Run:
-        """Run the model over a text.
+        """Run the model over a text, read as those that models are trained on.
 
         Raises:
             ExplorerError: the text is empty, too long, or has characters without a token.
         """
+        text = normalized(text)
         if not text:
             raise ExplorerError("the text is empty; give at least one character")
         if len(text) > CHARACTERS:
@@ -237,7 +239,8 @@ class ModelSubject:
         ids = self._ids(run)
         try:
             sampling = Sampling(temperature=temperature, seed=seed)
-            drawn = stream(self._model, torch.tensor(ids), tokens=tokens, sampling=sampling)
+            prompt = torch.tensor(ids, device="cpu")
+            drawn = stream(self._model, prompt, tokens=tokens, sampling=sampling)
         except ValueError as error:
             raise ExplorerError(str(error)) from error
         return self._draw(ids, drawn)

@@ -252,8 +252,9 @@ class _Reader:
         unchanged = torch.stack(
             [answer(row[None])[:, 0] for answer, row in zip(self._answers, rows, strict=True)], 1
         )
-        first = torch.tensor([answer.token for answer in self._answers])
-        changes = torch.zeros(2, len(self._links), len(self._places), dtype=torch.float64)
+        first = torch.tensor([answer.token for answer in self._answers], device="cpu")
+        size = 2, len(self._links), len(self._places)
+        changes = torch.zeros(size, dtype=torch.float64, device="cpu")
         cache = GPTCache(model.config, capacity=len(ids))
         for number in sorted(range(len(self._links)), key=lambda n: self._links[n].query):
             link, answer = self._links[number], self._answers[number]

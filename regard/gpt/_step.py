@@ -155,7 +155,8 @@ class _Step:
         positions = [max(0, length - count) for count in before]
         rotation = None
         if config.positions == "rotary":
-            rotation = _rotation(torch.tensor(positions), config.head_dim, config.rotary_base)
+            places = torch.tensor(positions, device="cpu")
+            rotation = _rotation(places, config.head_dim, config.rotary_base)
         with rollback_on_error(cache):
             stored = []
             for layer in layers:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard._devices import upload
+from regard._tensors import tensor_of
 from regard.gpt._detokenizer import Detokenizer
 from regard.gpt._incremental import IncrementalDecoder
 from regard.gpt.ids import check_ids
@@ -95,7 +96,7 @@ def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | l
         else:  # no tokens, or no sequences
             added = ids.new_zeros(*ids.shape[:-1], options["tokens"])
         return torch.cat([ids, added.to(ids.dtype)], dim=-1)
-    prompts = [torch.as_tensor(prompt) for prompt in ids]
+    prompts = [tensor_of(prompt) for prompt in ids]
     if not new:
         return [prompt.clone() for prompt in prompts]
     columns = torch.stack(new, dim=-1)  # (B, tokens)
@@ -282,7 +283,7 @@ def _prompts(model: GPT, ids: Prompts) -> list[Tensor]:
             )
         _check(ids, model)
         return list(upload(ids, device).reshape(-1, ids.shape[-1]))
-    prompts = [torch.as_tensor(row) for row in ids]
+    prompts = [tensor_of(row) for row in ids]
     for row, prompt in enumerate(prompts):
         if prompt.ndim != 1 or len(prompt) == 0:
             raise ValueError(

@@ -68,7 +68,7 @@ def bigram(ids: Tensor, vocab_size: int) -> Predict:
     """
     pairs, counts = torch.unique(ids[:-1] * vocab_size + ids[1:], return_counts=True)
     first, second = pairs // vocab_size, pairs % vocab_size
-    following = torch.zeros(vocab_size, dtype=torch.int64)
+    following = torch.zeros(vocab_size, dtype=torch.int64, device="cpu")
     order = counts.argsort(stable=True)  # of equal first tokens the most frequent pair comes last
     for one, two in zip(first[order].tolist(), second[order].tolist(), strict=True):
         following[one] = two
@@ -148,9 +148,10 @@ def _predicted(
     rest = iter(stories)
     while some := list(islice(rest, _BATCH)):
         encoded = [tokenizer.encode(story.text)[:context] for story in some]
-        ids = torch.zeros(len(some), max(map(len, encoded)), dtype=torch.int64)  # (B, T)
+        size = len(some), max(map(len, encoded))  # B, T
+        ids = torch.zeros(size, dtype=torch.int64, device="cpu")
         for row, tokens in enumerate(encoded):
-            ids[row, : len(tokens)] = torch.tensor(tokens)
+            ids[row, : len(tokens)] = torch.tensor(tokens, device="cpu")
         hits = predict(ids)[:, :-1].eq(ids[:, 1:])  # (B, T - 1)
         for story, tokens, row_hits in zip(some, encoded, hits.tolist(), strict=True):
             yield [

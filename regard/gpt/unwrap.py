@@ -43,7 +43,8 @@ def weights_to_write(model: GPT, dtype: torch.dtype | None = None) -> dict[str, 
 
     Raises:
         ValueError: a file of them could not be read again: the model is sharded, has other weights
-            than its configuration says, or weights that are not finite numbers of floating point.
+            than its configuration says, or weights that are not finite numbers of floating point,
+            or hold none.
     """
     require_whole(model)
     weights = {
@@ -63,6 +64,11 @@ def weights_to_write(model: GPT, dtype: torch.dtype | None = None) -> dict[str, 
             raise ValueError(
                 f"model's {name} is {shape}, and its configuration says {tuple(expected[name])}: "
                 "it could not be loaded; make the two agree"
+            )
+        if weights[name].is_meta:
+            raise ValueError(
+                f"model's {name} has no values, as it is on the device meta: save the model that "
+                "was trained or loaded"
             )
         if (why := why_no_weight(weights[name])) is not None:
             raise ValueError(f"model's {name} {why}: it could not be loaded")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from regard.gpt.errors import CorpusError
 
-__all__ = ["NotUTF8Error", "decode_utf8"]
+__all__ = ["NotUTF8Error", "decode_utf8", "normalized"]
 
 
 class NotUTF8Error(CorpusError):
@@ -44,3 +44,13 @@ def decode_utf8(blocks: Iterable[bytes], source: str) -> Iterator[str]:
         raise NotUTF8Error(
             f"{source} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {offset}"
         ) from None
+
+
+def normalized(text: str) -> str:
+    r"""A text with the line ends of `decode_utf8`, and without a byte order mark.
+
+    >>> normalized("\ufeffone\r\ntwo\r")
+    'one\ntwo\n'
+    """
+    lines = io.IncrementalNewlineDecoder(None, translate=True)
+    return lines.decode(text.removeprefix("\ufeff"), final=True)

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
 from regard._shapes import Float
+from regard.intercept import Call, Change, change_calls
 from regard.intervene._changes import Ablate
 from regard.intervene._contexts import ablation
 from regard.intervene.draws import same_draws
 from regard.problem import Problem
-from regard.record.intercept import Call, Change, change_calls
 from regard.record.sites import Site, Sites
 
 
@@ -29,6 +33,55 @@ class _Context:
     site: Site
     problem: Problem
     tensor: Float[Tensor, "b H L Dv"]
+
+
+class _Reached:
+    """Which tensors a gradient that is taken inside a ``with`` block comes back to.
+
+    A function's backward may return None. Autograd goes on from there, and many functions behind it
+    take None for zeros, so that a gradient of 0 does not tell that it was lost.
+
+    Args:
+        number: what the gradient is taken of.
+    """
+
+    def __init__(self, number: Tensor) -> None:
+        self._edges: set[tuple[Node | None, int]] = {_edge(number)}
+        self._hooks: list[RemovableHandle] = []
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return _edge(tensor) in self._edges
+
+    def __enter__(self) -> Self:
+        seen: set[Node] = set()
+        to_see = [node for node, _ in self._edges]
+        while to_see:
+            node = to_see.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                self._hooks.append(node.register_hook(partial(self._follow, node)))
+                to_see += [other for other, _ in node.next_functions]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _follow(
+        self, node: Node, inputs: Sequence[Tensor | None], outputs: Sequence[object]
+    ) -> None:
+        """Take note of where a node hands a gradient on, after all nodes that hand it one."""
+        if any((node, number) in self._edges for number in range(len(outputs))):
+            self._edges.update(
+                edge
+                for edge, gradient in zip(node.next_functions, inputs, strict=True)
+                if gradient is not None
+            )
+
+
+def _edge(tensor: Tensor) -> tuple[Node, int]:
+    node, number = get_gradient_edge(tensor)[:2]
+    return node, number
 
 
 class _EachContext:
@@ -72,8 +125,8 @@ class Contexts(_EachContext):
         """What ablating each head would do to a number, to first order.
 
         The change of its context · the gradient (Nanda 2023, "Attribution Patching"; Syed et al.
-        2023, arXiv:2310.10348, equation 1). A context without a gradient counts as one that the
-        number does not depend on, which `cut_layers` checks.
+        2023, arXiv:2310.10348, equation 1). A context that no gradient came back to counts as one
+        that the number does not depend on, which `cut_layers` checks.
 
         Args:
             number: what was computed from the contexts.
@@ -88,14 +141,14 @@ class Contexts(_EachContext):
                 "method='gradient': the target has no gradient; run the model, and compute the "
                 "target, outside torch.no_grad() and torch.inference_mode(), in torch alone"
             )
-        gradients = torch.autograd.grad(
-            number, [context.tensor for context in contexts], allow_unused=True
-        )
+        tensors = [context.tensor for context in contexts]
+        with _Reached(number) as reached:
+            gradients = torch.autograd.grad(number, tensors, allow_unused=True)
         effects: dict[int, Tensor] = {}
         for context, gradient in zip(contexts, gradients, strict=True):
             layer, heads = context.site.layer, context.tensor.shape[1]
             total = effects.setdefault(layer, torch.zeros(heads, dtype=torch.float64, device="cpu"))
-            if gradient is None:
+            if gradient is None or context.tensor not in reached:
                 self._missing.append(context)
                 continue
             tensor = context.tensor.detach()

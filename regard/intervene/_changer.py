@@ -11,7 +11,9 @@ from itertools import product
 
 from torch import Tensor, nn
 
+from regard import intercept
 from regard._indices import contains
+from regard.intercept import Call, was_made_before
 from regard.intervene._changes import Ablate, Change, KnockOut, Patch, Steer, Temper
 from regard.intervene._contexts import ablations
 from regard.intervene._errors import InterventionError
@@ -20,8 +22,6 @@ from regard.intervene._patching import with_pattern
 from regard.intervene._place import Place, Progress
 from regard.intervene._weights import heads_of, with_spans, with_temperature
 from regard.problem import Problem
-from regard.record import intercept
-from regard.record.intercept import Call, was_made_before
 from regard.record.sites import Site, Sites
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
+from regard.intercept import Moment, now
 from regard.pattern import Pattern
 from regard.record import Recording
-from regard.record.intercept import now
 from regard.record.names import Kind
 
 Selected = tuple[int, ...] | slice | None
@@ -22,7 +22,7 @@ class Change:
     heads: Selected = None
     batch: Selected = None
     kind: Kind = "self"
-    time: int = field(default_factory=now, repr=False)
+    time: Moment = field(default_factory=now, repr=False)
     """When it was stated: calls made before stay as they were where they are computed again."""
     method: ClassVar[str]
     """The method of `Intervention` that makes it."""

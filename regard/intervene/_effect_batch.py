@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from regard.intercept import Call
 from regard.intervene._changer import ModelChanger
-from regard.record.intercept import Call
 
 
 class NotCopiesError(Exception):

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.intercept import Call, observe_calls
 from regard.intervene._effect_flow import Flow, ModuleCall, tensors_in
-from regard.record.intercept import Call, observe_calls
 
 
 @dataclass(eq=False)

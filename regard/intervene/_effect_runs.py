@@ -16,6 +16,7 @@ from torch.overrides import BaseTorchFunctionMode
 
 from regard._shapes import Float
 from regard._wrappers import unwrapped
+from regard.intercept import change_calls, replace_attention
 from regard.intervene._changer import ModelChanger
 from regard.intervene._effect_batch import BatchCheck, NotCopiesError, mixes_batch
 from regard.intervene._effect_flow import tensors_in
@@ -24,7 +25,6 @@ from regard.intervene._effect_targets import Target, last_logits_for, numbers, t
 from regard.intervene._intervention import Intervention
 from regard.intervene.draws import Draws
 from regard.record import Recording, record
-from regard.record.intercept import change_calls, replace_attention
 from regard.record.layer import Layer
 
 _TOKENS = 8192  # of a batch: more of them are not faster

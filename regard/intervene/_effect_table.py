@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -140,12 +140,18 @@ class Effects:
             count: how many, at least 2.
 
         Raises:
-            ValueError: for effects that are not approximated, or fewer than 2 heads.
+            ValueError: for effects that are not approximated, or were pickled or copied, which
+                leaves the model behind; and for fewer than 2 heads.
         """
-        if self._ablate is None:
+        if self.method != "gradient":
             raise ValueError(
                 "these effects are those of ablation, not approximate; check(...) is for "
                 "method='gradient'"
+            )
+        if self._ablate is None:
+            raise ValueError(
+                "these effects were pickled or copied, which leaves the model behind that "
+                "check(...) runs; call it before, or regard.effects(...) again"
             )
         if count < 2:
             raise ValueError(f"count must be at least 2 to compare an order, but is {count}")
@@ -196,6 +202,10 @@ class Effects:
     def _repr_html_(self) -> str:
         html: str = show("effects_html", self)
         return html
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle what was measured, without the model."""
+        return vars(self) | {"_ablate": None}
 
     def __repr__(self) -> str:
         sizes = " × ".join(

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from regard._indices import check_whole
 from regard._shapes import Float, Int
 from regard._tensors import tensor_of
+from regard.intercept import last_logits, takes_logits_to_keep
 from regard.record import token_names
-from regard.record.intercept import last_logits, takes_logits_to_keep
 
 
 @dataclass(frozen=True)

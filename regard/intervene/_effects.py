@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard._indices import Indices, check_indices, chosen
 from regard._shapes import Float, Int
+from regard.intercept import change_calls
 from regard.intervene._attribution import Contexts
 from regard.intervene._changes import Ablate
 from regard.intervene._effect_arguments import (
@@ -30,7 +31,6 @@ from regard.intervene._effect_targets import Target
 from regard.intervene._intervention import Intervention
 from regard.intervene.hybrid import warn_of_hybrid
 from regard.record import Recording
-from regard.record.intercept import change_calls
 from regard.record.layer import Layer
 from regard.record.readings import bar
 
@@ -99,8 +99,8 @@ def effects(
         The `Effects`: the number under each change − the number as it is.
 
     Warns:
-        RuntimeWarning: for a hybrid model, for one that draws random numbers while it runs, and of
-            layers to which no gradient comes back.
+        RuntimeWarning: for a hybrid model, for one that draws from torch's default generators while
+            it runs, and of layers to which no gradient comes back.
 
     Raises:
         InterventionError: for a change that can't be made.
@@ -245,8 +245,8 @@ def _by_gradient(
         warnings.warn(
             f"method='gradient': no gradient came back to layer(s) {', '.join(map(str, cut))}, on "
             "which the number depends, so that their effects are NaN: a reentrant checkpoint, "
-            "torch.no_grad() or detach() cuts the graph; run the model without it, or take "
-            "method='ablation'",
+            "torch.no_grad(), detach() or a function whose backward returns None cuts the graph; "
+            "run the model without it, or take method='ablation'",
             RuntimeWarning,
             stacklevel=3,
         )

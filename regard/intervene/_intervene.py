@@ -9,9 +9,9 @@ from torch import nn
 
 from regard._blocks import block
 from regard._wrappers import unwrapped
+from regard.intercept import change_calls, replace_attention
 from regard.intervene._changer import ModelChanger
 from regard.intervene._intervention import Intervention
-from regard.record.intercept import change_calls, replace_attention
 
 
 @block("intervene(...)")
@@ -21,7 +21,8 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
     What `record` sees can be changed: calls of SDPA, torch's own layers, `regard.attention`,
     flex_attention, flash_attn and xformers, models of `transformers` whatever their attention. A
     compiled model runs eagerly inside the block. Calls of other tasks of an event loop are left as
-    they are, unless the tasks are started inside. Calls that no change concerns are computed by the
+    they are, unless the tasks are started inside; those of plain generators, stepped in turn, are
+    not, which have no context of their own. Calls that no change concerns are computed by the
     model's own kernel; a model of `transformers` whose attention never calls SDPA computes all its
     calls with `regard.attention`, as under `record`. A recording made inside or around the block
     holds the changed attention. Gradients flow through; a backward pass that computes changed calls
@@ -38,7 +39,8 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
         InterventionError: for changes that contradict each other, that name a head which a call
             does not have, or that no call met.
         RecordError: for a model that can't be recorded either, and in a backward pass after the
-            block, where it computes changed calls again.
+            block, where it computes changed calls again, or inside it, where these may be another
+            thread's.
         TypeError: for a model of another kind.
 
     Example:

@@ -19,13 +19,13 @@ from regard._extras import needing
 from regard._indices import Indices
 from regard._shapes import Float, Int
 from regard._wrappers import is_sharded, unwrapped
+from regard.intercept import takes_logits_to_keep
 from regard.intervene._effects import Progress, reports
 from regard.intervene._intervene import intervene
 from regard.intervene._tail_runs import TailRuns
 from regard.intervene.draws import Draws
 from regard.intervene.hybrid import warn_of_hybrid
 from regard.record import Passage, PassageWeights, record
-from regard.record.intercept import takes_logits_to_keep
 from regard.record.links import Span
 from regard.record.passage_weights import answer_span, readouts_of, select, weights_of
 from regard.record.passages import check_passages

@@ -79,13 +79,17 @@ def _lined_up(change: Patch, problem: Problem, place: Place) -> Problem:
             f"{stop - 1} of the text, and its {count} keys"
         )
     kept = slice(place.first_key, min(count, place.first_key + problem.keys))
-    _require_weight_within(kept, first, stop, change)
+    _require_weight_within(kept, first, stop, change, heads_of(change, problem))
     other = other.crop(slice(first, stop), kept)
     return _widened(other, problem.keys)
 
 
-def _require_weight_within(kept: slice, first: int, stop: int, change: Patch) -> None:
+def _require_weight_within(
+    kept: slice, first: int, stop: int, change: Patch, here: Bool[Tensor, "#b #h"]
+) -> None:
     """Refuse rows with weight on keys whose values a call does not have, such as dropped ones.
+
+    Only the rows of heads that are patched count.
 
     Without these keys the softmax would share their weight out among the others.
     """
@@ -95,7 +99,8 @@ def _require_weight_within(kept: slice, first: int, stop: int, change: Patch) ->
         return
     outside = torch.ones(change.pattern.shape[-1], dtype=torch.bool, device="cpu")
     outside[kept] = False
-    lost = rows.mass(outside).max().item()
+    masses = rows.mass(outside).reshape(*change.pattern.problem.heads, -1)
+    lost = torch.where(here[..., None], masses, 0).max().item()
     if lost != 0:
         raise InterventionError(
             f"{change!r}: the queries {first} to {stop - 1} of a pattern of shape "

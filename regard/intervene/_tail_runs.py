@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard._shapes import Float, Int
 from regard._wrappers import unwrapped
-from regard.record.intercept import last_logits
+from regard.intercept import last_logits
 
 __all__ = ["TailRuns"]
 

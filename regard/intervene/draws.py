@@ -22,7 +22,8 @@ _NAMED = 3  # modules in a warning; the others are counted
 class Draws:
     """Notices whether a model draws random numbers from now on.
 
-    Two runs then differ by chance as well, and so does what is measured as their difference.
+    Two runs then differ by chance as well, and so does what is measured as their difference. Draws
+    are noticed from torch's default generators, not from others, Python's or NumPy's.
 
     Args:
         model: the model.

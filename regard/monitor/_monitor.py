@@ -16,6 +16,7 @@ from regard._extras import needing
 from regard._indices import check_whole
 from regard._shapes import Float
 from regard._wrappers import unwrapped
+from regard.intercept import observe_calls, replace_attention
 from regard.monitor._ranks import is_main
 from regard.monitor._reader import UpdateReader
 from regard.monitor.alarms import Alarm, AlarmWarning, Alert, alerts_of, messages
@@ -25,7 +26,6 @@ from regard.monitor.writers import Writer, WriterWarning, scalars_of
 from regard.pattern.readout import Readout, check_readout
 from regard.pattern.readouts import Entropy, Mass, MaxScore
 from regard.record import RecordError
-from regard.record.intercept import observe_calls, replace_attention
 from regard.record.readings import names_of
 from regard.record.sites import Sites
 

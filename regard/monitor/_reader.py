@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard._shapes import Bool
+from regard.intercept import Call
 from regard.monitor._ranks import is_shared, joined
 from regard.monitor._tally import Tally
 from regard.monitor.history import LayerPlace, UpdateReading
@@ -20,7 +21,6 @@ from regard.pattern import Pattern
 from regard.pattern.readout import Readout
 from regard.problem import Problem
 from regard.record import RecordError
-from regard.record.intercept import Call
 from regard.record.readings import named_tensors
 from regard.record.sites import Site, Sites
 

@@ -66,5 +66,5 @@ def factors(reading: UpdateReading, quantity: str, tau: float) -> Iterator[QKCli
         if place.groups == place.heads:
             query = key = gamma.sqrt()
         else:
-            query, key = gamma, torch.ones(place.groups, dtype=gamma.dtype)
+            query, key = gamma, gamma.new_ones(place.groups)
         yield QKClip(place.kind, place.layer, place.name, gamma, query, key)

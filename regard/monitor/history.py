@@ -97,7 +97,8 @@ class History:
     def values(self, quantity: str) -> Float[Tensor, "U N"]:
         """The numbers of a quantity, ``(U, N)``: updates down, heads across; NaN where not read."""
         heads = self.heads
-        table = torch.full((len(self.readings), len(heads)), torch.nan, dtype=torch.float64)
+        size = len(self.readings), len(heads)
+        table = torch.full(size, torch.nan, dtype=torch.float64, device="cpu")
         columns: dict[Sequence[LayerPlace], list[int]] = {}
         number = {head: column for column, head in enumerate(heads)}
         for row, reading in enumerate(self.readings):

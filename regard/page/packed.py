@@ -153,7 +153,8 @@ def pack_layer(
         if compare:
             logsumexp, errors = _compared(problem, kept_query, kept_key, value, kept_value, step)
         else:
-            logsumexp, errors = torch.zeros(problem.queries, dtype=torch.int64), Errors()
+            logsumexp = torch.zeros(problem.queries, dtype=torch.int64, device="cpu")
+            errors = Errors()
         yield PackedHead(
             encoded={
                 "scale": problem.scale,
@@ -209,7 +210,7 @@ def _compared(
     errors = Errors(vector=max(_most(one.values - true) for one, true in matrices))
     logsumexps = []
     rows = max(1, _WEIGHTS // max(problem.keys, 1))
-    for index in torch.arange(problem.queries).split(rows):
+    for index in torch.arange(problem.queries, device="cpu").split(rows):
         true, own = (
             {name: tensor[0, 0] for name, tensor in written_out(one.at(index))}
             for one in (exact, kept)

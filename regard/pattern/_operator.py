@@ -75,7 +75,7 @@ class Factor(Readable):
     ) -> Any:
         """Let ``tensor @ pattern`` come here; no other torch function takes a pattern."""
         cure = "write its weights down with dense(), those of all layers with recording.dense()"
-        return matmul_alone(Factor, function, types, args, cure)
+        return matmul_alone(Factor, function, types, args, kwargs, cure)
 
 
 class LinearOperator(Factor):

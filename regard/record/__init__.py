@@ -1,12 +1,12 @@
 """Recordings of the attention of models: patterns, whose weights are computed on request."""
 
-from regard.record._errors import RecordError
+from regard.errors import RecordError
+from regard.intercept import use_in_transformers
 from regard.record._fidelity import Fidelity, HeadFidelity, fidelity
 from regard.record._files import load
 from regard.record._record import record
 from regard.record._recording import Recording
 from regard.record.heads import Heads, HeadScores
-from regard.record.intercept import use_in_transformers
 from regard.record.layer import Layer
 from regard.record.link_values import LinkValues
 from regard.record.link_weights import LinkWeights

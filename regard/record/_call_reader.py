@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from regard.intercept import Call, PendingContext
 from regard.pattern.reading import take
 from regard.pattern.readout import Readout, Sizes
 from regard.problem import Problem
-from regard.record.intercept import Call, PendingContext
 
 
 class CallReader:

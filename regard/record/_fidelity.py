@@ -18,7 +18,7 @@ from regard._extras import needing
 from regard._shapes import Float, Int
 from regard._tensors import check_integers
 from regard.backends.kernel_spec import Divergence
-from regard.record._errors import RecordError
+from regard.errors import RecordError
 from regard.record._one_run import require_one_run
 from regard.record._recording import Recording
 from regard.record.layer import Layer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from regard.record._errors import RecordError
+from regard.errors import RecordError
 from regard.record.layer import Layer
 
 

@@ -14,20 +14,20 @@ from torch import nn
 from regard._blocks import block
 from regard._indices import Indices
 from regard._wrappers import unwrapped
+from regard.errors import RecordError
+from regard.intercept import (
+    observe_calls,
+    observe_contexts,
+    replace_attention,
+)
 from regard.pattern.readout import Readout
 from regard.record._call_reader import CallReader
-from regard.record._errors import RecordError
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._recorder import Recorder, layers_of
 from regard.record._recording import Recording
 from regard.record._selection import Selection, selection_of
 from regard.record._site_readings import Reduction, SiteReadings, check_reading, readings_of
 from regard.record._tokens import Labeller
-from regard.record.intercept import (
-    observe_calls,
-    observe_contexts,
-    replace_attention,
-)
 from regard.record.readings import names_of
 from regard.record.run import Run
 
@@ -81,7 +81,8 @@ def record(
     follow. Seen are calls of ``torch.nn.functional.scaled_dot_product_attention``, of torch's own
     transformer layers, of `regard.attention`, of ``flex_attention``, ``flash_attn_func`` and its
     kin, and of xformers' ``memory_efficient_attention``. A compiled model runs eagerly inside the
-    block. Other tasks of an event loop are not recorded, unless they are started inside. A model of
+    block. Other tasks of an event loop are not recorded, unless they are started inside; plain
+    generators that one thread steps in turn are, as they have no context of their own. A model of
     `transformers` whose attention is "eager" has to be given: for the time of the recording it
     computes with `regard.attention`, whose results are the same up to rounding, as do those of
     "flex_attention" and flash kernels where they are given. A class whose attention is its own, and

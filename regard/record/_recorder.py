@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from regard._shapes import Float
+from regard.intercept import Call
 from regard.problem import Problem
 from regard.record._layer_builder import LayerCall, past_keys
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._selection import Selection
-from regard.record.intercept import Call
 from regard.record.layer import Layer
 from regard.record.names import Kind
 from regard.record.run_history import RunHistory

@@ -16,8 +16,8 @@ from torch import Tensor
 from regard._axes import Mover
 from regard._display import show
 from regard._shapes import Float
+from regard.errors import RecordError
 from regard.pattern import Pattern
-from regard.record._errors import RecordError
 from regard.record._one_run import attended
 from regard.record._readable_recording import ReadableRecording
 from regard.record.layer import Labels, Layer, Tokens

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from regard.errors import RecordError
 from regard.pattern.readout import Readout, check_readout
 from regard.record._call_reader import CallReader
-from regard.record._errors import RecordError
 from regard.record._layer_builder import LayerCall
 from regard.record._readings_builder import ReadingsBuilder
 from regard.record._recorder import Recorder

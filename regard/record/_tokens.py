@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.record.intercept import Block, open_block
+from regard.intercept import Block, open_block
 from regard.record.layer import Labels, Tokens
 from regard.record.token_names import TokenNames
 

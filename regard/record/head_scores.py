@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Int
+from regard.errors import RecordError
 from regard.pattern import Pattern
-from regard.record._errors import RecordError
 from regard.record.evidence import Means, Score, itself, lead, mean_of, nearness
 from regard.record.heads import Heads, HeadScores
 from regard.record.layer import Layer, Tokens

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard._display import show
 from regard._extras import needing
 from regard._shapes import Float
-from regard.record._errors import RecordError
+from regard.errors import RecordError
 from regard.record.layer import Layer, Tokens
 from regard.record.link_values import LinkGroups, LinkValues
 from regard.record.links import Link, Span, TokenLink, place_links

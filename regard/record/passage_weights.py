@@ -16,8 +16,8 @@ from regard._display import show
 from regard._extras import needing
 from regard._indices import Indices, check_indices, chosen
 from regard._shapes import Float, Int
+from regard.errors import RecordError
 from regard.pattern.readouts import Received
-from regard.record._errors import RecordError
 from regard.record.layer import Layer
 from regard.record.links import Span
 from regard.record.passages import Passage, check_passages

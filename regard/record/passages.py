@@ -101,6 +101,7 @@ def token_offsets(tokens: Sequence[str]) -> list[Span]:
             ``offset_mapping`` of its tokenizer.
 
     Raises:
+        TypeError: for anything but strings, such as the tokens of several sequences.
         ValueError: for tokens as the vocabulary of a tokenizer writes them, such as ``Ġcat``.
 
     Example:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from regard.errors import RecordError
 from regard.pattern.readout import Readout
-from regard.record._errors import RecordError
 from regard.record.layer import Labels, Tokens
 from regard.record.names import Kind, choose_kind, kinds_of
 from regard.record.readings import LayerReadings, Readings, labelled

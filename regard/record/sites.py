@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from regard.record.intercept import Call
+from regard.intercept import Call
 from regard.record.names import Kind, Names
 
 

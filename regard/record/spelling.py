@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from reprlib import repr as short_repr
 
 __all__ = ["BYTE_OF", "displayable", "spell"]
 
@@ -19,6 +20,7 @@ def spell(tokens: Sequence[str]) -> tuple[list[int], list[int], str]:
     A token that holds part of a character counts as holding it whole.
 
     Raises:
+        TypeError: for anything but strings.
         ValueError: for tokens as a vocabulary writes them, which spell another text.
     """
     _check(tokens)
@@ -45,7 +47,16 @@ def displayable(data: bytes) -> str:
 
 
 def _check(tokens: Sequence[str]) -> None:
-    """Refuse tokens that hold no white space at all, and signs with which vocabularies write it."""
+    """Refuse what is no list of strings, and strings as a vocabulary writes them.
+
+    Those hold no white space at all, and signs with which vocabularies write it.
+    """
+    is_list = isinstance(tokens, (list, tuple))
+    if not is_list or not all(isinstance(token, str) for token in tokens):
+        raise TypeError(
+            f"tokens must be a list of strings, one for each token, but is {short_repr(tokens)}; "
+            "of a recording, give those of one sequence: recording.tokens[0]"
+        )
     written = next((token for token in tokens[1:] if _VOCABULARY.search(token)), None)
     if written is not None and not any(re.search(r"\s", token) for token in tokens):
         raise ValueError(

@@ -8,13 +8,19 @@ shown of a text, and measured in its characters, is the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import index
+from reprlib import repr as short_repr
 from typing import Any
 
+import torch
+
+from regard._tensors import check_integers
 from regard.record.spelling import BYTE_OF, displayable
 
 __all__ = ["TokenNames", "token_names"]
 
 _WORD = "x"  # which every vocabulary writes as it is
+_LAST = 2**31 - 1  # no vocabulary goes so far, nor do all libraries' integers go further
 _LOST = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -24,7 +30,7 @@ def token_names(tokenizer: Any, ids: Iterable[int]) -> list[str]:
     Args:
         tokenizer: one of `transformers`, of `tokenizers` or of `regard.gpt`, or any object that has
             ``convert_ids_to_tokens``, ``id_to_token`` or ``tokens``.
-        ids: the tokens.
+        ids: the tokens of one sequence.
 
     Returns:
         A string for each id, the same wherever it stands. Part of a character is shown as its
@@ -32,7 +38,8 @@ def token_names(tokenizer: Any, ids: Iterable[int]) -> list[str]:
         space before it that its decoder writes, and one that continues a word has none.
 
     Raises:
-        TypeError: for a tokenizer without any of these methods.
+        TypeError: for a tokenizer without any of these methods, and ids that are no integers.
+        ValueError: for ids of several sequences, or below 0.
 
     Example:
         >>> from tokenizers import Tokenizer, decoders, models
@@ -41,7 +48,7 @@ def token_names(tokenizer: Any, ids: Iterable[int]) -> list[str]:
         >>> token_names(tokenizer, [0, 1, 2])
         [' The', ' cat', 's']
     """
-    return TokenNames(tokenizer)(ids)
+    return TokenNames(tokenizer)(_whole(ids))
 
 
 class TokenNames:
@@ -70,7 +77,7 @@ class TokenNames:
     def __call__(self, ids: Iterable[int]) -> list[str]:
         """The name of each id."""
         names = []
-        for number in map(int, ids):
+        for number in ids:
             if number not in self._known:
                 self._known[number] = self._name(number)
             names.append(self._known[number])
@@ -96,6 +103,32 @@ class TokenNames:
         if not text.startswith(_WORD) or not text.endswith(self._after):
             return written
         return text[len(_WORD) : len(text) - len(self._after)]
+
+
+def _whole(ids: Any) -> list[int]:
+    """Ids as Python's integers, checked."""
+    if isinstance(ids, torch.Tensor):
+        check_integers(ids, "ids")
+        if ids.ndim != 1:
+            raise ValueError(
+                f"ids must be a vector, but has shape {tuple(ids.shape)}; give one sequence, such "
+                "as ids[0]"
+            )
+        ids = ids.tolist()
+    try:
+        numbers = [index(number) for number in ids]
+    except TypeError:
+        raise TypeError(
+            f"ids must be integers, one for each token, but is {short_repr(ids)}; give those "
+            "of one sequence"
+        ) from None
+    wrong = next((number for number in numbers if not 0 <= number <= _LAST), None)
+    if wrong is not None:
+        raise ValueError(
+            f"ids holds {wrong}; expected 0 to {_LAST}: leave out what stands for no token, such "
+            "as -100 among labels"
+        )
+    return numbers
 
 
 def _written(tokenizer: Any) -> Callable[[int], str | None]:

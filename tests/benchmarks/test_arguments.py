@@ -4,15 +4,21 @@ import runpy
 
 import pytest
 
+# Some take no arguments, and none takes four.
+MODULES = ["benchmarks", "benchmarks.monitor", "benchmarks.llama"]
+MODULES += [f"benchmarks.{name}" for name in ("readouts", "recording", "spans", "streaming")]
+MODULES += ["benchmarks.isolated", "benchmarks.llama_decoder"]
+OPTIONS = [(["--help"], 0), (["--threads=2"], 2), (4 * ["all"], 2)]
+
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules after import of package")
-@pytest.mark.parametrize("module", ["benchmarks", "benchmarks.monitor", "benchmarks.llama"])
-@pytest.mark.parametrize(("argument", "status"), [("--help", 0), ("--threads=2", 2), ("all", 2)])
-def test_help_is_shown_and_arguments_are_refused(monkeypatch, capfd, module, argument, status):
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(("given", "status"), OPTIONS)
+def test_help_is_shown_and_arguments_are_refused(monkeypatch, capfd, module, given, status):
     def measured(*_):
         raise AssertionError("something is measured")
 
-    monkeypatch.setattr("sys.argv", [module, argument])
+    monkeypatch.setattr("sys.argv", [module, *given])
     monkeypatch.setattr("benchmarks.report.Report.table", measured)
     monkeypatch.setattr("benchmarks.machine.describe", measured)
     with pytest.raises(SystemExit) as ended:

@@ -24,7 +24,9 @@ def test_outside_of_its_world_the_model_says_so(regard, model):
     assert done.err.startswith("regard: The model has read little but made-up stories")
     assert done.err.endswith(f"{NOTE}\n")
     assert done.err.count("\n") == 1
-    assert regard("generate", "Once upon a time", FAR, "--tokens", 3).err == done.err
+    several = regard("generate", "Once upon a time", FAR, "--tokens", 3).err
+    note = done.err.removeprefix("regard: ")
+    assert several == f"regard: 'The stock market fell sharply on …': {note}"  # says which
     assert regard("generate", "Once upon a time", "--tokens", 3).err == ""
     assert regard("generate", FAR, "--tokens", 3, "--model", model).err == ""  # another model
 

@@ -229,6 +229,23 @@ def test_a_model_that_cannot_generate_is_refused_in_one_line(
     assert "transformers cannot generate with it: no layer has a cache" in misused(*command)
 
 
+def test_what_the_model_that_comes_with_regard_answers_outside_of_its_world_is_a_guess(
+    regard, tmp_path, folders
+):
+    file = tmp_path / "far.txt"
+    file.write_text("The stock market fell sharply on Monday.\n\nInvestors sold their bonds.\n")
+    command = ("passages", "--context", file, "--question", "Prices were", "--tokens", 2)
+    note = "this text is unlike them, and what follows is a guess."
+    assert note in " ".join(regard(*command).out.split())
+    assert "Outside them it guesses" not in " ".join(regard(*command).out.split())
+    assert regard(*command, "--json").err.endswith(f"{note}\n")
+    assert note not in regard(*command, "--model", folders["plain"], "--json").err
+    file.write_text(next(stories(0, 1)).text)
+    near = ("passages", "--context", file, "--question", "Then", "--tokens", 2)
+    assert "Outside them it guesses" in " ".join(regard(*near).out.split())
+    assert regard(*near, "--json").err == ""
+
+
 def test_a_hybrid_model_says_what_hiding_leaves_open(regard, document, folders, tmp_path):
     folder = tmp_path / "hybrid"
     tokenizer = hf.AutoTokenizer.from_pretrained(folders["plain"])

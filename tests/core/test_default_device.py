@@ -6,16 +6,20 @@ is found at once.
 
 import ast
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 from torch import nn
 
 import regard
+from regard.explorer import RecordingSubject
+from regard.explorer._windows import Window
 from regard.gpt import GPT, GPTConfig
 
 PACKAGE = Path(regard.__file__).parent
-ROOMS = ["mask", "problem", "backends", "pattern", "record", "intervene"]
+ROOMS = ["mask", "problem", "backends", "pattern", "record", "intervene", "distributed"]
+ROOMS += ["monitor", "view", "page", "explorer", "gpt"]
 FILES = [f for room in ROOMS for f in sorted((PACKAGE / room).rglob("*.py"))]
 FILES += sorted(PACKAGE.glob("*.py"))
 MAKE = {
@@ -173,6 +177,23 @@ def test_a_pattern_put_into_another_run_and_what_heads_do():
     with torch.device("meta"):
         actual = make()
     assert is_same(actual, expected)
+
+
+def test_a_report_and_an_answer_of_the_explorer(tmp_path):
+    with regard.record(model := a_model()) as recording:
+        model(torch.tensor([[1, 4, 7, 2, 9, 3]]))
+
+    def make():
+        regard.report(recording, tmp_path / "page.html", title="a page")
+        run = RecordingSubject(recording, title="a page").run("0")
+        whole = Window((0, 6), (0, 6), 1)
+        maps = [run.map(0, "mean", whole, Event()), run.sketch(0, "mean", 2)]
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        return [page, *maps, repr(run.steps(0, 0, 3, count=2, picked=None))]
+
+    expected = make()
+    with torch.device("meta"):
+        assert is_same(make(), expected)
 
 
 def test_a_layer_of_torch_that_is_recorded():

@@ -39,6 +39,7 @@ ROOMS = {
     "backends": ["backends"],
     "pattern": ["pattern"],
     "attention": ["attention", "sdpa"],
+    "intercept": ["intercept"],
     "record": ["record"],
     "intervene": ["intervene"],
     "monitor": ["monitor"],
@@ -55,7 +56,7 @@ ROOMS = {
     "cli": ["cli", "__main__"],
 }
 ORDER = {module: place for place, modules in enumerate(ROOMS.values()) for module in modules}
-CORE = [module for room in list(ROOMS)[:12] for module in ROOMS[room]]
+CORE = [module for room in list(ROOMS)[:13] for module in ROOMS[room]]
 
 # What tables, figures and notebooks show is drawn by the view, which is imported when it is needed.
 # A server is started from Python where someone asks for it.

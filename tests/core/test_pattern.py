@@ -319,6 +319,7 @@ def test_products_from_both_sides(case, block, data):
         if not lead:
             vector_left = y[0] @ whole
         assert torch.equal(torch.matmul(y, whole), left)
+        assert torch.equal(torch.matmul(other=whole, input=y), left)
     assert right.dtype == left.dtype == case.exact_dtype
     exact = case.exact.weights
     # Sums of at most 13 products of a weight and a number below 4.
@@ -355,6 +356,11 @@ def test_what_is_no_tensor_is_no_operand():
             operator.matmul(left, right)
 
 
+def test_a_product_is_not_written_to_a_tensor_that_is_there():
+    with pytest.raises(TypeError, match=r"^out must be None .* but is Tensor; take the product"):
+        torch.matmul(pattern(), torch.ones(7, 2), out=torch.empty(0))
+
+
 CALLS = {
     "torch.stack": lambda pattern: torch.stack([pattern, pattern]),
     "torch.cat": lambda pattern: torch.cat([pattern, pattern.mean()]),
@@ -362,6 +368,9 @@ CALLS = {
     "torch.softmax": lambda pattern: torch.softmax(pattern, dim=-1),
     "torch.nn.functional.relu": torch.nn.functional.relu,
     "torch.functional.einsum": lambda pattern: torch.einsum("bhij->bij", pattern),
+    # With a tensor beside the pattern, which torch's functions in Python ask too.
+    "torch.functional.tensordot": lambda pattern: torch.tensordot(pattern, torch.ones(7, 2), 1),
+    "torch.nn.functional.mse_loss": lambda p: torch.nn.functional.mse_loss(torch.ones(7), p),
 }
 
 

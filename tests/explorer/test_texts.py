@@ -28,7 +28,7 @@ def test_the_same_text_is_the_same_run(client, subject, ask, network):
 
 @pytest.mark.parametrize(
     "text",
-    ["a\u202eb", "</script><img src=x>", "\x00", "😀 שלום", "\r\n\t", " ", "\ufeff"],
+    ["a\u202eb", "</script><img src=x>", "\x00", "😀 שלום", "\n\t", " ", "a\ufeff"],
 )
 def test_any_text_comes_back_as_it_was(client, text):
     answer = client.post("/api/runs", json={"text": text})
@@ -39,10 +39,16 @@ def test_any_text_comes_back_as_it_was(client, text):
     assert all(token["label"].isprintable() for token in run["tokens"])
 
 
+def test_line_ends_and_a_byte_order_mark_are_those_of_training(client):
+    run = client.post("/api/runs", json={"text": "\ufeffthe\r\ndog\r"}).json()
+    assert run["text"] == "the\ndog\n"
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
         ({"text": ""}, 422, "the text is empty"),
+        ({"text": "\ufeff"}, 422, "the text is empty"),
         ({"text": "x" * (CHARACTERS + 1)}, 422, f"{CHARACTERS:,}"),
         ({"text": None}, 422, "text"),
         ({"text": 7}, 422, "text"),

@@ -251,6 +251,7 @@ def test_a_probe_of_ones_own(tmp_path):
     config = brief(record_every=4, probe="the dog and the fox")
     run(tmp_path, config=config)
     assert "".join(history(tmp_path).tokens) == "the dog and the "  # as much as the context holds
+    assert TrainConfig(probe="\ufeffthe\r\ndog\r").probe == "the\ndog\n"
     (tmp_path / "run" / "patterns" / "00000004.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="patterns is damaged"):
         history(tmp_path)

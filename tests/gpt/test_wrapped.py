@@ -260,6 +260,7 @@ def fill(number):
         (fill(-torch.inf), {}, r"h\.2\.mlp\.c_fc\.weight holds NaN, infinity or"),
         # The largest number of float16 is 65,504.
         (fill(7e4), {"dtype": torch.float16}, r"h\.2\.mlp\.c_fc\.weight holds NaN, infinity or"),
+        (lambda m: m.to("meta"), {}, r"has no values, as it is on the device meta: save the model"),
         (fill(1.0), {"dtype": torch.int8}, r"is int8, and weights are one of float16, bfloat16"),
     ],
 )

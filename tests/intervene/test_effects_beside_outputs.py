@@ -13,7 +13,7 @@ from torch import nn
 
 import regard
 from regard.gpt import GPT, GPTConfig
-from regard.record.intercept import observe_calls
+from regard.intercept import observe_calls
 
 HEADS, SIZE, VOCAB, LENGTH, LAYERS = 2, 7, 31, 11, 5
 WIDTH = HEADS * SIZE

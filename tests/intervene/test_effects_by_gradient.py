@@ -1,6 +1,8 @@
 """Attribution patching: the derivative of a number by each head's context, and its check."""
 
+import copy
 import math
+import pickle
 import warnings
 
 import pytest
@@ -120,6 +122,18 @@ def test_a_check_can_be_made_again(gpt, ids):
     assert effects.check(3).true == effects.check(6).true[:3]
 
 
+@pytest.mark.parametrize("send", [lambda one: pickle.loads(pickle.dumps(one)), copy.deepcopy])
+def test_pickled_effects_hold_no_model(gpt, ids, send):
+    effects = regard.effects(gpt, ids, TARGET, method="gradient")
+    sent = send(effects)
+    assert torch.equal(sent.values, effects.values)
+    assert (sent.places, sent.labels, repr(sent)) == (effects.places, effects.labels, repr(effects))
+    assert sent.largest(3) == effects.largest(3)
+    with pytest.raises(ValueError, match="leaves the model behind"):
+        sent.check(3)
+    effects.check(3)  # its own model is still there
+
+
 def test_equal_values_have_no_order():
     layer = regard.nn.MultiHeadAttention(DIM, HEADS, mask=regard.causal())
     x = torch.zeros(1, 5, DIM)
@@ -192,6 +206,89 @@ def test_a_gradient_that_did_not_come_back_is_not_an_effect_of_0(cut):
     assert expected[1].all()
     assert (effects.values[2] == 0).all()
     assert {effect.place[0] for effect in effects.check(HEADS).approximate} == {1}
+
+
+class NoGradient(torch.autograd.Function):
+    """Passes a tensor on, and no gradient back."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        return factor * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, None
+
+
+class Passed(torch.autograd.Function):
+    """Passes a tensor on, and its gradient back, for which it gets zeros where there is none."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class CutAfterTwo(nn.Module):
+    """Four blocks, a cut after the second, while the output does not depend on the last."""
+
+    def __init__(self, cut):
+        super().__init__()
+        self.stack, self.cut = Stack(4, dim=DIM, heads=HEADS), cut
+
+    def forward(self, x):
+        first, second, third, last = self.stack.h
+        out = third(self.cut(second(Passed.apply(first(x)))))
+        last(out)
+        return out
+
+
+def test_zeros_in_the_place_of_a_gradient_that_was_lost_are_no_effect_of_0():
+    torch.manual_seed(0)
+    model = CutAfterTwo(lambda x: NoGradient.apply(x, 1.0))
+    whole = CutAfterTwo(lambda x: x)
+    whole.load_state_dict(model.state_dict())
+    inputs = {"x": torch.randn(1, 7, DIM)}
+
+    def measure(model):
+        return regard.effects(model, inputs, lambda y: y[:, -1, 4], method="gradient").values
+
+    expected = measure(whole)
+    with pytest.warns(RuntimeWarning, match=r"no gradient came back to layer\(s\) 0, 1, on which"):
+        values = measure(model)
+    assert values[:2].isnan().all()
+    torch.testing.assert_close(values[2], expected[2])  # the same operations
+    assert expected[:3].all()
+    assert (values[3] == 0).all()
+
+
+def test_where_one_of_two_ways_is_cut_the_other_one_is_measured():
+    torch.manual_seed(0)
+    model = CutAfterTwo(lambda x: 0.5 * x + NoGradient.apply(x, 0.5))
+    half = CutAfterTwo(lambda x: 0.5 * x + (0.5 * x).detach())
+    half.load_state_dict(model.state_dict())
+    inputs = {"x": torch.randn(1, 7, DIM)}
+    values, expected = (
+        regard.effects(one, inputs, lambda y: y[:, -1, 4], method="gradient").values
+        for one in (model, half)
+    )
+    assert expected[:3].all()
+    torch.testing.assert_close(values, expected)
+
+
+def test_a_derivative_of_0_is_an_effect_of_0():
+    torch.manual_seed(0)
+    model, inputs = Stack(2, dim=DIM, heads=HEADS), {"x": torch.randn(1, 7, DIM)}
+
+    def measure(method):
+        target = lambda y: (100 * y[:, -1, 4]).round()  # noqa: E731
+        return regard.effects(model, inputs, target, method=method).values
+
+    assert measure("ablation").any()
+    assert (measure("gradient") == 0).all()
 
 
 @pytest.mark.parametrize("matters", [False, True])

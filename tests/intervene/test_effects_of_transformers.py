@@ -10,7 +10,7 @@ from torch import nn
 
 import regard
 from regard import Intervention
-from regard.record.intercept import observe_calls
+from regard.intercept import observe_calls
 
 hf = pytest.importorskip("transformers")
 

@@ -251,6 +251,24 @@ def test_a_pattern_that_sees_only_what_a_rolling_cache_holds():
         torch.testing.assert_close(with_cache, at_once, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("heads", [1, [1, 3]])
+def test_only_the_weights_of_patched_heads_must_lie_on_what_a_rolling_cache_holds(heads):
+    model, ids = CASES["mistral"].build("sdpa"), torch.randint(3, 101, (1, 13))
+    lag = torch.arange(13)[:, None] - torch.arange(13)
+    bias = torch.zeros(6, 13, 13)
+    bias[heads] = bias[heads].masked_fill(lag >= 4, -torch.inf)
+    query, key = torch.randn(2, 1, 6, 13, 3).unbind()
+    pattern = regard.Pattern(query, key, mask=regard.causal(), bias=bias)
+    with torch.no_grad(), regard.intervene(model) as change:
+        change.patch(layers=1, heads=heads, pattern=pattern)
+        at_once, with_cache = model(ids).logits, text_read_with_a_cache(model, ids)
+    torch.testing.assert_close(with_cache, at_once, rtol=0, atol=1e-5)
+    with regard.intervene(model) as change:
+        change.patch(layers=1, heads=2, pattern=pattern)
+        with pytest.raises(regard.InterventionError, match="of their weight on keys other than"):
+            text_read_with_a_cache(model, ids)
+
+
 def test_a_pattern_is_refused_where_a_rolling_cache_was_full_before_the_block():
     """Its rows are numbered from the start of the text, which is unknown there."""
     model, ids = CASES["mistral"].build("sdpa"), torch.randint(3, 101, (1, 13))

@@ -1,6 +1,7 @@
 """What a backward pass computes again belongs to the blocks that it was first computed in."""
 
 import _thread
+import re
 import threading
 from contextlib import ExitStack
 
@@ -14,9 +15,10 @@ from support.written_models import in_torch
 from torch import nn
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 import regard
+from regard.intercept import now
 from regard.record import RecordError
 
 EDITS = {
@@ -27,6 +29,9 @@ EDITS = {
 }
 SIZE = (2, 7, 12)
 ENDED = r"computes attention calls again .* put the backward pass inside the block"
+ELSEWHERE = (
+    r"computes attention calls again .* on another thread .* inside the block, on its thread"
+)
 WAYS = pytest.mark.parametrize("reentrant", [True, False])
 
 
@@ -158,6 +163,123 @@ def test_each_change_holds_for_the_calls_after_it(reentrant):
         compare(gradient(model, x, second), [EDITS["steer"], EDITS["ablate"]])
 
 
+# On another thread, where autograd counts its nodes anew
+
+
+MORE = 5000  # nodes than the graphs of any test here have
+
+
+def count_on(nodes):
+    """Let the graphs of this thread have had so many more nodes."""
+    one = torch.ones(1, requires_grad=True)
+    for _ in range(nodes):
+        one * 2
+
+
+def on_a_thread(function, nodes=0):
+    """What a function returns on a thread whose graphs had some nodes before."""
+    results = []
+
+    def work():
+        count_on(nodes)
+        results.append(function())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def recorded(model, x):
+    with regard.record(model):
+        return model(x)
+
+
+def by_parts(block, x, use_reentrant):
+    """A checkpoint without torch's function of that name."""
+    return CheckpointFunction.apply(block, True, x)
+
+
+@WAYS
+def test_calls_of_another_thread_are_refused_where_they_can_not_be_told_apart(reentrant):
+    model, x = Checkpointed(reentrant=reentrant), start()
+    nodes = now().number + MORE
+    inside, outside = (on_a_thread(lambda: model(x), nodes).square().sum() for _ in range(2))
+    with regard.intervene(model) as change:
+        change.ablate(layers=1, heads=0)
+        model(x)
+        with pytest.raises(RecordError, match=r"can't be told.* put the backward pass outside"):
+            inside.backward()
+    compare(gradient(model, x, outside), [])
+
+
+def test_parts_of_a_checkpoint_are_refused_too():
+    model, x = Checkpointed(reentrant=True, checkpoint=by_parts), start()
+    with regard.intervene(model) as change:
+        change.ablate(layers=1, heads=0)
+        loss = model(x).square().sum()
+        with pytest.raises(RecordError, match=r"can't be told.* call checkpoint\(...\) inside"):
+            loss.backward()
+
+
+@WAYS
+@pytest.mark.parametrize("block", ["none", "record"])
+def test_calls_of_another_thread_are_computed_as_they_were(block, reentrant):
+    model, x = Checkpointed(reentrant=reentrant), start()
+    if block == "none":  # then its numbers are smaller, which tells enough
+        count_on(MORE)
+        plain = on_a_thread(lambda: model(x)).square().sum()
+    else:
+        plain = on_a_thread(lambda: recorded(model, x), now().number + MORE).square().sum()
+    with regard.intervene(model) as change:
+        change.ablate(layers=1, heads=0)
+        model(x)
+        compare(gradient(model, x, plain), [])
+
+
+@WAYS
+def test_where_no_change_is_made_they_may_come_from_anywhere(reentrant):
+    model, other, x = Checkpointed(reentrant=reentrant), Stack(2), start()
+    plain = on_a_thread(lambda: model(x), now().number + MORE).square().sum()
+    with regard.intervene(other) as change, regard.record(model):
+        change.ablate(heads=0)
+        other(x)
+        model(x)
+        compare(gradient(model, x, plain), [])
+
+
+def error_of(loss):
+    with pytest.raises(RecordError) as caught:
+        loss.backward()
+    return str(caught.value)
+
+
+@WAYS
+def test_a_backward_pass_on_another_thread_is_told_that_it_is(reentrant):
+    model, x = Checkpointed(reentrant=reentrant), start()
+    with regard.intervene(model) as change:
+        change.ablate(layers=1, heads=0)
+        inside, after = (model(x).square().sum() for _ in range(2))
+        assert re.search(ELSEWHERE, on_a_thread(lambda: error_of(inside)))
+    assert re.search(ELSEWHERE, on_a_thread(lambda: error_of(after)))
+
+
+# A function that does something else when it is called again
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_other_calls_than_in_the_forward_pass_are_refused(first):
+    model, x = Stack(2), start()
+    blocks = iter([model.h[first], model.h[1 - first]])
+    with regard.intervene(model) as change:
+        EDITS["temper"].state(change)
+        model(x)
+        # The other way torch itself notices, by the shapes of what it keeps.
+        out = checkpoint(lambda x: next(blocks)(x), x, use_reentrant=True)  # noqa: PLW0108 - anew
+        with pytest.raises(RecordError, match="not as the block changed them in the forward"):
+            out.sum().backward()
+
+
 # On a thread of autograd's
 
 
@@ -286,6 +408,24 @@ class OwnCheckpoint(torch.autograd.Function):
         with torch.enable_grad():
             ctx.function(x).backward(gradient)
         return None, x.grad
+
+
+def own_checkpoint(block, x, use_reentrant):
+    return OwnCheckpoint.apply(block, x)
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_inside_the_block_another_librarys_checkpoint_is_seen(name):
+    model, x, edits = (
+        Checkpointed(reentrant=True, checkpoint=own_checkpoint),
+        start(),
+        [EDITS[name]],
+    )
+    with regard.intervene(model) as change:
+        plain = model(x).square().sum()
+        edits[0].state(change)
+        compare(gradient(model, x, model(x).square().sum()), edits)
+        compare(gradient(model, x, plain), [])
 
 
 @of_transformers

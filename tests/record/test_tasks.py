@@ -44,6 +44,21 @@ def without(model, head, x=X):
         return model(x)
 
 
+def test_generators_each_in_a_context_of_its_own():
+    def recorded():
+        model = Stack(2, heads=4)
+        with regard.record() as recording:
+            model(X)
+            yield
+        yield [layer.name for layer in recording.layers]
+
+    generators = [recorded(), recorded()]
+    contexts = [contextvars.copy_context() for _ in generators]
+    for _ in range(2):
+        steps = [c.run(next, g) for c, g in zip(contexts, generators, strict=True)]
+    assert [len(names) for names in steps] == [2, 2]
+
+
 def models():
     torch.manual_seed(1)
     layer = regard.nn.MultiHeadAttention(12, 4, mask=regard.causal())

@@ -172,6 +172,32 @@ def test_what_a_vocabulary_writes_is_not_taken_for_text(tokens, written):
         place_links(tokens, [])
 
 
+@pytest.mark.parametrize("tokens", [(("a", "b"),), None, 5, "ab", ["a", None]])
+def test_what_is_no_list_of_strings_spells_no_text(tokens):
+    with pytest.raises(
+        TypeError, match=r"^tokens must be a list of strings.*recording\.tokens\[0\]"
+    ):
+        token_offsets(tokens)
+
+
+@pytest.mark.parametrize("make", [byte_level, lambda: BPETokenizer(byte_level())])
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        (torch.tensor([[1, 2]]), ValueError, r"^ids must be a vector.*\(1, 2\).*such as ids\[0\]$"),
+        (torch.tensor([1.0]), TypeError, r"^ids must hold integers.*float32; try ids\.long\(\)$"),
+        ([[1, 2]], TypeError, r"^ids must be integers.*\[\[1, 2\]\]; give those of one sequence$"),
+        ([1.5], TypeError, r"^ids must be integers.*\[1\.5\]"),
+        (5, TypeError, r"^ids must be integers.*but is 5;"),
+        ([3, -100], ValueError, r"^ids holds -100; expected 0 to .*labels$"),
+        ([2**40], ValueError, r"^ids holds 1099511627776; expected 0 to"),
+    ],
+)
+def test_ids_that_name_nothing_are_refused(make, ids, error, message):
+    with pytest.raises(error, match=message):
+        token_names(make(), ids)
+
+
 def test_text_that_holds_such_signs_is_text():
     tokens = ["# ", "Ġorġ", "\n\n", "##Two", " a", "▁b"]
     text = "".join(tokens)

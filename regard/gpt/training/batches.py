@@ -141,7 +141,7 @@ class Batches:
         starts[is_run], passes[is_run] = -1, 0
         copies, copy_targets = self._runs(step, int(is_run.sum()), length)
 
-        tokens = torch.empty(rows, length + 1, dtype=torch.int64)  # (R, T + 1)
+        tokens = torch.empty(rows, length + 1, dtype=torch.int64, device="cpu")  # (R, T + 1)
         spans = starts[~is_run, None] + np.arange(length + 1)
         tokens[~is_run] = torch.from_numpy(self.tokens[spans].astype(np.int64))
         tokens[is_run] = copies
@@ -158,7 +158,7 @@ class Batches:
     def _weights(self, step: int, tokens: Tensor) -> Tensor:
         """What each target counts in the loss, ``(R, T)``, as if none were ignored."""
         if not is_focused(step, self.config):
-            return torch.ones(tokens[:, 1:].shape)
+            return torch.ones(tokens[:, 1:].shape, device="cpu")
         returning = _returning(tokens, self.end)[:, 1:] & self._rare[tokens[:, 1:]]
         return torch.where(returning, 1.0, _UNFOCUSED)
 
@@ -197,13 +197,13 @@ class Batches:
     def _runs(self, step: int, count: int, length: int) -> tuple[Tensor, Tensor]:
         """All random spans of an update: tokens and targets."""
         if count == 0:
-            empty = torch.empty(0, length + 1, dtype=torch.int64)
+            empty = torch.empty(0, length + 1, dtype=torch.int64, device="cpu")
             return empty, empty[:, 1:]
-        generator = torch.Generator().manual_seed(mix(self.config.seed, step, _RUNS))
+        generator = torch.Generator(device="cpu").manual_seed(mix(self.config.seed, step, _RUNS))
         least, most = max(1, length // 8), max(1, length // 2)
-        sizes = torch.randint(least, most + 1, (count, 1), generator=generator)
-        spans = torch.randint(self.vocab_size, (count, most), generator=generator)
-        position = torch.arange(length + 1)
+        sizes = torch.randint(least, most + 1, (count, 1), generator=generator, device="cpu")
+        spans = torch.randint(self.vocab_size, (count, most), generator=generator, device="cpu")
+        position = torch.arange(length + 1, device="cpu")
         rows = spans.gather(1, position % sizes)  # (count, T + 1)
         # The first copy, and the first token of the second, can't be predicted.
         targets = rows[:, 1:].masked_fill(position[:-1] < sizes, IGNORED)

@@ -12,6 +12,7 @@ from regard.gpt._fields import (
     require_flag,
     require_number,
 )
+from regard.gpt.utf8 import normalized
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
@@ -127,8 +128,10 @@ class TrainConfig:
         for name in ("beta1", "beta2", "repeats"):
             require_number(self, name, least=0.0, below=1.0)
         require_number(self, "validation", above=0.0, below=1.0)
-        if type(self.probe) is not str:
+        probe = normalized(self.probe) if type(self.probe) is str else None
+        if probe is None or (self.probe and not probe):
             raise ValueError(f"TrainConfig.probe is {self.probe!r}; expected a text")
+        object.__setattr__(self, "probe", probe)  # as the text that it is trained on is read
         self._require_fit()
 
     def _require_fit(self) -> None:

@@ -154,7 +154,8 @@ def split_texts(
         raise CorpusError("the texts hold fewer than three characters; expected text to train on")
     cuts = [list(sections(text, max(1, min(4000, size // 40)))) for text in texts if text]
     flat = [(t, s) for t, text in enumerate(cuts) for s in range(len(text))]
-    order = torch.randperm(len(flat), generator=torch.Generator().manual_seed(seed)).tolist()
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    order = torch.randperm(len(flat), generator=generator, device="cpu").tolist()
     held_out: set[tuple[int, int]] = set()
     taken = 0
     for i in order[:-1]:  # one section at least stays in training

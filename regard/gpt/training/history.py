@@ -217,7 +217,9 @@ class HistoryWriter:
             side = min(_SIDE, len(self._ids))
             images = torch.stack([pattern.image(side, side) for pattern in patterns])
         count = len(patterns)
-        scores = torch.tensor([[_number(head, name) for name in SCORES] for head in heads])
+        scores = torch.tensor(
+            [[_number(head, name) for name in SCORES] for head in heads], device="cpu"
+        )
         each = len(heads) // count
         names = [head.role for head in heads]
         roles = [names[start : start + each] for start in range(0, len(names), each)]
@@ -250,7 +252,7 @@ def heads_recorder(
     if not config.record_every:
         return None
     context, tokenizer = model.config.context, corpus.tokenizer
-    ids = torch.tensor(tokenizer.encode(config.probe)[:context])
+    ids = torch.tensor(tokenizer.encode(config.probe)[:context], device="cpu")
     if not config.probe:
         start = torch.from_numpy(corpus.validation[: max(1, context // 2)].astype("int64"))
         ids = torch.cat([start, start])[:context]

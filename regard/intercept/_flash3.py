@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.record._errors import RecordError
-from regard.record.intercept import _flash
-from regard.record.intercept._library_call import LibraryCall
+from regard.errors import RecordError
+from regard.intercept import _flash
+from regard.intercept._library_call import LibraryCall
 
 
 def flash_attn_func(

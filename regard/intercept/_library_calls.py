@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from regard.record._errors import RecordError
-from regard.record.intercept import _flash, _flash3, _flex, _xformers
-from regard.record.intercept._compute import computed, gradients
-from regard.record.intercept._function_mode import without
+from regard.errors import RecordError
+from regard.intercept import _flash, _flash3, _flex, _xformers
+from regard.intercept._compute import computed, gradients
+from regard.intercept._function_mode import without
 
 if TYPE_CHECKING:
-    from regard.record.intercept._compute import Monitor
-    from regard.record.intercept._eager import EagerCode
-    from regard.record.intercept._library_call import LibraryCall
+    from regard.intercept._compute import Monitor
+    from regard.intercept._eager import EagerCode
+    from regard.intercept._library_call import LibraryCall
 
 _FLEX = "torch.nn.attention.flex_attention.flex_attention"
 READERS: dict[str, Callable[..., LibraryCall]] = {

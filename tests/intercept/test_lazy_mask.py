@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from transformers import masking_utils
 
 import regard
+from regard.intercept._lazy_mask import LazyMask
+from regard.intercept._mask_interface import mask_interface
+from regard.intercept._transformers import attention_forward
 from regard.record import RecordError
-from regard.record.intercept._lazy_mask import LazyMask
-from regard.record.intercept._mask_interface import mask_interface
-from regard.record.intercept._transformers import attention_forward
 
 B, H, L, D = 2, 3, 7, 5
 KEEP = torch.tensor([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1]])

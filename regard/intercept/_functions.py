@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from regard.record._errors import RecordError
+from regard.errors import RecordError
 
 Handler = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Takes the path of a function that was called, its own code, and the arguments."""
@@ -26,9 +26,9 @@ Handler = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], A
 _PATH = "the path of the function"
 # Code that finds its names in any module; a lambda, since type checks at run time wrap functions.
 _CALL: CodeType = (
-    lambda *args, **kwargs: __import__(
-        "regard.record.intercept._functions", fromlist=("called",)
-    ).called("the path of the function", args, kwargs)
+    lambda *args, **kwargs: __import__("regard.intercept._functions", fromlist=("called",)).called(
+        "the path of the function", args, kwargs
+    )
 ).__code__
 
 _this_thread = threading.local()

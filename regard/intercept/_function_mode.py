@@ -21,15 +21,15 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from regard._contexts import must_dispatch
 from regard.attention import attention, attention_with_pattern
 from regard.backends import choose_checked
+from regard.intercept._call import Call, attention_call, sdpa_call
+from regard.intercept._change import edited
+from regard.intercept._compute import computed, gradients, run_call
+from regard.intercept._eager import require_no_graph
+from regard.intercept._pending import PendingContext
 from regard.pattern import Pattern
-from regard.record.intercept._call import Call, attention_call, sdpa_call
-from regard.record.intercept._change import edited
-from regard.record.intercept._compute import computed, gradients, run_call
-from regard.record.intercept._eager import require_no_graph
-from regard.record.intercept._pending import PendingContext
 
 if TYPE_CHECKING:
-    from regard.record.intercept._compute import Monitor
+    from regard.intercept._compute import Monitor
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 # Fewer rows are attended to by kernels of their own, which no readout shares a pass with.

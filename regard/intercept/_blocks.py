@@ -13,7 +13,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from regard.record.intercept._recomputation import is_backward, now, was_made_before
+from regard.intercept._recomputation import (
+    Moment,
+    is_on_thread_of_autograd,
+    now,
+    was_made_before,
+)
 
 
 @dataclass(eq=False)
@@ -21,21 +26,18 @@ class Block:
     """A block, which begins now on this thread."""
 
     thread: int = field(default_factory=threading.get_ident)
-    begin: int = field(default_factory=now)
+    begin: Moment = field(default_factory=now)
     is_open: bool = True
 
     def holds(self) -> bool:
         """Whether the call that is being made, or was before it is computed again, belongs to it.
 
-        Autograd has a thread for each device, on which checkpoints are computed again.
+        Checkpoints of a device are computed again on autograd's thread for it.
         """
         if threading.get_ident() == self.thread:
             is_here = self in _blocks.get()
-        else:  # on one that Python did not start
-            is_here = is_backward() and isinstance(
-                threading.current_thread(),
-                threading._DummyThread,  # noqa: SLF001 - it has no public name
-            )
+        else:
+            is_here = is_on_thread_of_autograd()
         return is_here and not was_made_before(self.begin)
 
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from regard.record.intercept._blocks import Block, open_block
-from regard.record.intercept._recomputation import depends_on
+from regard.intercept._blocks import Block, open_block
+from regard.intercept._recomputation import depends_on
 
 NAME = "regard"
 _KEPT = (None, "sdpa", NAME)

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from regard._contexts import to_autocast_dtype
 from regard._shapes import Bool, Float
+from regard.errors import RecordError
+from regard.intercept._call import Call
+from regard.intercept._library_call import LibraryCall
+from regard.intercept._mask_reduction import reduce_function, reduce_mask
 from regard.mask import Mask
 from regard.problem import Scoring
-from regard.record._errors import RecordError
-from regard.record.intercept._call import Call
-from regard.record.intercept._library_call import LibraryCall
-from regard.record.intercept._mask_reduction import reduce_function, reduce_mask
 from regard.sdpa import broadcast
 
 if TYPE_CHECKING:

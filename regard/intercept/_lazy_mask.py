@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from regard.errors import RecordError
+from regard.intercept._recomputation import is_backward
 from regard.mask import Mask
-from regard.record._errors import RecordError
-from regard.record.intercept._recomputation import is_backward
 
 _aten = torch.ops.aten
 _ARITHMETIC = frozenset(
@@ -109,7 +109,8 @@ def _refusal(operation: Any) -> RecordError:
     if is_backward():
         return RecordError(
             "the backward pass computes attention calls again with the mask of a block of record, "
-            "intervene or Monitor.update that has ended; put the backward pass inside the block"
+            "intervene or Monitor.update that has ended, or belongs to another thread or task; put "
+            "the backward pass inside the block, on its thread and in its task"
         )
     return RecordError(
         f"the model calculates with its attention mask, or writes to it ({operation}), as with the "

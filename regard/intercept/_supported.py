@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from regard.record._errors import RecordError
+from regard.errors import RecordError
 
 
 def require_replaceable(module: Any, implementation: str) -> None:

@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from regard._axes import flat
+from regard.intercept._call import Call
 from regard.problem import Problem
-from regard.record.intercept._call import Call
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from regard._contexts import is_batch, to_autocast_dtype, wants_gradient
 from regard._tensors import check_tensor, version
+from regard.errors import RecordError
+from regard.intercept._mask_reduction import reduce_mask
 from regard.mask import causal, dense
 from regard.problem import Problem, Scoring, ScoringOptions, check
-from regard.record._errors import RecordError
-from regard.record.intercept._mask_reduction import reduce_mask
 from regard.sdpa import broadcast, causal_bias
 
 if TYPE_CHECKING:
-    from regard.record.intercept._mask_reduction import MaskReducer
-    from regard.record.intercept._pending import PendingContext
+    from regard.intercept._mask_reduction import MaskReducer
+    from regard.intercept._pending import PendingContext
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from regard.record.intercept._call import Call
+from regard.intercept._call import Call
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

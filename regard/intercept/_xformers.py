@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.errors import RecordError
+from regard.intercept._call import Call
+from regard.intercept._library_call import LibraryCall
+from regard.intercept._mask_reduction import ReducedMask, reduce_mask
+from regard.intercept._packed import Band, Sequences
 from regard.mask import Mask, causal
 from regard.problem import Scoring
-from regard.record._errors import RecordError
-from regard.record.intercept._call import Call
-from regard.record.intercept._library_call import LibraryCall
-from regard.record.intercept._mask_reduction import ReducedMask, reduce_mask
-from regard.record.intercept._packed import Band, Sequences
 
 _CAUSAL = Band(right=0)
 

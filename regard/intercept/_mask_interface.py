@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from regard.intercept._lazy_mask import lazy_mask
+from regard.intercept._mask_reduction import reduce_function
+from regard.intercept._supported import require_mask_interface
 from regard.mask import Mask, causal, dense, padding
-from regard.record.intercept._lazy_mask import lazy_mask
-from regard.record.intercept._mask_reduction import reduce_function
-from regard.record.intercept._supported import require_mask_interface
 
 if TYPE_CHECKING:
-    from regard.record.intercept._lazy_mask import LazyMask
+    from regard.intercept._lazy_mask import LazyMask
 
 
 def mask_interface(

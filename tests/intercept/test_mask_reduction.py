@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
+from regard.intercept import _mask_reduction
+from regard.intercept._mask_reduction import MaskReducer
 from regard.record import RecordError
-from regard.record.intercept import _mask_reduction
-from regard.record.intercept._mask_reduction import MaskReducer
 
 B, H, L, S = 2, 3, 5, 7
 LOWEST = torch.finfo(torch.float32).min

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from regard._wrappers import unwrapped
-from regard.record._errors import RecordError
+from regard.errors import RecordError
 
 _lock = threading.RLock()
 _blocks: list[EagerCode] = []

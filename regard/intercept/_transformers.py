@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from regard._contexts import is_batch
 from regard._extras import needing
 from regard.attention import attention
+from regard.errors import RecordError
+from regard.intercept._configurations import NAME, calls_unseen, naming_regard, own_name
+from regard.intercept._lazy_mask import LazyMask
+from regard.intercept._mask_interface import mask_interface
+from regard.intercept._mask_reduction import reduce_mask
+from regard.intercept._supported import require_replaceable
 from regard.mask import Mask, causal, dense
-from regard.record._errors import RecordError
-from regard.record.intercept._configurations import NAME, calls_unseen, naming_regard, own_name
-from regard.record.intercept._lazy_mask import LazyMask
-from regard.record.intercept._mask_interface import mask_interface
-from regard.record.intercept._mask_reduction import reduce_mask
-from regard.record.intercept._supported import require_replaceable
 
 # Arguments that change the weights in some model and have no place in `attention`.
 _UNKNOWN = ("cache", "head_mask", "layer_head_mask", "sinks", "block_indices")

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from regard._contexts import is_batch
+from regard.intercept._call import Call
+from regard.intercept._function_mode import without
+from regard.intercept._mask_reduction import reduce_mask
 from regard.mask import dense
 from regard.problem import Scoring
-from regard.record.intercept._call import Call
-from regard.record.intercept._function_mode import without
-from regard.record.intercept._mask_reduction import reduce_mask
 
 if TYPE_CHECKING:
-    from regard.record.intercept._compute import Monitor
+    from regard.intercept._compute import Monitor
 
 FORWARDS = tuple(
     f"{kind.__module__}:{kind.__name__}.forward"

@@ -21,19 +21,24 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 
 from regard._contexts import transforms, unwrapped, without_transforms
-from regard.record.intercept._blocks import Block, open_block
-from regard.record.intercept._eager import EagerCode, require_no_graph
-from regard.record.intercept._function_mode import FunctionMode
-from regard.record.intercept._functions import FunctionCalls
-from regard.record.intercept._fused import FORWARDS, FusedLayers
-from regard.record.intercept._library_calls import READERS, LibraryCalls
-from regard.record.intercept._mask_reduction import MaskReducer
-from regard.record.intercept._recomputation import CHECKPOINT, Checkpoints, depends_on
-from regard.record.intercept._transforms import outside_transforms
+from regard.intercept._blocks import Block, open_block
+from regard.intercept._eager import EagerCode, require_no_graph
+from regard.intercept._function_mode import FunctionMode
+from regard.intercept._functions import FunctionCalls
+from regard.intercept._fused import FORWARDS, FusedLayers
+from regard.intercept._library_calls import READERS, LibraryCalls
+from regard.intercept._mask_reduction import MaskReducer
+from regard.intercept._recomputation import (
+    CHECKPOINT,
+    Checkpoints,
+    depends_on,
+    require_known,
+)
+from regard.intercept._transforms import outside_transforms
 
 if TYPE_CHECKING:
-    from regard.record.intercept._call import Call
-    from regard.record.intercept._change import Changer
+    from regard.intercept._call import Call
+    from regard.intercept._change import Changer
 
     Observer = Callable[[Call], None]
     ContextObserver = Callable[[Call, Tensor], None]
@@ -240,6 +245,7 @@ class _CallMonitor:
             change = changer.change(call)
             if change is None:
                 continue
+            require_known()
             depends_on(changer, partial(self._has, changer))
             if change.problem is not None:
                 call = replace(call, changed=change.problem)

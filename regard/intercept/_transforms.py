@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard._contexts import is_batch, unwrapped
-from regard.record.intercept._call import Call
+from regard.intercept._call import Call
 
 
 def outside_transforms(call: Call) -> Call:
