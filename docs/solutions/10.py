@@ -7,8 +7,8 @@ import torch
 # 10.1: The row of “kite” says that it comes after “red”.
 answer_10_1 = 2
 
-# 10.2: Without 1.3 no row says what stood before it. Of the induction heads, three are left.
-answer_10_2 = "only 1.3 much"
+# 10.2: Three others are left, which look at the same place.
+answer_10_2 = "hardly anything"
 
 # 10.3: It knows the four things of the text and not which of them it is: −ln ¼.
 answer_10_3 = math.log(4)

@@ -72,24 +72,19 @@ EXERCISES = (
     Answer(
         "10.2",
         kind="predict",
-        title="What is missed: the one previous-token head, or one of four induction heads",
-        expected="only 1.3 much",
-        hint="Which of the two has others that do the same?",
+        title="What becomes of the loss without one of four induction heads",
+        expected="hardly anything",
+        hint="Are there others that do the same?",
         mistakes=(
             Mistake(
-                "every head counted as needed",
-                "both much",
+                "what looks counted as needed",
+                "about 8",
                 "Three other heads look where the one that is switched off looked.",
             ),
             Mistake(
-                "every head counted as spare",
-                "both little",
-                "No other head writes what stood before, and all four induction heads need that.",
-            ),
-            Mistake(
-                "the last step counted alone",
-                "only the other much",
-                "The induction heads find the place by what 1.3 has written there.",
+                "a share of the work counted for each",
+                "about 2",
+                "Each of the four does the whole: it finds the token and writes it.",
             ),
         ),
     ),
