@@ -13,7 +13,7 @@ from website.sources import ROOT
 
 __all__ = ["Entry", "Room", "rooms"]
 
-_INTERNAL = {"backends", "cli", "errors", "page", "problem", "attention", "sdpa"}
+_INTERNAL = {"backends", "cli", "errors", "intercept", "page", "problem", "attention", "sdpa"}
 """Modules whose names are not for users, or stand in `regard` already."""
 _INSIDE = ("gpt.stories", "integrations.cache_scores")
 """Public rooms within rooms."""

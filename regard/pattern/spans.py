@@ -33,6 +33,7 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     Args:
         labels: ``(S,)``, the number of the span that each key belongs to, 0 … n−1; a negative one
             for a key of none, as are keys after the last label, such as those of generated tokens.
+            Labels after the last key must be of none.
         n: how many spans there are; None is one more than the largest label.
 
     Raises:
@@ -103,14 +104,18 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         state[0][:, tile.local_queries, :-1] += results[0]
 
     def within(self, keys: int) -> Spans:
-        """Leave out the labels of later keys."""
+        """Leave out the labels of later keys, if any of these is of a span."""
         labels = tensor_of(self.labels)
-        return self if labels.numel() <= keys else Spans(labels[:keys], self.n)
+        return Spans(labels[:keys], self.n) if _any_of_a_span(labels[keys:]) else self
 
     def _padded(self, sizes: Sizes) -> Int[Tensor, "S"]:
         labels = upload(tensor_of(self.labels), sizes.device)
-        if labels.numel() > sizes.keys:
+        if _any_of_a_span(labels[sizes.keys :]):
             raise ValueError(
                 f"labels are {labels.numel()}, but there are only {sizes.keys} keys; give one each"
             )
-        return pad(labels, (0, sizes.keys - labels.numel()), value=-1)
+        return pad(labels, (0, sizes.keys - labels.numel()), value=-1)  # cuts where there are more
+
+
+def _any_of_a_span(labels: Int[Tensor, "s"]) -> bool:
+    return labels.numel() > 0 and bool((labels >= 0).any())

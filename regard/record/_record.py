@@ -201,7 +201,7 @@ def _reading(
 
 
 def _warn_of_missing_keys(readouts: tuple[Readout[Any, Any], ...], run: Run) -> None:
-    """Warn of keys that readouts name by number and that did not come before the end."""
+    """Warn of keys that readouts number or label and that did not come before the end."""
     shortest = min(run.layers, key=lambda layer: layer.keys, default=None)
     if shortest is None:
         return
@@ -209,8 +209,8 @@ def _warn_of_missing_keys(readouts: tuple[Readout[Any, Any], ...], run: Run) -> 
     for name, readout in zip(names_of(readouts), readouts, strict=True):
         if readout.within(shortest.keys) is not readout:
             warnings.warn(
-                f"{name} names keys that never came: {place} had only {shortest.keys} keys, and "
-                f"weight on others is read as 0; give numbers below {shortest.keys}",
+                f"{name} tells of keys that never came: {place} had only {shortest.keys} keys, and "
+                f"weight on others is read as 0; leave out all keys from {shortest.keys} on",
                 RuntimeWarning,
                 stacklevel=4,
             )

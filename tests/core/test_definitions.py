@@ -148,6 +148,7 @@ def test_words_that_are_no_choice_are_refused():
 def test_keys_after_the_last_label_belong_to_no_span():
     pattern = regard.Pattern(torch.randn(5, 7), torch.randn(11, 7))
     assert torch.equal(pattern.spans([1, 0]), pattern.spans([1, 0] + [-1] * 9))
+    assert torch.equal(pattern.spans([1, 0]), pattern.spans([1, 0] + [-1] * 11))  # of no key
 
 
 def test_sizes_that_do_not_fit_are_refused():

@@ -359,9 +359,11 @@ def test_keys_by_number_that_come_later(cache, every):
 def test_keys_by_number_that_never_come_are_named_by_a_warning():
     """The run is over by then, and its results are there."""
     model, (query, key) = Layers(), sequence()
-    never = [regard.Mass([0, 2]), regard.Mass([0, T]), regard.Spans([0] * 31)]
+    none_after = regard.Spans([0] * T + [-1] * 9)  # says nothing of keys that never come
+    never = [regard.Mass([0, 2]), regard.Mass([0, T]), regard.Spans([0] * 31), none_after]
+    message = rf"layers\.0' had only {T} keys.*leave out all keys from {T} on$"
     with (
-        pytest.warns(RuntimeWarning, match=rf"layers\.0' had only {T} keys.*below {T}") as given,
+        pytest.warns(RuntimeWarning, match=message) as given,
         regard.record(model, read=never) as run,
     ):
         growing(model, query, key)
