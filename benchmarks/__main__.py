@@ -24,11 +24,9 @@ from benchmarks.monitor import monitor
 from benchmarks.overhead import overhead
 from benchmarks.readouts import readouts
 from benchmarks.recipes import recipes
-from benchmarks.recording import recording
 from benchmarks.report import Report
 from benchmarks.slopes import slopes
 from benchmarks.spans import spans
-from benchmarks.streaming import streaming
 from benchmarks.training import backward, forward
 from regard.backends.native.library import why_missing
 
@@ -45,8 +43,6 @@ def main() -> None:
     for measure in (
         *kernels,
         equal_area,
-        recording,
-        streaming,
         effects,
         exploring,
         live,

@@ -31,8 +31,7 @@ PIXELS = 800
 LONG, USUAL, DIM = 65_536, 4096, 64
 FIRST_MAPS = 1024, 2048, 4096, 8192  # lengths
 GRID_LENGTH, GRID = 2048, 12
-MEANS = 4096, 16_384  # lengths
-ROUNDS, FEW_ROUNDS = 7, 3
+ROUNDS = 7
 MANY = 25  # of what comes soon: the slowest of them counts
 MEANWHILE = 0.1  # seconds, whatever else is computed
 LAYERS_MEANWHILE = 4  # whose thumbnails take several times as long as all requests meanwhile
@@ -63,32 +62,9 @@ def exploring(report: Report) -> None:
     with _recording(_recorded(GRID_LENGTH, heads=GRID, layers=GRID)) as client:
         taken = _seconds(partial(_thumbnails, client, range(GRID)))
         _row(report, f"{GRID} × {GRID} thumbnails at {GRID_LENGTH}", taken, 3.0)
-    _means(report)
     _meanwhile(report)
     report.table("exploring: the page in a browser, from its request on", ("map", 56), ("ms", 30))
     painting(report, partial(_recorded, LONG, heads=1, layers=1), LONG)
-
-
-def _means(report: Report) -> None:
-    """The first requests of a layer's mean, which need every head of it."""
-    title = f"exploring: the mean of {GRID} heads, first time"
-    report.table(title, ("request", 46), ("ms", 30))
-    for length in MEANS:
-        requests = {
-            "map, whole": {"path": "map", **_square(0, 0, length)},
-            "then the readouts along the text": {"path": "readouts"},
-        }
-        taken: dict[str, list[float]] = {name: [] for name in requests}
-        for _ in range(FEW_ROUNDS):
-            with _recording(_recorded(length, heads=GRID, layers=1)) as client:
-                for name, request in requests.items():
-                    taken[name].append(_seconds(partial(_of_mean, client, **request)))
-        for name, seconds in taken.items():
-            report.row(f"{name}, at {length}", f"{statistics.median(seconds) * 1e3:.1f}")
-
-
-def _of_mean(client: httpx.Client, path: str, **params: str) -> None:
-    _get(client, f"api/runs/0/{path}", layer="0", head="mean", **params)
 
 
 def _meanwhile(report: Report) -> None:

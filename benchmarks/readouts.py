@@ -1,8 +1,4 @@
-"""What it costs to look at a pattern: readouts in one pass, beside the forward and beside eager.
-
-``python -m benchmarks.readouts LENGTH`` prints the extra bytes that one pass with all readouts
-takes.
-"""
+"""What it costs to look at a pattern: readouts in one pass, beside the forward and beside eager."""
 
 from __future__ import annotations
 
@@ -15,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import regard
-from benchmarks.arguments import take
-from benchmarks.measure import extra_memory, high_water, interleaved
+from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
 from regard.pattern.readouts import Readout
 from regard.record import Recording
@@ -63,7 +58,6 @@ HEADS_WITH_FORWARD = {"2 heads": (2, 2), "4 heads that share their keys": (4, 1)
 _SECONDS = 20.0  # of its rounds: what is added is a difference of times, which takes many
 ADDED = 0.5
 """What the three may add to the forward, as a multiple of its time."""
-FIRST_MAP, PIXELS = 65_536, 1024
 # Targets, as multiples of the forward's time.
 TARGETS = {
     "received, image": 0.7,
@@ -88,19 +82,6 @@ def readouts(report: Report, lengths: Sequence[int] = LENGTHS) -> None:
                 *(("what, and by which call", 44), ("ms", 9), ("of our forward", 16)),
             )
             _rows_with_forward(report, length, *heads)
-    report.table(
-        f"the first map of a head of {DIM}: its log-sum-exps are not known yet",
-        *(("L", 34), ("ms", 9), ("of our forward", 16)),
-    )
-    _first_map(report, min(FIRST_MAP, 4 * max(lengths)))
-    report.table(
-        "memory: what one pass with all eight kinds takes, their results included",
-        *(("L", 34), ("MiB", 9), ("weights, MiB", 16)),
-    )
-    for length in (max(lengths) // 2, max(lengths)):
-        extra = extra_memory("benchmarks.readouts", str(length))
-        stored = HEADS * length**2 * 4
-        report.row(f"{length}", f"{extra / 2**20:.0f}", f"{stored / 2**20:.0f}")
 
 
 def _rows(report: Report, length: int) -> None:
@@ -170,19 +151,6 @@ def _rows_with_forward(report: Report, length: int, heads: int, key_heads: int) 
         report.row(name, milliseconds(taken - forward), ratio)
 
 
-def _first_map(report: Report, length: int) -> None:
-    query, key, value = torch.randn(3, 1, length, DIM).unbind()
-    cells = regard.Blocks(max(1, length // PIXELS), max(1, length // PIXELS))
-    tasks: dict[str, Callable[[], object]] = {
-        "forward": lambda: regard.attention(query, key, value, mask=regard.causal()),
-        "map": lambda: regard.Pattern(query, key, mask=regard.causal()).read(cells),
-    }
-    with torch.no_grad():
-        seconds = interleaved(tasks).seconds
-    taken = milliseconds(seconds["map"])
-    report.row(f"{length}", taken, f"{seconds['map'] / seconds['forward']:.2f}")
-
-
 def _eager(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
     """Do as one does without lazy weights: store them, then reduce them."""
     length = query.shape[-2]
@@ -196,17 +164,3 @@ def _eager(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         weights.sum(-2),
         F.adaptive_avg_pool2d(weights, (512, 512)),
     ]
-
-
-def _print_extra_memory(length: int) -> None:
-    query, key, value = torch.randn(3, HEADS, length, DIM).unbind()
-    result = regard.attention_with_pattern(query, key, value, mask=regard.causal())
-    before = high_water()  # nothing has been let go yet whose memory could be used again
-    readouts = result[1].read(*ALL)
-    print(high_water() - before)
-    del result, readouts
-
-
-if __name__ == "__main__":
-    about = "Print the extra bytes that one pass with all readouts takes."
-    _print_extra_memory(*take("benchmarks.readouts", about, length=int))

@@ -10,10 +10,8 @@ from regard.distributed._context import context_parallel
 from regard.distributed._layout import Layout
 from regard.distributed._pattern import ShardedPattern
 from regard.distributed._shards import layout, positions, shard, unshard
-from regard.distributed.ring import DistributedError
 
 __all__ = [
-    "DistributedError",
     "Layout",
     "ShardedPattern",
     "attention",

@@ -63,7 +63,7 @@ def attention(
     Raises:
         ValueError: for arguments that do not fit together, on this rank or between ranks.
         TypeError: for arguments of another kind.
-        DistributedError: if there is no process group, or another rank has failed.
+        Error: if there is no process group, or another rank has failed.
 
     Source: Liu, Zaharia and Abbeel 2023, arXiv:2310.01889.
 
@@ -100,7 +100,7 @@ def attention_with_pattern(
         options: mask, scale, softcap, alibi and sink, as for `attention`.
 
     Raises:
-        ValueError, TypeError, DistributedError: as for `attention`.
+        ValueError, TypeError, Error: as for `attention`.
 
     Example:
         >>> import torch, torch.distributed as dist, regard

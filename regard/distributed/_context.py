@@ -37,7 +37,7 @@ def context_parallel(*, group: dist.ProcessGroup | None = None) -> Iterator[None
         ValueError: from an attention with an argument that a ring can't honour: a dense mask or
             bias, dropout, a backend; from one that `regard.record` is to see; and from torch's own
             attention, which would see one shard.
-        DistributedError: from an attention, if there is no group or another rank has failed.
+        Error: from an attention, if there is no group or another rank has failed.
 
     Example:
         A group of one rank; `torchrun` starts more.

@@ -19,7 +19,7 @@ from regard.distributed._merge import take_in_sink
 from regard.distributed._plan import Plan, make_plan
 from regard.distributed._readouts import Gathering, gathering
 from regard.distributed.agree import agree
-from regard.distributed.ring import DistributedError
+from regard.errors import Error
 from regard.pattern.internal_readouts import LogSumExp
 from regard.pattern.readable import Readable
 from regard.pattern.reading import take
@@ -43,7 +43,7 @@ class ShardedPattern(Readable):
     Raises:
         ValueError: for arguments that do not fit together, on this rank or between ranks.
         TypeError: for arguments of another kind.
-        DistributedError: if there is no process group, if another rank has failed, and where
+        Error: if there is no process group, if another rank has failed, and where
             anything but a readout is called for.
 
     Example:
@@ -80,7 +80,7 @@ class ShardedPattern(Readable):
 
     def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:  # noqa: ARG002 - of any method
         """Say what to do in place of anything but readouts."""
-        raise DistributedError(
+        raise Error(
             f"this pattern lies on {self._plan.ring.size} ranks, which can take readouts of it "
             "together, such as read(TopK(8), Entropy()) or entropy(); for anything else put "
             "query and key together with regard.distributed.unshard, and make a regard.Pattern"
@@ -135,7 +135,7 @@ class ShardedPattern(Readable):
         Raises:
             TypeError: for a readout whose class does not define `merge`.
             ValueError: if the ranks take different readouts.
-            DistributedError: if another rank has failed.
+            Error: if another rank has failed.
         """
         plan, sizes = self._plan, _sizes(self._plan)
         gatherings, failure = [], None

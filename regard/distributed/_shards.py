@@ -93,7 +93,7 @@ def unshard(
 
     Raises:
         ValueError: if the shards do not fit together.
-        DistributedError: if there is no process group, or another rank has failed.
+        Error: if there is no process group, or another rank has failed.
 
     Example:
         >>> import torch, torch.distributed as dist

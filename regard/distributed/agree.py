@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from regard.distributed.ring import DistributedError, Ring
+from regard.distributed.ring import Ring
+from regard.errors import Error
 
 Facts = Mapping[str, Any]
 
@@ -43,7 +44,7 @@ def agree(
 
     Raises:
         ValueError: if the ranks disagree.
-        DistributedError: if another rank can't go on.
+        Error: if another rank can't go on.
     """
     message = {name: _shortened(fact) for name, fact in {**facts, **(own or {})}.items()}
     if failure is not None:
@@ -53,9 +54,7 @@ def agree(
         raise failure
     for rank, other in enumerate(messages):
         if _FAILURE in other:
-            raise DistributedError(
-                f"rank {rank} of {ring.size} can't take part, and raises {other[_FAILURE]}"
-            )
+            raise Error(f"rank {rank} of {ring.size} can't take part, and raises {other[_FAILURE]}")
     for name in {name: None for other in messages for name in other if name not in (own or {})}:
         for rank, other in enumerate(messages):
             if other.get(name) != messages[0].get(name):

@@ -19,36 +19,23 @@ from torch import Tensor
 from regard.errors import Error
 
 
-class DistributedError(Error):
-    """There is no process group to work in, or another rank of it has failed.
-
-    Example:
-        >>> from regard.distributed import DistributedError, layout
-        >>> try:
-        ...     layout(5)
-        ... except DistributedError as error:
-        ...     print(str(error).partition(";")[0])
-        there is no process group
-    """
-
-
 class Ring:
     """The ranks of a process group, in a circle.
 
     Raises:
-        DistributedError: if there is no process group, or this process is not in it.
+        Error: if there is no process group, or this process is not in it.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         if not (dist.is_available() and dist.is_initialized()):
-            raise DistributedError(
+            raise Error(
                 "there is no process group; start one process a rank, as `torchrun` does, and call "
                 "torch.distributed.init_process_group() first"
             )
         self._group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
-            raise DistributedError(
+            raise Error(
                 f"rank {dist.get_rank()} is not in this group; call this only on ranks that "
                 "were named in torch.distributed.new_group"
             )
@@ -98,14 +85,14 @@ class Ring:
 
     @contextmanager
     def report_lost_rank(self, *peers: int) -> Iterator[None]:
-        """Raise `DistributedError` with ranks and cure where an exchange fails."""
+        """Raise `Error` with ranks and cure where an exchange fails."""
         try:
             yield
         except RuntimeError as error:
             others = sorted(set(peers or range(self.size)) - {self.rank})
             names = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
             reason = str(error).partition("\n")[0].partition(". ")[0]
-            raise DistributedError(
+            raise Error(
                 f"rank {self.rank} of {self.size} lost {names}: a process has ended, hangs, or "
                 "left the ring because of another one. Look for the first error among the ranks' "
                 f"outputs, then start all of them again from the last checkpoint ({reason})"

@@ -13,9 +13,8 @@ import uvicorn
 
 from regard._extras import install
 from regard.explorer._guard import EVERYWHERE, everywhere
-from regard.explorer._notebook import in_notebook, shows_widgets
+from regard.explorer._notebook import heads_png, in_notebook, shows_widgets
 from regard.explorer._protocol import Protocol
-from regard.explorer._report import notebook_report
 from regard.explorer._server import application
 from regard.explorer._shown import as_subject
 from regard.explorer._work import Work
@@ -139,9 +138,8 @@ class Explorer:
         return f"Explorer({self.url})"
 
     def _repr_html_(self) -> str:
-        report = None if self._subject.about()["writes"] else notebook_report(self._subject)
         hint = install("notebook") if in_notebook() and not shows_widgets() else None
-        return explorer_html(self.url, self.port, report, install=hint)
+        return explorer_html(self.url, self.port, heads_png(self._subject), install=hint)
 
 
 def explore(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'self' http://127.0.0.1:* http://localhost:*"  # a notebook's page
+    "frame-ancestors 'none'"
 )
 _HEADERS = {
     b"content-security-policy": POLICY.encode(),

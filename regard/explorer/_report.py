@@ -13,8 +13,7 @@ from regard._files import replace_file
 from regard.explorer._errors import ExplorerError
 from regard.explorer._live import live_html
 from regard.explorer._shown import as_subject
-from regard.page.report import SIZE, ReportRun, objection, report_page, tokens_within
-from regard.record import RecordError
+from regard.page.report import ReportRun, objection, report_page, tokens_within
 
 if TYPE_CHECKING:
     from regard.explorer._run import Run
@@ -23,14 +22,12 @@ if TYPE_CHECKING:
     from regard.problem import Problem
     from regard.record import Recording
 
-__all__ = ["LARGEST", "notebook_report", "report", "report_html"]
+__all__ = ["LARGEST", "report", "report_html"]
 
 LARGEST = 32_000_000
 """Bytes of the largest report that is written."""
 WEIGHTS = 2**27
 """Most weights that a report stands for: a browser computes them all for the pictures of heads."""
-_NOTEBOOK_WEIGHTS = 2**22
-"""Most weights of a report that is made unasked: it takes some seconds."""
 
 
 def report(
@@ -129,26 +126,6 @@ def _too_long(about: dict[str, Any], runs: Sequence[ReportRun], why: str) -> Exp
         f"a report of these {len(heads)} heads on {length} tokens {why}: give at most {most} "
         "tokens, or use regard explore"
     )
-
-
-def notebook_report(subject: Subject) -> str | None:
-    """A report that a notebook has room for; None where it is too long, or none can be made.
-
-    Of a model it is a live one, if it may be written.
-    """
-    try:
-        return live_html(subject)
-    except ExplorerError:  # such as a recording, or a model that is too large
-        pass
-    runs = [subject.run(name) for name in subject.about()["runs"]]
-    count = sum(len(run.tokens) ** 2 * len(layer.heads) for run in runs for layer in run.layers)
-    if count > _NOTEBOOK_WEIGHTS:
-        return None
-    try:
-        html = report_html(subject)
-    except (ExplorerError, RecordError):  # such as a mask that a report can't hold
-        return None
-    return html if len(html) <= SIZE else None
 
 
 def _problems(run: Run) -> list[list[Problem]]:

@@ -10,12 +10,9 @@ from fastapi.responses import HTMLResponse
 
 from regard.explorer._interface import interface
 from regard.explorer._messages import Messages
-from regard.explorer._report import notebook_report
+from regard.explorer._notebook import heads_png
 from regard.explorer._work import Work
-from regard.page.notebook import fallback_html, widget_module, widget_page
-from regard.record import Recording
-from regard.record.layer import Labels
-from regard.view.notebook import recording_png
+from regard.page.notebook import still_html, widget_module, widget_page
 
 if TYPE_CHECKING:
     from regard.explorer.subjects import Subject
@@ -29,7 +26,7 @@ class ExplorerWidget(anywidget.AnyWidget):
     """The explorer's page below a cell, without a server: the kernel answers its requests.
 
     It is shown where a notebook shows widgets, as JupyterLab, Colab, VS Code and marimo do. Where
-    no kernel runs, as in an exported notebook, a report of the page is shown in its place.
+    no kernel runs, as in an exported notebook, a picture of the heads is shown in its place.
 
     Args:
         subject: what it shows.
@@ -87,15 +84,8 @@ class ExplorerWidget(anywidget.AnyWidget):
             return None
         data, metadata = bundle
         if self._fallback is None:
-            self._fallback = _fallback(self._subject)
+            still = heads_png(self._subject)
+            self._fallback = {"text/html": still_html(self._subject.about()["title"], still)}
+            if still is not None:
+                self._fallback["image/png"] = still
         return {**data, **self._fallback}, metadata
-
-
-def _fallback(subject: Subject) -> dict[str, str]:
-    """What is shown where no kernel runs, by its type: a report, and a picture of the heads."""
-    about = subject.about()
-    run = subject.run(about["runs"][0])
-    recording = Recording(lambda: list(run.layers), lambda: Labels((run.tokens,)))
-    still = recording_png(recording)
-    page = {"text/html": fallback_html(about["title"], notebook_report(subject), still)}
-    return page if still is None else page | {"image/png": still}

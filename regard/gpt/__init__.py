@@ -13,7 +13,7 @@ try:
     from regard.gpt.cache import GPTCache
     from regard.gpt.checkpoint import load, load_training, save
     from regard.gpt.config import GPTConfig
-    from regard.gpt.errors import CheckpointError, CorpusError, DivergedError, SaveError
+    from regard.gpt.errors import CheckpointError, DivergedError, SaveError
     from regard.gpt.generate import (
         generate,
         generate_texts,
@@ -52,7 +52,6 @@ __all__ = [
     "CharTokenizer",
     "CheckpointError",
     "Corpus",
-    "CorpusError",
     "DivergedError",
     "GPTCache",
     "GPTConfig",

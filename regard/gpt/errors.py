@@ -20,19 +20,6 @@ class CheckpointError(Error, ValueError):
     """
 
 
-class CorpusError(Error, ValueError):
-    """A text is missing, unreadable or too short.
-
-    Example:
-        >>> from regard.gpt import CorpusError, read_texts
-        >>> try:
-        ...     read_texts("missing.txt")
-        ... except CorpusError as error:
-        ...     print(error)
-        missing.txt does not exist; expected a text file or a folder of them
-    """
-
-
 class SaveError(Error, OSError):
     """A checkpoint could not be written, such as on a full disk; the one before it is whole.
 

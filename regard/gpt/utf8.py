@@ -6,12 +6,12 @@ import codecs
 import io
 from collections.abc import Iterable, Iterator
 
-from regard.gpt.errors import CorpusError
+from regard.errors import Error
 
 __all__ = ["NotUTF8Error", "decode_utf8", "normalized"]
 
 
-class NotUTF8Error(CorpusError):
+class NotUTF8Error(Error):
     """Bytes that are not UTF-8 text."""
 
 

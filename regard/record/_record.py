@@ -26,7 +26,7 @@ from regard.record._pattern_builder import PatternBuilder
 from regard.record._recorder import Recorder, layers_of
 from regard.record._recording import Recording
 from regard.record._selection import Selection, selection_of
-from regard.record._site_readings import Reduction, SiteReadings, check_reading, readings_of
+from regard.record._site_readings import SiteReadings, check_reading, readings_of
 from regard.record._tokens import Labeller
 from regard.record.readings import names_of
 from regard.record.run import Run
@@ -44,7 +44,6 @@ def record(
     offload: str | None = None,
     read: None = None,
     every: None = None,
-    reduce: None = None,
 ) -> AbstractContextManager[Recording]: ...
 
 
@@ -58,7 +57,6 @@ def record(
     rows: Indices | None = None,
     read: Sequence[Readout[Any, Any]],
     every: int | None = None,
-    reduce: Reduction | None = None,
 ) -> AbstractContextManager[Run]: ...
 
 
@@ -73,7 +71,6 @@ def record(
     offload: str | None = None,
     read: Sequence[Readout[Any, Any]] | None = None,
     every: int | None = None,
-    reduce: Reduction | None = None,
 ) -> AbstractContextManager[Any]:
     """Record the attention of whatever runs inside the ``with`` block, on this thread.
 
@@ -109,8 +106,6 @@ def record(
         offload: "cpu" copies what is kept to main memory.
         read: the readouts to take at each call, in place of keeping queries and keys.
         every: with ``read``, take them of one call in so many of each layer, from its first on.
-        reduce: with ``read``, "sum", "mean" or "max" over the calls of a layer that do not go on
-            from each other, such as the steps of a diffusion; by default all are kept.
 
     Returns:
         A context manager of the `Recording`, which grows while the block runs; with ``read`` of the
@@ -144,13 +139,13 @@ def record(
             f"model must be a torch.nn.Module or None, but is {type(model).__name__}; of a "
             "pipeline, give the module inside, such as pipeline.model or pipeline.unet"
         )
-    check_reading(read, every, reduce, mean_contexts=mean_contexts, offload=offload)
+    check_reading(read, every, mean_contexts=mean_contexts, offload=offload)
     model = None if model is None else unwrapped(model)
     selection = selection_of(layers, heads, rows, every, offload)
     labeller = Labeller(model, tokens)
     if read is None:
         return _recording(model, selection, labeller, mean_contexts=mean_contexts)
-    return _reading(model, selection, labeller, tuple(read), reduce)
+    return _reading(model, selection, labeller, tuple(read))
 
 
 @block("record(...)")
@@ -175,7 +170,6 @@ def _reading(
     selection: Selection,
     labeller: Labeller,
     readouts: tuple[Readout[Any, Any], ...],
-    reduce: Reduction | None,
 ) -> Iterator[Run]:
     reader = CallReader()
     recorder: Recorder[SiteReadings] = Recorder(
@@ -186,11 +180,10 @@ def _reading(
             selection=selection,
             readouts=readouts,
             reader=reader,
-            reduce=reduce,
             order=count(),
         ),
     )
-    run = Run(readouts, partial(readings_of, recorder), labeller.labels, reduce)
+    run = Run(readouts, partial(readings_of, recorder), labeller.labels)
     with _observed(recorder, model, labeller, run.finish, reader=reader):
         yield run
     _warn_of_missing_keys(readouts, run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from regard.errors import RecordError
@@ -34,12 +34,10 @@ class Run:
         readouts: Sequence[Readout[Any, Any]],
         layers: Callable[[], list[LayerReadings]],
         labels: Callable[[], Labels],
-        reduce: str | None,
     ) -> None:
         self._readouts = tuple(readouts)
         self._layers = layers
         self._labels = labels
-        self._reduce = reduce
 
     def finish(self) -> None:
         """Fix the results: nothing more is going to be read."""
@@ -70,8 +68,8 @@ class Run:
         """All readouts by name, labelled (layer, batch, head, ...), as `Recording.read` gives them.
 
         They can be taken between calls as well, for the calls so far. A layer whose calls do not
-        go on from each other, such as the steps of a diffusion, is there once for each of them;
-        `calls` keeps them apart.
+        go on from each other, such as the steps of a diffusion, is there once for each of them,
+        in the order of `of_kind`, whose ``call`` is the number of each.
         """
         return self.readings_of(None)
 
@@ -87,28 +85,6 @@ class Run:
         return labelled(self._readouts, self.of_kind(kind))
 
     @property
-    def calls(self) -> Mapping[int, Readings]:
-        """The readouts by the number of the call, where a layer is called again and again.
-
-        They are of the model's own kind of attention, as `readings`. Calls of a layer count from 0,
-        all of them; those that go on from each other with a cache have one entry, that of the
-        first. So ``run.calls[3]["entropy"]`` is that of the fourth
-        step of a diffusion.
-
-        Raises:
-            RecordError: with ``reduce``, which leaves none of them apart.
-        """
-        if self._reduce is not None:
-            raise RecordError(
-                f"the calls were reduced to one by reduce={self._reduce!r}, and none was kept "
-                "apart; take run.readings, or leave reduce out"
-            )
-        calls: dict[int, list[LayerReadings]] = {}
-        for layer in self.of_kind():
-            calls.setdefault(layer.call, []).append(layer)
-        return {number: labelled(self._readouts, calls[number]) for number in sorted(calls)}
-
-    @property
     def tokens(self) -> Tokens | None:
         """The tokens that self-attention goes over, ``[batch][position]``; None if not known."""
         return self._labels().target
@@ -120,7 +96,7 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what was read so far, in place of what reads it."""
-        return _restored, (self._readouts, self._layers(), self._labels(), self._reduce)
+        return _restored, (self._readouts, self._layers(), self._labels())
 
     def __repr__(self) -> str:
         layers = len({(layer.kind, layer.index) for layer in self.layers})
@@ -132,6 +108,5 @@ def _restored(
     readouts: Sequence[Readout[Any, Any]],
     layers: list[LayerReadings],
     labels: Labels,
-    reduce: str | None,
 ) -> Run:
-    return Run(readouts, lambda: layers, lambda: labels, reduce)
+    return Run(readouts, lambda: layers, lambda: labels)

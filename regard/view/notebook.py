@@ -1,11 +1,9 @@
 """What a notebook shows of a pattern, steps, effects and a recording: HTML, complete in itself.
 
 Text in the notebook's own colours and a picture as a data URI, always on white paper, so that both
-are legible on a light page and on a dark one. Over the picture of a pattern or a recording lies a
-frame with the page's own drawing, see `regard.page.notebook`, which covers it where scripts run.
-No address, nothing from outside. A notebook must not fail because of what it shows, so an error is
-shown in its place. Of a long pattern a sample of the queries is read, spread evenly, and the text
-says so; it has no frame.
+are legible on a light page and on a dark one. No address, nothing from outside. A notebook must not
+fail because of what it shows, so an error is shown in its place. Of a long pattern a sample of the
+queries is read, spread evenly, and the text says so.
 """
 
 from __future__ import annotations
@@ -20,13 +18,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.intervene import Effects
-from regard.page.notebook import frame, numbers
 from regard.pattern import Pattern
 from regard.record import Recording
 from regard.record.layer import Layer
 from regard.steps import Steps
 from regard.view.elements import heading, line, plain, reason, table, whole
-from regard.view.scale import usual
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LARGEST",
-    "MOVING",
     "effects_html",
     "pattern_html",
     "recording_html",
@@ -46,8 +41,6 @@ __all__ = [
 
 LARGEST = 130_000
 """Most characters of a still picture; a larger one is drawn with fewer dots."""
-MOVING = 80_000
-"""About how many characters the numbers of a frame take at most."""
 
 _DENSITY, _COARSEST = 150, 32  # dots per inch
 _COLOURS = 256
@@ -58,8 +51,6 @@ _WEIGHTS = 2**25  # most weights to compute for a picture, all heads together
 _SCORED = 2**24  # most weights of a recording whose heads are named unasked
 _THUMBNAILS = {64: 48, 160: 32}  # pixels of a side, for up to so many heads
 _SMALLEST = 24
-_MAP = 256  # most cells along a side of a map in a frame
-_TALL = 540  # pixels of such a frame
 
 _PAPER = "background:#fff;border-radius:4px;margin:6px 0;max-width:100%;height:auto"
 
@@ -72,7 +63,7 @@ def pattern_html(pattern: Pattern) -> str:
         size = pattern.shape.numel() * pattern.dtype.itemsize
         yield heading("Pattern", f"{_sizes(pattern.shape)}, {dtype}, {pattern.device}")
         yield line(f"written down it would take {_bytes(size)}; any part of it is exact when read")
-        yield _map(pattern, "".join(_picture(lambda: _draw_pattern(pattern), pattern)))
+        yield from _picture(lambda: _draw_pattern(pattern), pattern)
         heads = pattern.shape[-3] if pattern.ndim > 2 else 1
         sequences = pattern.shape[:-3].numel()
         if heads > _HEADS:
@@ -103,7 +94,7 @@ def recording_html(recording: Recording) -> str:
         counts = [f"{len(recording.of_kind(kind))} × {kind}" for kind in recording.kinds]
         yield heading("Recording", f"{len(layers)} attentions: {', '.join(counts) or 'none'}")
         if layers:
-            yield _grid(recording)
+            yield from _picture(lambda: _draw_recording(recording), recording)
         rows = [
             (str(layer.index), layer.kind, layer.name, _sizes(layer.pattern.shape))
             for layer in layers[:_LAYERS_LISTED]
@@ -118,12 +109,10 @@ def recording_html(recording: Recording) -> str:
 def recording_png(recording: Recording) -> str | None:
     """A recording's heads as a still picture, a PNG in base64; None where matplotlib is missing."""
     try:
-        from regard.view.plot.heads import draw_thumbnails
-        from regard.view.plot.style import on_paper
+        import regard.view.plot  # noqa: F401 - says what is missing
     except ImportError:
         return None
-    with on_paper():
-        return _small_png(draw_thumbnails(*_read_recording(recording)))
+    return _small_png(_draw_recording(recording))
 
 
 def effects_html(effects: Effects) -> str:
@@ -157,86 +146,12 @@ def _first(pattern: Pattern) -> Pattern:
     return pattern[:_HEADS] if pattern.ndim > 2 and pattern.shape[0] > _HEADS else pattern
 
 
-def _map(pattern: Pattern, still: str) -> str:
-    """A pattern's map in a frame over its still picture, where queries and keys are the same."""
-    first = _first(pattern)
-    length, keys = first.shape[-2:]
-    if length != keys or length == 0 or _thinned(first, _WEIGHTS) is not first:
-        return still
-    heads = first.shape[0] if first.ndim > 2 else 1
-    causal = first.is_causal
-    side = min(length, _MAP, int(_room(heads, causal=causal) ** 0.5))
-    maps = first.image(side, side).reshape(heads, side, side)
-    if not maps.isfinite().all():
-        return still
-    pictures, encoding = numbers(maps)
-    state = {
-        "length": length,
-        "side": side,
-        "causal": causal,
-        "heads": list(range(heads)),
-        "scale": usual(keys),
-        **encoding,
-    }
-    title = f"Pattern of {length} queries and keys"
-    return frame("notebook/pattern.js", state, pictures, still=still, height=_TALL, title=title)
+def _draw_recording(recording: Recording) -> Figure:
+    from regard.view.plot.heads import draw_thumbnails
+    from regard.view.plot.style import on_paper
 
-
-def _room(heads: int, *, causal: bool) -> float:
-    """How many cells each head may have in a frame, at two bytes: eleven characters for eight."""
-    return MOVING / 2.75 / heads * (2 if causal else 1)
-
-
-def _side(rows: int, heads: int, *, causal: bool) -> int:
-    """The largest even part of so many rows that fits into a frame; 0 if none does."""
-    room = _room(heads, causal=causal)
-    return next((rows // n for n in range(1, 5) if rows % n == 0 and (rows // n) ** 2 <= room), 0)
-
-
-def _grid(recording: Recording) -> str:
-    """A recording's heads in a frame over their still picture."""
-    read: list[tuple[list[Thumbnails], str]] = []
-
-    def draw() -> Figure:
-        from regard.view.plot.heads import draw_thumbnails
-        from regard.view.plot.style import on_paper
-
-        read.append(_read_recording(recording))
-        with on_paper():
-            return draw_thumbnails(*read[0])
-
-    still = "".join(_picture(draw, recording))
-    if not read:
-        return still
-    layers, note = read[0]
-    sizes = {layer.maps.shape[1:] for layer in layers}
-    ((rows, columns), *others) = sizes
-    if others or rows != columns:
-        return still
-    causal = all(layer.pattern.is_causal for layer in recording.of_kind()[:_LAYERS_DOWN])
-    maps = torch.cat([torch.from_numpy(layer.maps) for layer in layers])
-    side = _side(rows, len(maps), causal=causal)
-    if side == 0 or not maps.isfinite().all():
-        return still
-    pictures, encoding = numbers(torch.nn.functional.avg_pool2d(maps, rows // side))
-    across = max(len(layer.heads) for layer in layers)
-    heads = [
-        {"name": f"{layer.layer}·{head}", "role": layer.names[k] if layer.names else ""}
-        for layer in layers
-        for k, head in enumerate(layer.heads)
-    ]
-    state = {
-        "size": side,
-        "causal": causal,
-        "scale": usual(layers[0].keys),
-        "exact": side == rows and all(layer.exact for layer in layers),
-        "heads": heads,
-        "across": across,
-        "title": f"Heads: {note}" if note else "Heads",
-        **encoding,
-    }
-    height = min(680, 60 + 120 * -(-len(heads) // across))
-    return frame("notebook/heads.js", state, pictures, still=still, height=height, title="Heads")
+    with on_paper():
+        return draw_thumbnails(*_read_recording(recording))
 
 
 def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:

@@ -5,9 +5,10 @@ import runpy
 import pytest
 
 # Some take no arguments, and none takes four.
-MODULES = ["benchmarks", "benchmarks.monitor", "benchmarks.llama"]
-MODULES += [f"benchmarks.{name}" for name in ("readouts", "recording", "spans", "streaming")]
-MODULES += ["benchmarks.isolated", "benchmarks.llama_decoder"]
+MODULES = ["benchmarks"]
+MODULES += [
+    f"benchmarks.{name}" for name in ("monitor", "llama", "llama_decoder", "spans", "isolated")
+]
 OPTIONS = [(["--help"], 0), (["--threads=2"], 2), (4 * ["all"], 2)]
 
 

@@ -127,7 +127,7 @@ def test_a_pattern_on_several_ranks_has_readouts_and_no_weights(alone):
         lambda: pattern.crop((0, 2)),
         lambda: pattern.image(2, 2, keys=(0, 2)),
     ):
-        with pytest.raises(distributed.DistributedError, match="can take readouts of it together"):
+        with pytest.raises(regard.Error, match="can take readouts of it together"):
             call()
 
 

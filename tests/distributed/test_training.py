@@ -154,10 +154,10 @@ def test_ranks_that_can_not_go_on_all_raise(folder):
             outputs,
         ), outputs
     first, *others = folder[1][3][-1]
-    assert first.startswith("CorpusError: the text has")
+    assert first.startswith("Error: the text has")
     assert not (folder[0] / "differs").exists()
     assert not (folder[0] / "unfit").exists()
-    assert all("CorpusError" in outputs for outputs in others)
+    assert all("Error: the text has" in outputs for outputs in others)
 
 
 @pytest.mark.thorough
@@ -167,8 +167,7 @@ def test_the_failure_of_one_rank_is_raised_by_all(folder):
     assert names["one-fails"][2] == "LookupError: what a callback may raise"
     for outputs in names["one-fails"][:2]:
         assert outputs == (
-            "DistributedError: rank 2 of 3 can't take part, and raises LookupError: what a "
-            "callback may raise"
+            "Error: rank 2 of 3 can't take part, and raises LookupError: what a callback may raise"
         )
     for outputs in names["one-is-full"]:
         assert "File too large" in outputs, outputs

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from regard.errors import Error
 from regard.gpt import TrainConfig
-from regard.gpt.errors import CorpusError
 from regard.gpt.training import batches as training_batches
 from regard.gpt.training._permutation import mix, permuted
 from regard.gpt.training.batches import IGNORED, Batches
@@ -142,7 +142,7 @@ def test_repeated_rows_are_predicted_from_their_second_copy_on():
 
 
 def test_a_text_shorter_than_a_window_is_refused():
-    with pytest.raises(CorpusError, match=r"16 tokens .* context=16 needs 17"):
+    with pytest.raises(Error, match=r"16 tokens .* context=16 needs 17"):
         make(np.arange(16))
     batch = make(np.arange(17)).batch(5)
     assert batch.ids.equal(torch.arange(16).expand(3, -1))

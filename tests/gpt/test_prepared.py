@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from regard.errors import Error
 from regard.gpt import (
     BPETokenizer,
     CharTokenizer,
     CheckpointError,
-    CorpusError,
     GPTConfig,
     TrainConfig,
     open_corpus,
@@ -167,7 +167,7 @@ def test_encoding_many_is_encoding_each(kind):
 def test_a_text_that_is_refused_leaves_nothing(tmp_path, monkeypatch, content, message):
     monkeypatch.setattr(sources, "_BLOCK", 1000)
     (tmp_path / "text.txt").write_bytes(content)
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(Error, match=message):
         prepare(tmp_path / "c", tmp_path / "text.txt", console=QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
@@ -211,7 +211,7 @@ def mixed(folder):
 
 
 def test_all_files_that_are_not_text_are_named_at_once(mixed, tmp_path):
-    with pytest.raises(CorpusError, match="texts holds other files than UTF-8 text") as caught:
+    with pytest.raises(Error, match="texts holds other files than UTF-8 text") as caught:
         prepare(tmp_path / "c", mixed, console=QUIET)
     message = str(caught.value)
     assert f"{mixed / 'b-latin1.txt'} is not UTF-8 text: byte 0xe9 at offset 3" in message
@@ -238,12 +238,10 @@ def test_many_files_that_are_not_text_are_counted(tmp_path):
     (tmp_path / "texts").mkdir()
     for number in range(31):
         (tmp_path / "texts" / f"{number:02}").write_bytes(b"\xff")
-    with pytest.raises(
-        CorpusError, match=r"holds no UTF-8 text: .* neither are 01, .* and 10 more"
-    ):
+    with pytest.raises(Error, match=r"holds no UTF-8 text: .* neither are 01, .* and 10 more"):
         prepare(tmp_path / "c", tmp_path / "texts", utf8_only=True, console=QUIET)
     (tmp_path / "texts" / "00").write_text("some text\n" * 99)
-    with pytest.raises(CorpusError, match=r"01 is not .*; neither are 02, .*, 21 and 9 more; conv"):
+    with pytest.raises(Error, match=r"01 is not .*; neither are 02, .*, 21 and 9 more; conv"):
         prepare(tmp_path / "c", tmp_path / "texts", console=QUIET)
 
 
@@ -268,7 +266,7 @@ def test_files_of_a_killed_process_are_removed(folder, tmp_path):
 def test_one_process_at_a_time_prepares_a_corpus(folder, tmp_path):
     with FolderLock(tmp_path / ".c.lock") as lock:
         assert lock.acquire()
-        with pytest.raises(CorpusError, match=r"another process prepares .*c; wait"):
+        with pytest.raises(Error, match=r"another process prepares .*c; wait"):
             prepare(tmp_path / "c", folder, tokenizer="char", console=QUIET)
     prepare(tmp_path / "c", folder, tokenizer="char", console=QUIET)
 
@@ -276,7 +274,7 @@ def test_one_process_at_a_time_prepares_a_corpus(folder, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX's")
 def test_a_pipe_which_could_be_read_but_once_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(CorpusError, match="pipe is a pipe or a device, and text is read more than"):
+    with pytest.raises(Error, match="pipe is a pipe or a device, and text is read more than"):
         prepare(tmp_path / "c", tmp_path / "pipe", console=QUIET)
 
 
@@ -286,12 +284,12 @@ def test_a_byte_order_mark_is_not_text(tmp_path):
     assert corpus.tokenizer.characters == "\n emostx"
     assert read_texts(tmp_path / "text.txt") == ["some text\n" * 99]
     (tmp_path / "bad.txt").write_bytes(b"\xef\xbb\xbf" + b"text\xff")
-    with pytest.raises(CorpusError, match="byte 0xff at offset 7"):
+    with pytest.raises(Error, match="byte 0xff at offset 7"):
         prepare(tmp_path / "d", tmp_path / "bad.txt", console=QUIET)
 
 
 def test_a_folder_that_is_there_is_not_written_over(folder, tmp_path):
-    with pytest.raises(CorpusError, match="texts already exists; prepare into a new folder"):
+    with pytest.raises(Error, match="texts already exists; prepare into a new folder"):
         prepare(folder, folder, console=QUIET)
 
 
@@ -347,7 +345,7 @@ def test_damage_is_refused(tmp_path, damage, message):
     prepare(place, [book("a")], tokenizer="char", console=QUIET)
     open_corpus(place)
     damage(place)
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(Error, match=message):
         open_corpus(place)
 
 

@@ -32,7 +32,7 @@ from regard.gpt import (
     recipe_of,
     split_texts,
 )
-from regard.gpt.errors import CorpusError, DivergedError
+from regard.gpt.errors import DivergedError
 from regard.gpt.training.batches import Batches
 from regard.gpt.training.optimizer import Optimizers
 from regard.gpt.training.schedule import context_length
@@ -278,7 +278,7 @@ def test_the_old_model_stays_until_the_first_checkpoint_of_the_new_one(tmp_path,
         return math.nan
 
     if ends == "too short":
-        text, error = "abcdef", CorpusError
+        text, error = "abcdef", Error
     elif ends == "no number":
         monkeypatch.setattr("regard.gpt.training.loop.mean_loss", end)
     else:
@@ -373,9 +373,9 @@ def test_a_diverging_run_raises_and_keeps_the_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_text_too_short_for_the_context_is_refused(tmp_path):
-    with pytest.raises(CorpusError, match="window of context=16 needs 17"):
+    with pytest.raises(Error, match="window of context=16 needs 17"):
         run(tmp_path / "m", texts=["abcdef"])
-    with pytest.raises(CorpusError):  # at once, not where the windows have grown
+    with pytest.raises(Error):  # at once, not where the windows have grown
         run(tmp_path / "m", texts=["abcdef"], config=brief(ramp=1.0))
     assert not (tmp_path / "m").exists()
 

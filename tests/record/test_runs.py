@@ -32,11 +32,11 @@ def test_queries_of_two_runs_over_one_source(mode):
         model(x, source)
         model(y, source)
     assert [list(layer.rows) for layer in recording.layers] == [[0], [0]]
-    assert list(run.calls) == [0, 1]
+    assert [own.call for own in run.layers] == [0, 1]
     for number, (pattern, query) in enumerate(zip(recording, (x, y), strict=True)):
         weights = model.cross_attn(query, source, source, average_attn_weights=False)[1].detach()
         torch.testing.assert_close(pattern.dense(), weights, rtol=0, atol=1e-6)
-        received = run.calls[number]["received"].values[0]
+        received = run.readings["received"].values[number]
         torch.testing.assert_close(received, weights.sum(-2), rtol=0, atol=1e-6)
 
 

@@ -1,7 +1,8 @@
-"""Calls that are read apart, one in so many, or as one; and what a reading keeps in memory."""
+"""Calls that are read apart, or one in so many; and what a reading keeps in memory."""
 
 import gc
 from contextlib import ExitStack
+from itertools import chain, product
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from torch import nn
 
 import regard
 from regard.gpt import GPT, GPTCache, GPTConfig
-from regard.record import RecordError
 
 READ = [regard.Received(), regard.Entropy()]
 
@@ -47,50 +47,14 @@ def denoise(**options):
 @pytest.mark.parametrize("every", [None, 3])
 def test_calls_are_apart_by_number(every):
     run = denoise(every=every)
-    assert list(run.calls) == list(range(0, 7, every or 1))
-    for number, readings in run.calls.items():
-        assert [labels["layer"] for labels in readings["entropy"].labels] == [[0], [1]]
-        for layer, pattern in enumerate(each_step(number)):
-            assert torch.equal(readings["received"].values[layer], pattern.received())
-            assert torch.equal(readings["entropy"].values[layer], pattern.entropy())
-    assert len(run.readings["entropy"].parts) == 2 * len(run.calls)
-    assert repr(run) == "Run(2 layers: received, entropy)"
-
-
-@pytest.mark.parametrize("every", [None, 2])
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-def test_calls_are_reduced_to_one(reduce, every):
-    run = denoise(reduce=reduce, every=every)
     numbers = range(0, 7, every or 1)
-    reduction = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[reduce]
-    for layer in range(2):
-        each = torch.stack([each_step(number)[layer].entropy().double() for number in numbers])
-        # Rounded once more, from float64: half a unit in the last place of numbers below 2⁴.
-        actual = run.readings["entropy"].values[layer].double()
-        torch.testing.assert_close(actual, reduction(each, dim=0), rtol=0, atol=2**-20)
-    with pytest.raises(RecordError, match=f"reduced to one by reduce='{reduce}'"):
-        _ = run.calls
-
-
-def test_what_has_no_mean_is_refused_by_name():
-    x = STEPS[0]
-    layer, tops = Attend(), regard.record(read=[regard.TopK(2)], reduce="mean")
-    with pytest.raises(TypeError, match=r"can't reduce TopK\(k=2\)"), tops:
-        layer(x, x)
-    later = regard.record(read=[regard.TopK(2)], reduce="mean", rows=[1])
-    parts = [x[..., :1, :], x, x]  # of the first no row is read
-    with pytest.raises(TypeError, match=r"can't reduce TopK\(k=2\)"), later:
-        [layer(part, part) for part in parts]
-
-    def two_lengths():
-        layer(x, x)
-        layer(x[..., 1:, :], x[..., 1:, :])
-
-    with (
-        pytest.raises(RecordError, match=r"reduce='max' needs calls of one shape.*\(2, 3, 9\)"),
-        regard.record(layer, read=READ, reduce="max"),
-    ):
-        two_lengths()
+    assert [(own.call, own.index) for own in run.layers] == [*product(numbers, range(2))]
+    received, entropy = run.readings["received"], run.readings["entropy"]
+    assert [labels["layer"] for labels in entropy.labels] == [[0], [1]] * len(numbers)
+    for place, pattern in enumerate(chain.from_iterable(map(each_step, numbers))):
+        assert torch.equal(received.values[place], pattern.received())
+        assert torch.equal(entropy.values[place], pattern.entropy())
+    assert repr(run) == "Run(2 layers: received, entropy)"
 
 
 def test_every_so_many_steps_of_a_generation():
@@ -113,11 +77,11 @@ def test_generations_one_after_the_other_are_apart():
     with regard.record(layer) as recording, regard.record(layer, read=READ) as run:
         for query, key in runs:
             grown(layer, query, key, STEPWISE)
-    assert list(run.calls) == [0, len(STEPWISE)]
+    assert [own.call for own in run.layers] == [0, len(STEPWISE)]
     expected = recording.read(*READ)
-    for place, readings in enumerate(run.calls.values()):
-        for name, reading in readings.items():
-            assert torch.equal(reading.parts[0], expected[name].parts[place])
+    for name, reading in run.readings.items():
+        for actual, wanted in zip(reading.parts, expected[name].parts, strict=True):
+            assert torch.equal(actual, wanted)
 
 
 # Memory

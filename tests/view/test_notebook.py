@@ -1,9 +1,5 @@
 """What a notebook shows: self-contained, escaped, small, and never an exception."""
 
-import json
-import re
-import zlib
-from base64 import b85decode
 from html.parser import HTMLParser
 
 import pytest
@@ -144,83 +140,6 @@ def test_any_dtype_is_shown(dtype):
     x = torch.randn(3, 6, 4).to(dtype)
     assert "no picture" not in shown(regard.Pattern(x, x)).text
     assert "no picture" not in shown(regard.explain(x, x, x)).text
-
-
-def framed(thing):
-    """What lies in the frame of something: its description, and the weights read back."""
-    html = thing._repr_html_()
-    (inside,) = [dict(attrs)["srcdoc"] for tag, attrs in elements(html) if tag == "iframe"]
-    scripts = re.findall(r"<script type=\"[^\"]*\" id=\"(\w+)\">(.*?)</script>", inside, re.DOTALL)
-    actual = dict(scripts)
-    state = json.loads(actual["content"])
-    planes = zlib.decompress(b85decode(actual["numbers"].replace(".", "<")))
-    many = len(planes) // 2
-    codes = torch.tensor([planes[k] + 256 * planes[many + k] for k in range(many)]).double()
-    codes = codes.view(len(state["most"]), -1)
-    logs = state["decades"] * ((codes - 1) / 65534 - 1)
-    return state, torch.where(codes > 0, torch.tensor(state["most"])[:, None] * 10**logs, 0), inside
-
-
-def elements(html):
-    page = HTMLParser()
-    actual = []
-    page.handle_starttag = lambda tag, attrs: actual.append((tag, attrs))
-    page.feed(html)
-    return actual
-
-
-def test_the_frame_of_a_pattern_holds_its_weights():
-    x = 2 * torch.randn(3, 23, 5, generator=torch.Generator().manual_seed(0))
-    pattern = regard.Pattern(x, x, mask=regard.causal())
-    state, weights, inside = framed(pattern)
-    assert (state["length"], state["side"], state["causal"]) == (23, 23, True)
-    assert state["heads"] == [0, 1, 2]
-    # Half a step of the logarithm is 1.3e-4 of a weight; 7 decades down there is nothing.
-    expected = pattern.dense().flatten(1).double()
-    torch.testing.assert_close(weights, expected, rtol=1.3e-4, atol=1.1e-7)
-    assert "connect-src" not in inside
-    assert inside.index("default-src 'none'") < inside.index("<script")
-
-
-def test_the_frame_of_a_long_pattern_holds_means():
-    x = torch.randn(4, 700, 5)
-    pattern = regard.Pattern(x, x)
-    state, weights, _ = framed(pattern)
-    side = state["side"]
-    assert 64 < side < 256
-    expected = pattern.image(side, side).flatten(1).double()
-    torch.testing.assert_close(weights, expected, rtol=1.3e-4, atol=1e-9)
-
-
-def test_the_frame_of_a_recording_holds_its_heads():
-    recording = record([MultiHeadAttention(6, 2, mask=regard.causal()) for _ in range(3)], 1, 5, 6)
-    state, weights, _ = framed(recording)
-    assert [one["name"] for one in state["heads"]] == ["0·0", "0·1", "1·0", "1·1", "2·0", "2·1"]
-    expected = torch.cat([pattern[0].dense().flatten(1) for pattern in recording]).double()
-    torch.testing.assert_close(weights, expected, rtol=1.3e-4, atol=1.1e-7)
-
-
-def test_without_a_frame_there_is_a_still_picture(monkeypatch):
-    x = torch.randn(7, 5)
-    nan = x.clone()
-    nan[3] = torch.nan
-    for pattern in (regard.Pattern(x, x[:4]), regard.Pattern(nan, x)):
-        assert "iframe" not in shown(pattern).elements
-    monkeypatch.setattr(notebook, "_WEIGHTS", 2**10)
-    x = torch.randn(100, 5)
-    assert "iframe" not in shown(regard.Pattern(x, x)).elements
-
-
-def test_the_frame_of_many_heads_has_smaller_pictures(monkeypatch):
-    layers = [MultiHeadAttention(12, 6) for _ in range(2)]
-    recording = record(layers, 1, 18, 12)
-    monkeypatch.setattr(notebook, "MOVING", 12 * 81 * 2.75)
-    state, weights, _ = framed(recording)
-    assert (state["size"], state["exact"]) == (9, False)
-    expected = torch.cat([pattern[0].image(9, 9).flatten(1) for pattern in recording]).double()
-    torch.testing.assert_close(weights, expected, rtol=2e-4, atol=1e-7)
-    monkeypatch.setattr(notebook, "MOVING", 12 * 16 * 2.75)
-    assert "iframe" not in shown(recording).elements
 
 
 def test_scores_of_heads_are_a_table():

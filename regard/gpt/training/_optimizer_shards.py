@@ -55,7 +55,7 @@ def save_checkpoint(
 
     Raises:
         SaveError: a file could not be written; the checkpoint before this one is whole.
-        DistributedError: another rank could not write, or is lost.
+        Error: another rank could not write, or is lost.
     """
     is_new = folder.step != step
     place = folder.checkpoint(step).with_name(f".{step:08}.{SHARDS}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from regard.gpt.errors import CorpusError
+from regard.errors import Error
 from regard.gpt.tokenizer import require_utf8
 from regard.gpt.training._permutation import mix
 from regard.gpt.training.corpus import require_texts, sections, split_texts, text_files
@@ -56,7 +56,7 @@ def source_of(
         utf8_only: whether files that are not UTF-8 text are skipped.
 
     Raises:
-        CorpusError: no file is UTF-8 text.
+        Error: no file is UTF-8 text.
         TypeError: `texts` is a str, or one of them is not.
         ValueError: a text holds half of a surrogate pair, which UTF-8 cannot express.
     """
@@ -66,7 +66,7 @@ def source_of(
         invalid = _not_utf8(files) if utf8_only else {}
         files = [file for file in files if file not in invalid]
         if not files:
-            raise CorpusError(f"{texts} holds no UTF-8 text: {_describe(texts, invalid)}")
+            raise Error(f"{texts} holds no UTF-8 text: {_describe(texts, invalid)}")
         return Files(
             texts, files, sum(file.stat().st_size for file in files), validation, seed, [*invalid]
         )
@@ -136,12 +136,12 @@ class Files(Source):
             yield from self._pieces()
         except NotUTF8Error as error:
             if self.path.is_dir() and (invalid := _not_utf8(self.files)):
-                raise CorpusError(
+                raise Error(
                     f"{self.path} holds other files than UTF-8 text: "
                     f"{_describe(self.path, invalid)}; convert them first, or skip them by "
                     "utf8_only=True, on the command line --utf8-only"
                 ) from None
-            raise CorpusError(f"{error}; convert it first, or leave it out") from None
+            raise Error(f"{error}; convert it first, or leave it out") from None
 
     def _pieces(self) -> Iterator[Piece]:
         self._summary = _Summary()
@@ -157,9 +157,7 @@ class Files(Source):
             if before is not None:
                 yield Piece(*before, ends=True)
         if self._summary.blank:
-            raise CorpusError(
-                f"{self.path} holds no text: {len(self.files)} file(s), all empty or blank"
-            )
+            raise Error(f"{self.path} holds no text: {len(self.files)} file(s), all empty or blank")
 
     def describe(self) -> dict[str, Any]:
         """Number of texts, bytes and checksum, and how many files were skipped, if any."""
@@ -242,4 +240,4 @@ def _decoded(file: Path) -> Iterator[str]:
         with file.open("rb") as opened:
             yield from decode_utf8(iter(lambda: opened.read(_BLOCK), b""), str(file))
     except OSError as error:
-        raise CorpusError(f"{file} cannot be read: {error.strerror}") from None
+        raise Error(f"{file} cannot be read: {error.strerror}") from None

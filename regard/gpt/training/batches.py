@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.errors import Error
 from regard.gpt._loss import IGNORED
-from regard.gpt.errors import CorpusError
 from regard.gpt.training._permutation import mix, permuted
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.schedule import context_length, is_focused
@@ -29,9 +29,9 @@ _ORDER, _SHIFT, _RUNS = range(3)  # keys of random numbers, by use
 
 
 def require_window(tokens: int, context: int) -> None:
-    """Raise `CorpusError` where a text has no window of `context` tokens and their targets."""
+    """Raise `Error` where a text has no window of `context` tokens and their targets."""
     if tokens <= context:
-        raise CorpusError(
+        raise Error(
             f"the text has {tokens} tokens to train on and a window of context={context} "
             f"needs {context + 1}; give more text, or train with a smaller context"
         )
@@ -108,7 +108,7 @@ class Batches:
         end: the token that ends a document; None: the text is one document.
 
     Raises:
-        CorpusError: the text has fewer than `context + 1` tokens.
+        Error: the text has fewer than `context + 1` tokens.
     """
 
     tokens: NDArray[np.integer]

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from regard.gpt.errors import CorpusError
+from regard.errors import Error
 from regard.gpt.utf8 import NotUTF8Error, decode_utf8
 
 Part = Literal["topics", "docstrings", "sources"]
@@ -37,7 +37,7 @@ def python_texts(*parts: Part) -> list[str]:
 
     Raises:
         ValueError: a part is not one of the three.
-        CorpusError: this Python was installed without the part.
+        Error: this Python was installed without the part.
 
     >>> any("with_stmt" in text for text in python_texts("topics"))
     True
@@ -49,7 +49,7 @@ def python_texts(*parts: Part) -> list[str]:
             raise ValueError(f"parts holds {part!r}; expected {', '.join(readers)}")
         part_texts = list(readers[part]())
         if not part_texts:
-            raise CorpusError(
+            raise Error(
                 f"this Python has no {part}: its installation is a reduced one; "
                 "give a text file or a folder of text files instead"
             )
@@ -64,7 +64,7 @@ def read_texts(path: str | Path) -> list[str]:
     a byte order mark is dropped.
 
     Raises:
-        CorpusError: `path` is missing, holds no text, or a file in it is not UTF-8.
+        Error: `path` is missing, holds no text, or a file in it is not UTF-8.
 
     Example:
         >>> import tempfile
@@ -78,7 +78,7 @@ def read_texts(path: str | Path) -> list[str]:
     files = text_files(Path(path))
     texts = [text for text in map(_read, files) if text.strip()]
     if not texts:
-        raise CorpusError(f"{path} holds no text: {len(files)} file(s), all empty or blank")
+        raise Error(f"{path} holds no text: {len(files)} file(s), all empty or blank")
     return texts
 
 
@@ -86,17 +86,17 @@ def text_files(path: Path) -> list[Path]:
     """A file itself, or every file below a folder, in order of path; see `read_texts`.
 
     Raises:
-        CorpusError: `path` is missing, a pipe, or a folder without files.
+        Error: `path` is missing, a pipe, or a folder without files.
     """
     if path.is_dir():
         files = [file for file in sorted(path.rglob("*")) if _is_visible_file(file, path)]
         if not files:
-            raise CorpusError(f"{path} holds no file; expected text files (UTF-8)")
+            raise Error(f"{path} holds no file; expected text files (UTF-8)")
         return files
     if not path.exists():
-        raise CorpusError(f"{path} does not exist; expected a text file or a folder of them")
+        raise Error(f"{path} does not exist; expected a text file or a folder of them")
     if not path.is_file():
-        raise CorpusError(
+        raise Error(
             f"{path} is a pipe or a device, and text is read more than once; write it to a file "
             "first"
         )
@@ -141,7 +141,7 @@ def split_texts(
         The training texts and the validation texts, each at least one.
 
     Raises:
-        CorpusError: the texts hold fewer than three characters.
+        Error: the texts hold fewer than three characters.
         TypeError: `texts` is a str, or one of them is not.
 
     >>> training, held_out = split_texts(["a line\n" * 4000], validation=0.1, seed=0)
@@ -151,7 +151,7 @@ def split_texts(
     require_texts(texts)
     size = sum(map(len, texts))
     if size < 3:
-        raise CorpusError("the texts hold fewer than three characters; expected text to train on")
+        raise Error("the texts hold fewer than three characters; expected text to train on")
     cuts = [list(sections(text, max(1, min(4000, size // 40)))) for text in texts if text]
     flat = [(t, s) for t, text in enumerate(cuts) for s in range(len(text))]
     generator = torch.Generator(device="cpu").manual_seed(seed)
@@ -208,9 +208,9 @@ def _read(file: Path) -> str:
     try:
         return "".join(decode_utf8([file.read_bytes()], str(file)))
     except NotUTF8Error as error:
-        raise CorpusError(f"{error}; convert it first, or leave it out") from None
+        raise Error(f"{error}; convert it first, or leave it out") from None
     except OSError as error:
-        raise CorpusError(f"{file} cannot be read: {error.strerror}") from None
+        raise Error(f"{file} cannot be read: {error.strerror}") from None
 
 
 def _topics() -> Iterator[str]:

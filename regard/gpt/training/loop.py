@@ -317,7 +317,7 @@ class Loop:
 
         Raises:
             Exception: the failure of this rank.
-            DistributedError: another rank failed.
+            Error: another rank failed.
         """
         *stopped, failed = self.ranks.any(
             *(received == number for number in SIGNALS),

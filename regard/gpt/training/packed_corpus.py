@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.errors import Error
 from regard.gpt.checkpoint import load_json, load_tokenizer
-from regard.gpt.errors import CheckpointError, CorpusError
+from regard.gpt.errors import CheckpointError
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
 
@@ -76,7 +77,7 @@ def open_corpus(folder: str | Path, *, verify: bool = True) -> Corpus:
         verify: whether to read it once and compare checksums.
 
     Raises:
-        CorpusError: `folder` holds no corpus, or a damaged one.
+        Error: `folder` holds no corpus, or a damaged one.
 
     Example:
         >>> import io, tempfile
@@ -102,18 +103,16 @@ def open_corpus(folder: str | Path, *, verify: bool = True) -> Corpus:
         )
     except FileNotFoundError as error:
         name = Path(error.filename).name
-        raise CorpusError(
+        raise Error(
             f"{folder} holds no corpus: it has no {name}; make one with `regard prepare`"
         ) from None
     except NotADirectoryError:
-        raise CorpusError(f"{folder} is a file; expected a folder of `regard prepare`") from None
-    except CorpusError:
-        raise
+        raise Error(f"{folder} is a file; expected a folder of `regard prepare`") from None
     except CheckpointError as error:
-        raise CorpusError(str(error)) from None
+        raise Error(str(error)) from None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise CorpusError(f"{folder / MANIFEST} is damaged: {reason}") from None
+        raise Error(f"{folder / MANIFEST} is damaged: {reason}") from None
     return Corpus(
         folder=folder,
         tokenizer=tokenizer,
@@ -125,7 +124,7 @@ def open_corpus(folder: str | Path, *, verify: bool = True) -> Corpus:
 
 def _require_ours(folder: Path, manifest: dict[str, Any], tokenizer: Tokenizer) -> None:
     if (manifest["format"], manifest["version"]) != (FORMAT, VERSION):
-        raise CorpusError(
+        raise Error(
             f"{folder / MANIFEST} is {manifest['format']!r}, version {manifest['version']!r}, "
             f"and this regard reads {FORMAT!r}, version {VERSION}: prepare it anew"
         )
@@ -143,7 +142,7 @@ def _require_ours(folder: Path, manifest: dict[str, Any], tokenizer: Tokenizer) 
     if manifest["kind"] not in ("bpe", "char", "given"):
         raise ValueError(f"its kind is {manifest['kind']!r}")
     if hashlib.sha256(tokenizer.to_json().encode()).hexdigest() != manifest["tokenizer"]:
-        raise CorpusError(
+        raise Error(
             f"{folder / TOKENIZER} is not the tokenizer that the corpus was made with: its "
             "checksum differs; prepare the corpus anew"
         )
@@ -154,7 +153,7 @@ def _mapped(
 ) -> NDArray[np.integer]:
     expected, size = part["tokens"] * dtype.itemsize, path.stat().st_size
     if size != expected:
-        raise CorpusError(
+        raise Error(
             f"{path} has {size:,} bytes and {MANIFEST} says {expected:,}: it was cut short or "
             "changed; prepare the corpus anew"
         )
@@ -162,7 +161,7 @@ def _mapped(
         with path.open("rb") as file:
             checksum = hashlib.file_digest(file, "sha256").hexdigest()
         if checksum != part["sha256"]:
-            raise CorpusError(
+            raise Error(
                 f"{path} was changed: its checksum is not the one in {MANIFEST}; prepare the "
                 "corpus anew"
             )

@@ -25,9 +25,9 @@ from rich.progress import (
 )
 
 from regard._files import replace_file, require_writable, sync_folder
+from regard.errors import Error
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.checkpoint import dump_json
-from regard.gpt.errors import CorpusError
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
 from regard.gpt.training._console import print_line
@@ -75,7 +75,7 @@ def prepare(
         console: where progress is shown; None is standard error.
 
     Raises:
-        CorpusError: there is no text, or too little to hold some out; `folder` exists, or another
+        Error: there is no text, or too little to hold some out; `folder` exists, or another
             process prepares it.
         TypeError: `texts` is a str, or one of them is not.
         ValueError: `vocab_size` is too small, `tokenizer` has no token for a character, or a
@@ -96,7 +96,7 @@ def prepare(
     """
     folder = Path(folder)
     if folder.exists():
-        raise CorpusError(f"{folder} already exists; prepare into a new folder, or remove it")
+        raise Error(f"{folder} already exists; prepare into a new folder, or remove it")
     source = source_of(texts, validation=validation, seed=seed, utf8_only=utf8_only)
     console = console or Console(stderr=True)
     if (notice := source.notice()) is not None:
@@ -106,7 +106,7 @@ def prepare(
     with _write_errors(folder), FolderLock(folder.with_name(f".{folder.name}.lock")) as lock:
         require_writable(folder.parent)  # where that is not so the lock may seem another's
         if not lock.acquire():
-            raise CorpusError(f"another process prepares {folder}; wait until it has ended")
+            raise Error(f"another process prepares {folder}; wait until it has ended")
         if made.exists():  # a process was killed
             shutil.rmtree(made)
         made.mkdir()
@@ -200,7 +200,7 @@ def _write(folder: Path, source: Source, tokenizer: Tokenizer, bar: Progress) ->
             os.fsync(part.file.fileno())
     for name, part in zip(PARTS, parts.values(), strict=True):
         if part.tokens < 2:
-            raise CorpusError(
+            raise Error(
                 f"the text leaves {part.tokens} tokens for {name}; give more text, or another "
                 "share to hold out"
             )

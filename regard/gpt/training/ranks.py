@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from regard.distributed import DistributedError
 from regard.distributed.agree import agree
 from regard.distributed.ring import Ring
+from regard.errors import Error
 
 _TIMEOUT = timedelta(minutes=10)
 """After such a silence a rank counts as lost; one whose process ended, at once."""
@@ -97,7 +97,7 @@ class Ranks:
             long: whether the block may take as long as preparing a corpus does.
 
         Raises:
-            DistributedError: another rank failed; the message has its error.
+            Error: another rank failed; the message has its error.
             ValueError: facts that have to be equal differ.
         """
         status = RankStatus()
@@ -129,17 +129,17 @@ class Ranks:
                 status.own["mark"] = None if mark is None else Path(mark.name).name
             with self.synchronized():
                 if not (folder / status.all[0]["mark"]).is_dir():
-                    raise DistributedError(
+                    raise Error(
                         f"{folder} is another folder on rank {self.rank} than on rank 0; train "
                         "into a folder that all machines share"
                     )
 
     @contextmanager
     def report_lost_rank(self) -> Iterator[None]:
-        """Raise `DistributedError` with advice where a rank is lost inside the block.
+        """Raise `Error` with advice where a rank is lost inside the block.
 
         Raises:
-            DistributedError: an exchange failed.
+            Error: an exchange failed.
         """
         try:
             yield
@@ -147,7 +147,7 @@ class Ranks:
             if self.size == 1 or not _is_lost(error):
                 raise
             reason = str(error).partition("\n")[0].partition(". ")[0]
-            raise DistributedError(
+            raise Error(
                 f"rank {self.rank} of {self.size} lost another rank: its process has ended, or "
                 "hangs, or its machine can't be reached. Look for the first error among the "
                 "ranks' outputs, then start all of them again with --resume, or resume=True, which "

@@ -85,7 +85,7 @@ def train(
         CheckpointError: `folder` holds a model, or a file that one would replace, and `overwrite`
             and `resume` are False; or it holds no checkpoint to resume from, a damaged one, or a
             training run with another recipe or text; or another process trains in it.
-        CorpusError: there is no text, or too little for the context; or the corpus is damaged.
+        Error: there is no text, or too little for the context; or the corpus is damaged.
         OSError: `folder` or a file in it cannot be made; raised before training.
         SaveError: a checkpoint could not be written, such as on a full disk; the one before stays.
         TypeError: `texts` is a str, or one of them is not.
@@ -94,7 +94,7 @@ def train(
             which UTF-8 cannot express; or `gpt` or `config` set what `corpus` determines to
             something else.
         DivergedError: a loss or a gradient is NaN or infinite; the latest checkpoint stays.
-        DistributedError: another rank failed, or is lost; the latest checkpoint stays.
+        Error: another rank failed, or is lost; the latest checkpoint stays.
         KeyboardInterrupt: Ctrl-C or SIGTERM came before the first update, or twice; no checkpoint
             is written.
 
