@@ -149,7 +149,7 @@ release-check: wheels ## build it all twice, compare, install the wheel of this 
 	$(BIN)/zizmor --offline --quiet .github/workflows
 	$(BIN)/python tools/fresh_install.py --inventory build/dist/regard.cdx.json build/dist/*-manylinux_2_28_$$(uname -m).whl
 
-model: $(COMMAND) ## train the shipped model again, into runs/shipped; an hour and a half
+model: $(COMMAND) ## train the shipped model again, into runs/shipped; three hours
 	$(BIN)/python tools/model.py runs/shipped
 	$(BIN)/python tools/card.py runs/shipped > runs/shipped/README.md
 

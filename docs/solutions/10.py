@@ -8,7 +8,7 @@ import torch
 answer_10_1 = 2
 
 # 10.2: Three others are left, which look at the same place.
-answer_10_2 = "hardly anything"
+answer_10_2 = "less than 1"
 
 # 10.3: It knows the four things of the text and not which of them it is: −ln ¼.
 answer_10_3 = math.log(4)

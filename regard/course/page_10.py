@@ -73,7 +73,7 @@ EXERCISES = (
         "10.2",
         kind="predict",
         title="What becomes of the loss without one of four induction heads",
-        expected="hardly anything",
+        expected="less than 1",
         hint="Are there others that do the same?",
         mistakes=(
             Mistake(

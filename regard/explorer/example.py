@@ -18,8 +18,8 @@ EXAMPLES = {
         '"Let us go home." Then he stroked'
     ),
     "copying": (
-        'A green parrot lived in the tent. Leila said to it, "There is an invisible postman in '
-        'the chimney." They listened. Back came the same words, "There is an invisible'
+        'A green parrot lived in the tent. Leila said to it, "Who has hidden the red kite?" They '
+        'listened. Back came the same words, "Who has hidden the red'
     ),
     "where is it?": (
         "Ella left her hat in the stable, and Henry left his kite in the shed. In the end Ella "

@@ -43,7 +43,7 @@ SHOWN = [
         {"red": " kite"},
     ),
     Example(
-        "docs/00-why-look-back.md docs/13-fused-attention.md docs/demo.py Makefile "
+        "docs/00-why-look-back.md docs/13-fused-attention.md docs/effects.md docs/demo.py Makefile "
         "regard/explorer/example.py",
         "Anna had lost a silver kite and a red drum, and she looked in the garden and then in the "
         "kitchen, but nobody had seen the silver",
@@ -61,11 +61,11 @@ SHOWN = [
     ),
     Example(
         "regard/explorer/example.py docs/teaching.md",
-        'A green parrot lived in the tent. Leila said to it, "There is an invisible postman in the '
-        'chimney." They listened. Back came the same words, "There is an invisible',
-        " postman",
-        "postman",
-        {"pirate": " pirate", "dentist": " dentist", "king": " king"},
+        'A green parrot lived in the tent. Leila said to it, "Who has hidden the red kite?" They '
+        'listened. Back came the same words, "Who has hidden the red',
+        " kite",
+        "kite",
+        {"drum": " drum", "boat": " boat", "lamp": " lamp"},
     ),
     Example(
         "docs/teaching.md website/slides.md",
@@ -75,7 +75,7 @@ SHOWN = [
         {"Olivia": " her"},
     ),
     Example(
-        "regard/explorer/example.py",
+        "regard/explorer/example.py docs/effects.md",
         "Ella left her hat in the stable, and Henry left his kite in the shed. In the end Ella "
         "found the hat in the",
         " stable",
@@ -111,13 +111,6 @@ SHOWN = [
         " towel",
         "turquoise",
         {"grey": " jug"},
-    ),
-    Example(
-        "docs/effects.md",
-        "In the shop window there were a golden comb and a scarlet bead. Ella picked up the golden",
-        " comb",
-        "golden",
-        {"scarlet": " bead"},
     ),
 ]
 
