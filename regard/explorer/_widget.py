@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anywidget
-import traitlets
 from fastapi.responses import HTMLResponse
 
+from regard._extras import needing
 from regard.explorer._interface import interface
 from regard.explorer._messages import Messages
 from regard.explorer._report import notebook_report
@@ -16,6 +15,10 @@ from regard.page.notebook import fallback_html, widget_module, widget_page
 from regard.record import Recording
 from regard.record.layer import Labels
 from regard.view.notebook import recording_png
+
+with needing("notebook"):
+    import anywidget
+    import traitlets
 
 if TYPE_CHECKING:
     from regard.explorer.subjects import Subject
