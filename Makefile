@@ -165,7 +165,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(COMMAND): pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
-	$(BIN)/python tools/install.py cli
+	$(BIN)/python tools/install.py
 	@touch $@
 
 $(TOOLS): constraints.txt | $(BIN)/python
@@ -179,7 +179,7 @@ $(TESTS): pyproject.toml constraints.txt $(NATIVE) $(TOOLS)
 
 $(KVPRESS)/installed: pyproject.toml constraints-kvpress.txt $(NATIVE)
 	$(PYTHON) -m venv $(KVPRESS)
-	$(KVPRESS)/bin/python tools/install.py --constraint constraints-kvpress.txt test-kvpress
+	$(KVPRESS)/bin/python tools/install.py --constraint constraints-kvpress.txt kvpress
 	@touch $@
 
 # vLLM asks for torchvision and its like, which a text model does not need, and which the index of
@@ -187,7 +187,7 @@ $(KVPRESS)/installed: pyproject.toml constraints-kvpress.txt $(NATIVE)
 $(VLLM)/installed: pyproject.toml integrations/vllm/pyproject.toml integrations/vllm/constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python tools/install.py --constraint integrations/vllm/constraints.txt \
-		--package 'integrations/vllm[test]' record
+		--package integrations/vllm integrations/vllm/pyproject.toml:test
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec torchvision
 	@touch $@
 

@@ -39,8 +39,8 @@ LAYERS_MEANWHILE = 4  # whose thumbnails take several times as long as all reque
 
 def exploring(report: Report) -> None:
     """Print the table."""
-    if find_spec("fastapi") is None or find_spec("httpx") is None:
-        print("\nexploring: fastapi or httpx is not installed")
+    if find_spec("httpx") is None:
+        print("\nexploring: httpx is not installed")
         return
     title = f"exploring: what the page waits for, on a map of {PIXELS} × {PIXELS} pixels"
     report.table(title, ("request", 46), ("ms", 30))

@@ -18,10 +18,10 @@ _CHECKOUT = Path(__file__).parents[1]
 def needing(extra: str) -> Iterator[None]:
     """Say of a library that can't be imported inside the block how to get it.
 
-    >>> with needing("record"):
+    >>> with needing("plot"):
     ...     import no_such_library  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ModuleNotFoundError: this needs the library no_such_library: pip install ...[record]'
+    ModuleNotFoundError: this needs the library no_such_library: pip install ...[plot]'
     """
     try:
         yield

@@ -22,7 +22,6 @@ from torch import Tensor
 from regard._captions import caption
 from regard._definitions import Definitions
 from regard._display import show
-from regard._extras import install
 from regard._shapes import Bool, Float, Int
 from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.problem.dropout import keep_mask
@@ -68,7 +67,7 @@ class Steps(Definitions):
     Each step is an attribute; iterating gives them as `Step`, in the order of the computation.
     Steps without their option (softcapped, biased, dropped) are None and not iterated over.
     Every readout of a `Pattern` is a method here as well, defined on the steps.
-    Printing shows tables where rich is installed (the extra ``cli``).
+    Printing shows tables.
 
     Example:
         >>> import regard, torch
@@ -110,10 +109,7 @@ class Steps(Definitions):
         return "\n".join(["Steps(", *lines, ")"])
 
     def __str__(self) -> str:
-        try:
-            text: str = show("as_text", self)
-        except ModuleNotFoundError as missing:
-            return f"{self!r}\n(the tables need {missing.name}: {install('cli')})"
+        text: str = show("as_text", self)
         return text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -2,7 +2,7 @@
 
 ``python tools/fresh_install.py WHEEL [--inventory FILE]``. Packages come from where pip takes them;
 FILE gets a CycloneDX inventory of those that the wheel brought along. The exit status is not 0
-where the kernels do not load or a block fails.
+where the kernels do not load, the command and its page can't be imported, or a block fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _COMPILERS = ("CC", "CXX", "CMAKE_GENERATOR", "PYTHONPATH")
-_KERNELS_LOAD = """
+_STARTS = """
 import sys
 from pathlib import Path
 import regard
@@ -26,6 +26,8 @@ from regard.backends import native
 inside = Path(regard.__file__).resolve().is_relative_to(Path(sys.prefix).resolve())
 assert inside, f"regard is imported from {regard.__file__}, not from {sys.prefix}"
 assert native.why_missing() is None, native.why_missing()
+import regard.cli.app  # the command and its page need no extra
+from regard.explorer import Explorer
 """
 
 
@@ -46,10 +48,9 @@ def make_environment(folder: Path) -> Path:
 
 
 def install(python: Path, wheel: Path, *options: str) -> int:
-    """Install a wheel and what README's blocks need by this Python's pip; nothing is compiled."""
-    requirement = f"regard[gpt] @ {wheel.resolve().as_uri()}"
+    """Install a wheel by this Python's pip; nothing is compiled."""
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    command += ["--disable-pip-version-check", "--only-binary=:all:", *options, requirement]
+    command += ["--disable-pip-version-check", "--only-binary=:all:", *options, str(wheel)]
     return subprocess.run(command, env=_without_compiler(python), check=False).returncode
 
 
@@ -67,7 +68,7 @@ def run_readme(python: Path) -> int:
     blocks = _BLOCK.findall(text)
     assert blocks, "README has blocks of Python"
     assert not any(block.startswith(">>>") for block in blocks), "and none is a session"
-    program = "\n".join([_KERNELS_LOAD, *blocks])
+    program = "\n".join([_STARTS, *blocks])
     with tempfile.TemporaryDirectory() as folder:
         command = [str(python), "-I", "-c", program]
         env = _without_compiler(python)

@@ -1,8 +1,10 @@
-"""Install this checkout with some of its extras, with a line for each package and each long step.
+"""Install this checkout and dependency groups, with a line for each package and each long step.
 
-``python tools/install.py [--constraint FILE] [--package FOLDER[EXTRA…]] EXTRA…``, by the Python to
-install into. Versions are those of the file, constraints.txt by default; a package that lies in a
-folder of this checkout is installed as well. The rest of pip's output is printed where it fails.
+``python tools/install.py [--constraint FILE] [--package FOLDER] GROUP…``, by the Python to install
+into, whose pip is upgraded first if it knows no groups. Versions are those of the file,
+constraints.txt by default; a package that lies in a folder of this checkout is installed as well,
+and ``FOLDER/pyproject.toml:GROUP`` is a group of its own. The rest of pip's output is printed where
+it fails.
 """
 
 from __future__ import annotations
@@ -25,15 +27,20 @@ _ALL = re.compile(r"Installing collected packages: (?P<names>.*)")
 
 
 def main(
-    *extras: str,
+    *groups: str,
     constraint: str = "constraints.txt",
     package: str | None = None,
 ) -> int:
     """Install, and hand on pip's exit status."""
+    what = ["--editable", "."]
+    what += ["--editable", package] if package else []
+    what += [f"--group={group}" for group in groups]
+    return _pip_install(constraint, "pip>=25.1") or _pip_install(constraint, *what)
+
+
+def _pip_install(constraint: str, *what: str) -> int:
     command = [sys.executable, "-u", "-m", "pip", "install", "--progress-bar", "off"]
-    command += ["--disable-pip-version-check", "--constraint", constraint]
-    command += ["--editable", f".[{','.join(extras)}]"]
-    command += ["--editable", package] if package else []
+    command += ["--disable-pip-version-check", "--constraint", constraint, *what]
     output: list[str] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         with subprocess.Popen(
@@ -75,6 +82,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--constraint", default="constraints.txt")
     parser.add_argument("--package")
-    parser.add_argument("extras", nargs="+")
+    parser.add_argument("groups", nargs="*")
     given = vars(parser.parse_args())
-    sys.exit(main(*given.pop("extras"), **given))
+    sys.exit(main(*given.pop("groups"), **given))

@@ -3,7 +3,7 @@
 ``python tools/wheels.py FOLDER [TAG …]``. Zig compiles for all platforms. The kernels run random
 problems: those of this machine's processor directly, those for 64-bit Arm in qemu-aarch64 (Debian's
 packages qemu-user and libc6-arm64-cross), those for Windows in Wine. Where an emulator is missing,
-and for macOS, it prints that they did not run. The extra ``wheels`` names the packages needed.
+and for macOS, it prints that they did not run. The group ``wheels`` names the packages needed.
 """
 
 from __future__ import annotations

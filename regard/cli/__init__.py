@@ -6,7 +6,6 @@ It parses, calls and prints; other packages compute.
 import sys
 from typing import NoReturn
 
-from regard._extras import install
 from regard._interrupt import quiet_interrupts
 
 __all__ = ["main"]
@@ -20,11 +19,6 @@ def main(*first: str) -> NoReturn:
     Args:
         first: arguments that come before those of the process.
     """
-    try:
-        with quiet_interrupts():
-            from regard.cli.app import run
-    except ModuleNotFoundError as missing:
-        if missing.name not in {"rich", "safetensors", "tokenizers", "typer"}:
-            raise
-        sys.exit(f"regard: the command line needs {missing.name}: {install('cli')}")
+    with quiet_interrupts():
+        from regard.cli.app import run
     sys.exit(run([*first, *sys.argv[1:]]))

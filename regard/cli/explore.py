@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.device import Device
-from regard.cli.errors import MisuseError, user_errors
+from regard.cli.errors import user_errors
 from regard.cli.model import Fetch, Model, Weights
 from regard.cli.subject import Shown, one_name, print_notes, subject_of
 from regard.cli.text import read_text
@@ -44,10 +44,8 @@ def explore(
 
     regard explore runs/mine --file notes.txt
     """
-    try:
-        from regard.explorer import Explorer
-    except ModuleNotFoundError as missing:
-        raise MisuseError(str(missing)) from missing
+    from regard.explorer import Explorer
+
     name, opened = one_name(shown, model), read_text(text, file)
     subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)
     with user_errors(OSError):

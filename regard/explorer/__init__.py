@@ -3,8 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from regard._extras import needing
-
 if TYPE_CHECKING:
     from regard.explorer._errors import ExplorerError
     from regard.explorer._explore import Explorer, explore
@@ -23,21 +21,19 @@ __all__ = [
     "report",
 ]
 
-# Where each name comes from, and the extra that it needs: a report needs no server.
+# Where each name comes from, imported when it is asked for: a report needs no server.
 _PLACES = {
-    "Explorer": ("_explore", "explore"),
-    "explore": ("_explore", "explore"),
-    "ExplorerWidget": ("_widget", "notebook"),
-    "report": ("_report", "cli"),
-    "ExplorerError": ("_errors", "cli"),
-    "ModelSubject": ("subjects", "cli"),
-    "RecordingSubject": ("_recording_subject", "cli"),
+    "Explorer": "_explore",
+    "explore": "_explore",
+    "ExplorerWidget": "_widget",
+    "report": "_report",
+    "ExplorerError": "_errors",
+    "ModelSubject": "subjects",
+    "RecordingSubject": "_recording_subject",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'regard.explorer' has no attribute {name!r}")
-    module, extra = _PLACES[name]
-    with needing(extra):
-        return getattr(import_module(f"regard.explorer.{module}"), name)
+    return getattr(import_module(f"regard.explorer.{_PLACES[name]}"), name)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anywidget
-import traitlets
 from fastapi.responses import HTMLResponse
 
+from regard._extras import needing
 from regard.explorer._interface import interface
 from regard.explorer._messages import Messages
 from regard.explorer._notebook import heads_png
 from regard.explorer._work import Work
 from regard.page.notebook import still_html, widget_module, widget_page
+
+with needing("notebook"):
+    import anywidget
+    import traitlets
 
 if TYPE_CHECKING:
     from regard.explorer.subjects import Subject

@@ -1,49 +1,39 @@
 """A GPT to look into: model, tokenizers, corpus, training, checkpoints, generation.
 
-`load()` gives the trained model that comes with the package. This package needs the libraries of
-the extra `gpt`.
+`load()` gives the trained model that comes with the package.
 """
 
-from regard._extras import install
-
-try:
-    from regard.gpt._link_effects import LinkEffects, link_effects
-    from regard.gpt._step import step_objection
-    from regard.gpt.bpe import BPETokenizer
-    from regard.gpt.cache import GPTCache
-    from regard.gpt.checkpoint import load, load_training, save
-    from regard.gpt.config import GPTConfig
-    from regard.gpt.errors import CheckpointError, DivergedError, SaveError
-    from regard.gpt.generate import (
-        generate,
-        generate_texts,
-        stream,
-        stream_text,
-        stream_texts,
-    )
-    from regard.gpt.ids import check_ids
-    from regard.gpt.model import GPT
-    from regard.gpt.parameter_count import ParameterCounts, parameter_counts
-    from regard.gpt.sampling import Sampling
-    from regard.gpt.tokenizer import CharTokenizer, Tokenizer
-    from regard.gpt.training.config import TrainConfig
-    from regard.gpt.training.corpus import python_texts, read_texts, split_texts
-    from regard.gpt.training.evaluate import evaluate
-    from regard.gpt.training.history import History, history
-    from regard.gpt.training.metrics import Callback, Metrics
-    from regard.gpt.training.packed_corpus import Corpus, open_corpus
-    from regard.gpt.training.prepare import prepare
-    from regard.gpt.training.result import TrainResult
-    from regard.gpt.training.resume import recipe_of
-    from regard.gpt.training.schedule import learning_rate
-    from regard.gpt.training.tensorboard import TensorBoard
-    from regard.gpt.training.train import train
-except ModuleNotFoundError as error:
-    library = (error.name or "").partition(".")[0]
-    if library not in {"filelock", "rich", "safetensors", "tokenizers"}:
-        raise
-    message = f"regard.gpt needs the library {library}: {install('gpt')}"
-    raise ModuleNotFoundError(message, name=library) from None
+from regard.gpt._link_effects import LinkEffects, link_effects
+from regard.gpt._step import step_objection
+from regard.gpt.bpe import BPETokenizer
+from regard.gpt.cache import GPTCache
+from regard.gpt.checkpoint import load, load_training, save
+from regard.gpt.config import GPTConfig
+from regard.gpt.errors import CheckpointError, DivergedError, SaveError
+from regard.gpt.generate import (
+    generate,
+    generate_texts,
+    stream,
+    stream_text,
+    stream_texts,
+)
+from regard.gpt.ids import check_ids
+from regard.gpt.model import GPT
+from regard.gpt.parameter_count import ParameterCounts, parameter_counts
+from regard.gpt.sampling import Sampling
+from regard.gpt.tokenizer import CharTokenizer, Tokenizer
+from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.corpus import python_texts, read_texts, split_texts
+from regard.gpt.training.evaluate import evaluate
+from regard.gpt.training.history import History, history
+from regard.gpt.training.metrics import Callback, Metrics
+from regard.gpt.training.packed_corpus import Corpus, open_corpus
+from regard.gpt.training.prepare import prepare
+from regard.gpt.training.result import TrainResult
+from regard.gpt.training.resume import recipe_of
+from regard.gpt.training.schedule import learning_rate
+from regard.gpt.training.tensorboard import TensorBoard
+from regard.gpt.training.train import train
 
 __all__ = [
     "GPT",

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from regard._display import show
-from regard._extras import needing
 from regard._shapes import Float
 from regard.gpt.cache import GPTCache
 from regard.gpt.model import GPT
@@ -99,13 +98,8 @@ class LinkEffects:
         return self.weights.counts
 
     def frame(self) -> pd.DataFrame:
-        """Lay them out as a pandas data frame, a row a kind and head.
-
-        Raises:
-            ImportError: without pandas, which the extra ``record`` brings.
-        """
-        with needing("record"):
-            frame = self.weights.frame()
+        """Lay them out as a pandas data frame, a row a kind and head."""
+        frame = self.weights.frame()
         frame["effect"] = self.log_probability.heads.mean.flatten().numpy()
         frame["effect_interval"] = self.log_probability.heads.interval.flatten().numpy()
         frame["odds_effect"] = self.log_odds.heads.mean.flatten().numpy()

@@ -9,9 +9,9 @@ Where a press scores exact weights, so do these, and they keep the same position
 scores differ by less than rounding; in half precision theirs round the weights first.
 `regard.integrations.cache_scores` says what is computed, and how it differs from the papers.
 
-The extra ``kvpress`` brings the package, which needs transformers < 5.3; the extra ``transformers``
-needs 5.5, so that there are not both in one environment. Models that call SDPA can be recorded, and
-compared by `regard.fidelity`, with either.
+It is installed by ``pip install 'kvpress<0.6'``, and needs transformers < 5.3; the extra
+``transformers`` needs 5.5, so that there are not both in one environment. Models that call SDPA can
+be recorded, and compared by `regard.fidelity`, with either.
 
 Axes: B batch, H query heads, G key/value heads, T tokens, S keys, D head dimension, E width.
 """
@@ -20,19 +20,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import kvpress
 import torch
 from torch import Tensor
 
-from regard._extras import needing
 from regard._shapes import Float
 from regard.integrations import cache_scores
 from regard.integrations._layer_pattern import layer_pattern, layer_queries, layer_scoring
 from regard.mask import causal
 from regard.pattern import Pattern
 from regard.pattern.readouts import Received
-
-with needing("kvpress"):
-    import kvpress
 
 __all__ = ["KVzipPress", "ObservedAttentionPress", "SnapKVPress", "TOVAPress"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from regard._extras import needing
 from regard.monitor import Monitor
 
-with needing("lightning"):
+with needing("trackers"):
     from lightning.pytorch import Callback
 
 __all__ = ["MonitorCallback"]

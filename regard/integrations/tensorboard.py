@@ -22,11 +22,11 @@ class TensorBoardWriter:
             interrupted training run left, are no longer shown.
 
     Raises:
-        ModuleNotFoundError: without TensorBoard, which the extra ``tensorboard`` brings.
+        ModuleNotFoundError: without TensorBoard, which the extra ``trackers`` brings.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        with needing("tensorboard"):
+        with needing("trackers"):
             import tensorboard  # noqa: F401 - only to fail where it is missing
         self._folder = str(folder)
         self._writer: SummaryWriter | None = None

@@ -9,7 +9,7 @@ __all__ = ["TrackioWriter"]
 
 
 class TrackioWriter:
-    """A writer of a `regard.Monitor` that logs to a run of Trackio (the extra ``trackio``).
+    """A writer of a `regard.Monitor` that logs to a run of Trackio (the extra ``trackers``).
 
     Args:
         run: what ``trackio.init(...)`` gave; without ``space_id`` it stays on this machine.

@@ -11,7 +11,7 @@ _AXIS = "attention/update"
 
 
 class WandbWriter:
-    """A writer of a `regard.Monitor` that logs to a run of Weights & Biases (the extra ``wandb``).
+    """A writer of a `regard.Monitor` that logs to a run of Weights & Biases (extra ``trackers``).
 
     The numbers are charted over ``attention/update``, their own axis: a run's steps count what is
     logged, by whomever, and numbers of a step that has passed would be lost.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from regard._display import show
-from regard._extras import needing
 from regard._shapes import Float
 
 if TYPE_CHECKING:
@@ -172,13 +171,8 @@ class Effects:
         )
 
     def frame(self) -> pd.DataFrame:
-        """Lay them out as a pandas data frame, a row a head or a block of keys.
-
-        Raises:
-            ImportError: without pandas, which the extra ``record`` brings.
-        """
-        with needing("record"):
-            import pandas as pd
+        """Lay them out as a pandas data frame, a row a head or a block of keys."""
+        import pandas as pd
 
         columns = ("layer", "head") if self.over == "heads" else ("first", "stop")
         frame = pd.DataFrame(self.places, columns=list(columns))

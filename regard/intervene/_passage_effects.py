@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from regard._choices import check_choice
 from regard._display import show
-from regard._extras import needing
 from regard._indices import Indices
 from regard._shapes import Float, Int
 from regard._wrappers import is_sharded, unwrapped
@@ -70,13 +69,8 @@ class PassageEffects:
         return self.values.argsort(stable=True).tolist()
 
     def frame(self) -> pd.DataFrame:
-        """Lay weights and effects out as a pandas data frame, a row a passage.
-
-        Raises:
-            ImportError: without pandas, which the extra ``record`` brings.
-        """
-        with needing("record"):
-            import pandas as pd
+        """Lay weights and effects out as a pandas data frame, a row a passage."""
+        import pandas as pd
 
         return pd.DataFrame(self.rows())
 

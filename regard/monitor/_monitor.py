@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from regard._blocks import block
 from regard._display import show
-from regard._extras import needing
 from regard._indices import check_whole
 from regard._shapes import Float
 from regard._wrappers import unwrapped
@@ -227,13 +226,8 @@ class Monitor:
         return tuple(self._alerts)
 
     def frame(self) -> pd.DataFrame:
-        """Lay the readings out as a pandas data frame, a row for each update and head.
-
-        Raises:
-            ImportError: without pandas, which the extra ``record`` brings.
-        """
-        with needing("record"):
-            import pandas as pd
+        """Lay the readings out as a pandas data frame, a row for each update and head."""
+        import pandas as pd
 
         return pd.DataFrame(
             {"update": reading.update, **head._asdict()}

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from regard._display import show
-from regard._extras import needing
 from regard._shapes import Float, Int
 from regard._tensors import check_integers
 from regard.backends.kernel_spec import Divergence
@@ -88,13 +87,8 @@ class Fidelity(Sequence[HeadFidelity]):
         return len(self.heads)
 
     def frame(self) -> pd.DataFrame:
-        """Lay it out as a pandas data frame, a row a head, the worst first.
-
-        Raises:
-            ImportError: without pandas, which the extra ``record`` brings.
-        """
-        with needing("record"):
-            import pandas as pd
+        """Lay it out as a pandas data frame, a row a head, the worst first."""
+        import pandas as pd
 
         return pd.DataFrame([vars(head) for head in self.heads])
 

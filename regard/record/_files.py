@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from regard._axes import flat
-from regard._extras import needing
 from regard._files import as_any_new_file, as_os_error, replace_file
 from regard._shapes import Float
 from regard.errors import RecordError
@@ -51,8 +50,7 @@ def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
     The tensors go to a file of a new name each time, and the index that names it is renamed into
     place last. So the folder holds the old recording or the new one, whole, at any moment.
     """
-    with needing("record"):
-        import safetensors.torch
+    import safetensors.torch
 
     folder = Path(folder)
     if folder.exists():
@@ -111,7 +109,6 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording
 
     Raises:
         RecordError: if the folder holds no recording, or a damaged one.
-        ImportError: without safetensors, which the extra ``record`` brings.
 
     Example:
         >>> import regard, tempfile, torch
@@ -124,8 +121,7 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording
         ...     regard.load(folder)
         Recording(1 layer)
     """
-    with needing("record"):
-        from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError, safe_open
 
     folder = Path(folder)
     try:

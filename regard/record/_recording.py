@@ -218,7 +218,6 @@ class Recording(ReadableRecording):
 
         Raises:
             FileExistsError: if there is one, or anything else in the folder.
-            ImportError: without safetensors, which the extra ``record`` brings.
         """
         from regard.record._files import write
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from regard.errors import RecordError
 from regard.pattern.readout import Readout, check_readout
 from regard.record._call_reader import CallReader
 from regard.record._layer_builder import LayerCall

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from regard._display import show
-from regard._extras import needing
 from regard.record.roles import ENOUGH, PatternScores, Role
 
 if TYPE_CHECKING:
@@ -154,13 +153,8 @@ class Heads(Sequence[HeadScores]):
         return [scores for _, _, scores in ranked[:count]]
 
     def frame(self) -> pd.DataFrame:
-        """Lay them out as a pandas data frame, a row a head.
-
-        Raises:
-            ImportError: without pandas, which the extra ``record`` brings.
-        """
-        with needing("record"):
-            import pandas as pd
+        """Lay them out as a pandas data frame, a row a head."""
+        import pandas as pd
 
         return pd.DataFrame([_row(scores) for scores in self._scores])
 

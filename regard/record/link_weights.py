@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from regard._display import show
-from regard._extras import needing
 from regard._shapes import Float
 from regard.errors import RecordError
 from regard.record.layer import Layer, Tokens
@@ -98,13 +97,8 @@ class LinkWeights:
         )
 
     def frame(self) -> pd.DataFrame:
-        """Lay them out as a pandas data frame, a row a kind and head.
-
-        Raises:
-            ImportError: without pandas, which the extra ``record`` brings.
-        """
-        with needing("record"):
-            import pandas as pd
+        """Lay them out as a pandas data frame, a row a kind and head."""
+        import pandas as pd
 
         counts = self.counts
         index = pd.MultiIndex.from_product(

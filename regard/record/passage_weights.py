@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from regard._display import show
-from regard._extras import needing
 from regard._indices import Indices, check_indices, chosen
 from regard._shapes import Float, Int
 from regard.errors import RecordError
@@ -89,13 +88,8 @@ class PassageWeights:
         return self.mean.argsort(descending=True, stable=True).tolist()
 
     def frame(self) -> pd.DataFrame:
-        """Lay the means over all heads out as a pandas data frame, a row a passage.
-
-        Raises:
-            ImportError: without pandas, which the extra ``record`` brings.
-        """
-        with needing("record"):
-            import pandas as pd
+        """Lay the means over all heads out as a pandas data frame, a row a passage."""
+        import pandas as pd
 
         return pd.DataFrame(self.rows())
 

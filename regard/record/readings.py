@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from regard._display import show
-from regard._extras import needing
 from regard.backends import native
 from regard.pattern import Pattern
 from regard.pattern.readout import Readout, check_readout
@@ -72,13 +71,8 @@ class Reading:
         return torch.stack(self.parts)
 
     def frame(self) -> pd.DataFrame:
-        """Lay it out as a pandas data frame: a column for each axis, one for the value.
-
-        Raises:
-            ImportError: without pandas, which the extra ``record`` brings.
-        """
-        with needing("record"):
-            import pandas as pd
+        """Lay it out as a pandas data frame: a column for each axis, one for the value."""
+        import pandas as pd
 
         frames = []
         for part, labels in zip(self.parts, self.labels, strict=True):
@@ -309,18 +303,13 @@ def _labels(layer: LayerReadings) -> dict[str, Sequence[int]]:
 def bar(
     total: int, *, progress: bool | None, title: str = "reading layers"
 ) -> Iterator[Callable[[int], None]]:
-    """Show how many of something are done, on a terminal and where rich is there."""
-    wanted = sys.stderr.isatty() if progress is None else progress
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ImportError:
-        if progress:
-            raise
-        wanted = False
-    if not wanted:
+    """Show how many of something are done, on a terminal."""
+    if not (sys.stderr.isatty() if progress is None else progress):
         yield lambda count: None  # noqa: ARG005 - nothing is shown
         return
+    from rich.console import Console
+    from rich.progress import Progress
+
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda count: bar.advance(task, count)

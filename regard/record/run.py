@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from regard.errors import RecordError
 from regard.pattern.readout import Readout
 from regard.record.layer import Labels, Tokens
 from regard.record.names import Kind, choose_kind, kinds_of

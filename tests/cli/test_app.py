@@ -1,11 +1,7 @@
-import sys
 from importlib.metadata import version
 from itertools import pairwise
 
 import pytest
-
-from regard._extras import install
-from regard.cli import main
 
 COMMANDS = ["explain", "train", "generate", "doctor"]
 
@@ -42,34 +38,3 @@ def test_an_unknown_command_is_refused_in_one_line(misused):
     line = misused("paint")
     assert "No such command 'paint'" in line
     assert "(see regard --help)" in line
-
-
-@pytest.fixture
-def lacking(monkeypatch):
-    """Make importing the command line fail for a library that is not there."""
-
-    def lack(library):
-        class Lacking:
-            def find_spec(self, name, path=None, target=None):
-                if name == "regard.cli.app":
-                    raise ModuleNotFoundError(f"No module named '{library}'", name=library)
-
-        monkeypatch.delitem(sys.modules, "regard.cli.app", raising=False)
-        monkeypatch.setattr(sys, "meta_path", [Lacking(), *sys.meta_path])
-
-    return lack
-
-
-@pytest.mark.parametrize("library", ["typer", "rich", "tokenizers", "safetensors"])
-def test_without_the_extra_the_cure_is_one_line(lacking, library):
-    lacking(library)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    cure = f"regard: the command line needs {library}: {install('cli')}"
-    assert ended.value.code == cure  # which Python prints on stderr, ending with status 1
-
-
-def test_a_library_that_is_not_of_the_extra_is_not_blamed_on_it(lacking):
-    lacking("else")
-    with pytest.raises(ModuleNotFoundError, match="else"):
-        main()

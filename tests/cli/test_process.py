@@ -116,10 +116,18 @@ def test_a_full_disk_is_reported_in_one_line():
     assert done.stderr.count(b"\n") == 1
 
 
-def test_importing_regard_needs_none_of_the_extras():
-    program = (
-        "import sys, regard; "
-        "print({'rich', 'typer', 'tokenizers', 'safetensors', 'matplotlib'} & set(sys.modules))"
-    )
+LATER = {
+    *("anywidget", "fastapi", "filelock", "huggingface_hub", "matplotlib", "pandas", "pydantic"),
+    *("rich", "safetensors", "tokenizers", "transformers", "typer", "uvicorn"),
+}
+
+
+def test_importing_regard_imports_torch_alone():
+    with start(program=("-c", f"import sys, regard; print({LATER} & {{*sys.modules}})")) as process:
+        assert process.stdout.read() == b"set()\n"
+
+
+def test_what_does_not_serve_the_page_imports_no_server():
+    program = "import sys, regard.cli.app; print({'fastapi', 'uvicorn', 'pandas'} & {*sys.modules})"
     with start(program=("-c", program)) as process:
         assert process.stdout.read() == b"set()\n"

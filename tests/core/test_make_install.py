@@ -41,22 +41,34 @@ def test_a_line_of_pip_is_a_package_a_long_step_or_nothing(install, line, shown)
     assert install.progress_of(line) == shown
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_warnings_are_shown_only_where_pip_fails(install, monkeypatch, tmp_path, capfd, fails):
-    output = "print('Looking in links'); print('Processing /x/a-1.0-py3.whl')"
-    (tmp_path / "pip.py").write_text(
-        f"import sys; {output}; sys.stderr.write('a warning\\n'); sys.exit({int(fails)})"
-    )
+PIP = """
+import sys
+print("Looking in links")
+print("Processing /x/a-1.0-py3.whl")
+print("a warning", sys.argv[-1], file=sys.stderr)
+sys.exit(sys.argv[-1] in {fails})
+"""
+
+
+@pytest.mark.parametrize(
+    ("fails", "status", "steps"), [([], 0, 2), (["--group=test"], 1, 2), (["pip>=25.1"], 1, 1)]
+)
+def test_pip_is_upgraded_first_and_warnings_are_shown_only_where_it_fails(
+    install, monkeypatch, tmp_path, capfd, fails, status, steps
+):
+    (tmp_path / "pip.py").write_text(PIP.format(fails=fails))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert install.main("cli") == int(fails)
+    assert install.main("test") == status
     out, err = capfd.readouterr()
-    assert out == "  a 1.0\n"
-    assert ("a warning" in err, "Looking in links" in err) == (fails, fails)
+    assert out == "  a 1.0\n" * steps
+    assert err == "".join(
+        f"Looking in links\nProcessing /x/a-1.0-py3.whl\na warning {step}\n" for step in fails
+    )
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-@pytest.mark.parametrize(("target", "extras"), [("demo", "cli"), ("lint", "test")])
-def test_a_target_installs_what_it_needs(target, extras, tmp_path):
+@pytest.mark.parametrize(("target", "groups"), [("demo", ""), ("lint", " test")])
+def test_a_target_installs_what_it_needs(target, groups, tmp_path):
     command = ["make", "--dry-run", "--always-make", f"VENV={tmp_path / 'venv'}", target]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     python = f"PYTHON={sys.executable}"
@@ -66,7 +78,7 @@ def test_a_target_installs_what_it_needs(target, extras, tmp_path):
     assert done.returncode == 0, done.stderr
     # A make below another is as dry, and takes everything as old once more: the same line again.
     assert {line for line in done.stdout.splitlines() if "install.py" in line} == {
-        f"{tmp_path / 'venv'}/bin/python tools/install.py {extras}"
+        f"{tmp_path / 'venv'}/bin/python tools/install.py{groups}"
     }
 
 

@@ -41,18 +41,13 @@ def test_the_pages_of_the_course_link_to_their_neighbours():
         assert f"]({before.name}) · [Index](README.md)" in links[after], after.name
 
 
-# What code on a page needs beyond torch, and the extra that brings it.
+# What code on a page needs beyond what the package brings, and the extra that brings it.
 EXTRAS = {
-    r"from regard\.gpt import": "gpt",
     r"(from|import) transformers\b": "transformers",
-    r"\.frame\(": "record",
-    r"\.save\(\"|regard\.load\(": "record",
     r"\.plot\(|\.plot_heads\(": "plot",
-    r"regard\.explore\(|regard explore ": "explore",
     r"ExplorerWidget\(": "notebook",
-    r"^regard (explain|effects|passages|generate|train|doctor|report) ": "cli",
+    r"--fetch\b": "hub",
 }
-BRINGS = {"transformers": {"record", "gpt"}, "explore": {"cli", "gpt"}, "cli": {"gpt"}}
 LADDER = re.compile(r"\d\d[a-z]?-")
 
 
@@ -65,7 +60,6 @@ def test_a_page_names_the_extras_that_its_code_needs(page):
     prose = (pages.FOLDER / "README.md").read_text() if LADDER.match(page.name) else text
     named = set(re.findall(r"`(\w+)`", prose))
     named.update(*(extras.split(",") for extras in re.findall(r"\[([\w,]+)\]'", prose)))
-    named.update(*(BRINGS.get(extra, ()) for extra in tuple(named)))
     assert needed <= named
 
 
@@ -86,7 +80,7 @@ def test_the_index_says_of_a_page_what_the_page_says_of_itself(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_is_installed_is_this_project_and_not_the_reader_s(page):
     for what in re.findall(r"pip install '?([^\s'`]+)", page.read_text(encoding="utf-8")):
-        here = page.name == "README.md" and page.parent == pages.FOLDER and what == ".[cli]"
+        here = page.name == "README.md" and page.parent == pages.FOLDER and what == "."
         assert what.startswith("/path/to/regard") or here, what
 
 

@@ -265,7 +265,7 @@ def test_a_run_without_recordings_says_so(tmp_path):
 
 def test_tensorboard_is_named_where_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr("regard.gpt.training.tensorboard.find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=re.escape(install("tensorboard"))):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install("trackers"))):
         TensorBoard(tmp_path)
 
 

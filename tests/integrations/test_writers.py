@@ -92,4 +92,4 @@ def test_tensorboard_is_named_where_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ModuleNotFoundError) as error:
         TensorBoardWriter(tmp_path)
-    assert str(error.value) == f"this needs the library tensorboard: {install('tensorboard')}"
+    assert str(error.value) == f"this needs the library tensorboard: {install('trackers')}"

@@ -12,7 +12,7 @@ import torch
 from support.browser import REQUIRED
 
 ROOT = Path(__file__).parents[2]
-LIBRARIES = ("griffe", "jinja2", "latex2mathml", "mdit_py_plugins")  # of the extra `site`
+LIBRARIES = ("griffe", "jinja2", "latex2mathml", "mdit_py_plugins")  # of the group `site`
 collect_ignore_glob = [] if all(map(find_spec, LIBRARIES)) else ["test_*.py"]
 
 

@@ -31,7 +31,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path) -> None:
         if find_spec("tensorboard") is None:
-            message = f"this needs the library tensorboard: {install('tensorboard')}"
+            message = f"this needs the library tensorboard: {install('trackers')}"
             raise ModuleNotFoundError(message, name="tensorboard")
         self._folder = str(folder)
         self._writer: SummaryWriter | None = None
