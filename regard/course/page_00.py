@@ -55,7 +55,9 @@ EXERCISES = (
         hint="What of Anna’s was silver?",
         mistakes=(
             Mistake("the nearest thing", "kitchen", "She looked in it. What was she looking for?"),
-            Mistake("the other thing", "drum", "She had lost that too. Which of the two was silver?"),
+            Mistake(
+                "the other thing", "drum", "She had lost that too. Which of the two was silver?"
+            ),
             Mistake("the person", "Anna", "Nobody needed to look for Anna."),
         ),
     ),
@@ -159,7 +161,10 @@ EXERCISES = (
         kind="break",
         title="What becomes of the weight on “kite” without the colours",
         expected="less than half",
-        hint="Run the code with the changed sentence. What would you look back for, if the last word is “the”?",
+        hint=(
+            "Run the code with the changed sentence. What would you look back for, if the last "
+            "word is “the”?"
+        ),
         mistakes=(
             Mistake(
                 "fewer words taken for easier",

@@ -1,6 +1,5 @@
 """Passages knocked out of models of transformers and of our own, beside masks written by hand."""
 
-
 import pytest
 import torch
 from record.models.classes import randomize

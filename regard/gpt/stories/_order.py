@@ -43,7 +43,7 @@ class OrderGuesser:
                 hits = _hits(story, link)
                 for key in _keys(story, link):
                     counts[key].update(hits)
-        self._best = {key: hits.most_common(1)[0][0] for key, hits in counts.items() if hits}
+        self._best = {key: _most_frequent(hits) for key, hits in counts.items() if hits}
 
     def is_right(self, story: Story, link: Link) -> bool:
         """Whether it guesses the decided word of a link."""
@@ -51,6 +51,11 @@ class OrderGuesser:
             if key in self._best:
                 return self._best[key] in _hits(story, link)
         return False
+
+
+def _most_frequent(hits: Counter[Guess]) -> Guess:
+    """Of several that are equally frequent the first by name: sets have no order of their own."""
+    return min(hits, key=lambda guess: (-hits[guess], guess))
 
 
 def _keys(story: Story, link: Link) -> list[tuple[object, ...]]:
