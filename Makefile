@@ -22,8 +22,7 @@ NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
 # The page's JavaScript is checked with what npm installs here.
 JAVASCRIPT := tools/javascript
 CHECKERS := $(JAVASCRIPT)/node_modules/installed
-TEXT := 'Anna had lost a silver kite and a red drum, and she looked in the garden and then in the \
-kitchen, but nobody had seen the silver'
+TEXT := 'Oliver was carrying a strange guitar. "May I hold it?" asked Olivia. Oliver nodded'
 
 # Hundreds of processes of the tests import the package, and each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE

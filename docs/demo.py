@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TEXT = (
     "Anna had lost a silver kite and a red drum, and she looked in the garden and then in the "
-    "kitchen, but nobody had seen the silver kite."
+    "kitchen, but nobody had seen the silver"
 )
 COLUMN, LINE_HEIGHT, LETTER = 4.1, 0.34, 0.099  # inches
 FAINTEST = 1e-3  # weights below this are as good as none to the eye
@@ -39,7 +39,8 @@ def main(file: Path, model_folder: Path | None) -> None:
     with torch.inference_mode():
         logits, patterns = model.with_patterns(ids)
     result = forward_pass(ids, patterns, logits, name=tokenizer.tokens)
-    head = result.heads.most_informative(1)[0]
+    # The head whose last token looks most at one further back; at the first of all, heads rest.
+    head = max(result.heads, key=lambda one: float(result.pattern(one)[-1, 1:-4].max()))
     with mpl.rc_context(STYLE):
         figure, axes = canvas(9.6, 4.75)
         _text(axes, result, head)
@@ -50,14 +51,11 @@ def main(file: Path, model_folder: Path | None) -> None:
 
 
 def _text(axes: Axes, result: ForwardPass, head: HeadScores) -> None:
-    """The text, each token shaded by what one query gives it."""
-    weights = result.pattern(head).dense()
-    far = weights.tril(-4)[:, 1:]  # not the token just before, nor the first, where heads rest
-    query = int(far.amax(dim=1).argmax())
-    row = weights[query]
+    """The text, each token shaded by what the last one gives it."""
+    query = len(result.tokens) - 1
+    row = result.pattern(head)[query]
     write(axes, 0.3, 0.38, f"layer {head.layer} · head {head.head}", "left", weight="bold")
-    write(axes, 1.75, 0.38, head.role.value, "left", color=ACCENT)
-    write(axes, 0.3, 0.66, head.role.meaning, "left", color=FAINT, size=9)
+    write(axes, 0.3, 0.66, "what the last token looks at", "left", color=FAINT, size=9)
     x, y = 0.3, 1.15
     for position, token in enumerate(result.tokens):
         text = readable(token)

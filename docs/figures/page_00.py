@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LETTER, _LINE, _HEIGHT = 0.107, 0.95, 0.32  # inches: a letter, from line to line, a word's ground
-_LETTERS = 62  # of a line
+_LETTERS = 57  # of a line
 
 
 def looking_back(names: Mapping[str, Any]) -> Figure:
     """Page 0: the sentence, each word shaded by the weight that its last word gives it."""
-    figure, axes = canvas(6.9, 2.0)
+    figure, axes = canvas(6.9, 2.95)
     places: dict[str, tuple[float, float]] = {}
     x, y, used = 0.3, 0.5, 0
     for word, weight in _words(names["tokens"], names["weights"].tolist()):

@@ -30,6 +30,6 @@ def looked_at(tokens, weights):
     return tokens[int(weights.argmax())]
 
 
-# 0.8: From 0.71 to 0.00. Nothing says any more which of the two is meant, so that no head of this layer
-# finds one by its colour; the guess is the drum, with 0.59, and then the kite, with 0.38.
+# 0.8: From 0.71 to 0.00. Nothing says any more which of the two is meant, so that no head of this
+# layer finds one by its colour; the guess is the drum, with 0.59, and then the kite, with 0.38.
 answer_0_8 = "less than half"

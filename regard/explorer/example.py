@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from regard.gpt import Tokenizer
 
-EXAMPLE = (
-    "Anna had lost a silver kite and a red drum, and she looked in the garden and then in the "
-    "kitchen, but nobody had seen the silver"
-)
+EXAMPLE = 'Oliver was carrying a strange guitar. "May I hold it?" asked Olivia. Oliver nodded'
 
 EXAMPLES = {
+    "his or her?": EXAMPLE,
     "a name": (
         "Hannah had a cat called Sooty, and Finn had a dog called Noodle. Finn said, "
         '"Let us go home." Then he stroked'
@@ -21,9 +19,8 @@ EXAMPLES = {
         'A green parrot lived in the tent. Leila said to it, "Who has hidden the red kite?" They '
         'listened. Back came the same words, "Who has hidden the red'
     ),
-    "where is it?": (
-        "Ella left her hat in the stable, and Henry left his kite in the shed. In the end Ella "
-        "found the hat in the"
+    "who has it?": (
+        "The guitar was with Olivia. The kite was with Adam. At bedtime the guitar was still with"
     ),
 }
 """Texts by what decides their next word; without some head the shipped model says another one."""

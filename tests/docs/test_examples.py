@@ -43,8 +43,7 @@ SHOWN = [
         {"red": " kite"},
     ),
     Example(
-        "docs/00-why-look-back.md docs/13-fused-attention.md docs/effects.md docs/demo.py Makefile "
-        "regard/explorer/example.py",
+        "docs/00-why-look-back.md docs/13-fused-attention.md docs/effects.md docs/demo.py",
         "Anna had lost a silver kite and a red drum, and she looked in the garden and then in the "
         "kitchen, but nobody had seen the silver",
         " kite",
@@ -68,14 +67,14 @@ SHOWN = [
         {"drum": " drum", "boat": " boat", "lamp": " lamp"},
     ),
     Example(
-        "docs/teaching.md website/slides.md",
+        "docs/teaching.md website/slides.md Makefile regard/explorer/example.py",
         'Oliver was carrying a strange guitar. "May I hold it?" asked Olivia. Oliver nodded',
         " his",
         "Oliver",
         {"Olivia": " her"},
     ),
     Example(
-        "regard/explorer/example.py docs/effects.md",
+        "docs/effects.md",
         "Ella left her hat in the stable, and Henry left his kite in the shed. In the end Ella "
         "found the hat in the",
         " stable",
@@ -90,7 +89,7 @@ SHOWN = [
         {"blue": " boat"},
     ),
     Example(
-        "docs/11-positions.md",
+        "docs/11-positions.md regard/explorer/example.py",
         "The guitar was with Olivia. The kite was with Adam. At bedtime the guitar was still with",
         " Olivia",
         "guitar",
