@@ -22,7 +22,8 @@ NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
 # The page's JavaScript is checked with what npm installs here.
 JAVASCRIPT := tools/javascript
 CHECKERS := $(JAVASCRIPT)/node_modules/installed
-TEXT := 'Oliver was carrying a strange guitar. "May I hold it?" asked Olivia. Oliver nodded'
+TEXT := 'In the primer there were two pictures that rhymed with animals. One rhymed with bat and one \
+with snail, so they had to be'
 
 # Hundreds of processes of the tests import the package, and each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from regard.gpt import Tokenizer
 
-EXAMPLE = 'Oliver was carrying a strange guitar. "May I hold it?" asked Olivia. Oliver nodded'
+EXAMPLE = (
+    "In the primer there were two pictures that rhymed with animals. One rhymed with bat and one "
+    "with snail, so they had to be"
+)
 
 EXAMPLES = {
-    "his or her?": EXAMPLE,
+    "a rhyme": EXAMPLE,
     "a name": (
         "Hannah had a cat called Sooty, and Finn had a dog called Noodle. Finn said, "
         '"Let us go home." Then he stroked'

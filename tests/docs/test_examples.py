@@ -67,7 +67,7 @@ SHOWN = [
         {"drum": " drum", "boat": " boat", "lamp": " lamp"},
     ),
     Example(
-        "docs/teaching.md website/slides.md Makefile regard/explorer/example.py",
+        "docs/teaching.md website/slides.md",
         'Oliver was carrying a strange guitar. "May I hold it?" asked Olivia. Oliver nodded',
         " his",
         "Oliver",
@@ -96,7 +96,7 @@ SHOWN = [
         {"kite": " Adam"},
     ),
     Example(
-        "docs/16-is-attention-an-explanation.md",
+        "docs/16-is-attention-an-explanation.md Makefile regard/explorer/example.py",
         "In the primer there were two pictures that rhymed with animals. One rhymed with bat and "
         "one with snail, so they had to be",
         " hat",
