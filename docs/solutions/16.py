@@ -1,9 +1,9 @@
 """Solutions of the exercises of page 16."""
 
-# 16.1: Head 2.2 has 0.92 of its weight on “bat”, no other head more than 0.04.
+# 16.1: Head 2.3 has 0.87 of its weight on “bat”, no other head more than 0.03.
 answer_16_1 = "lost"
 
-# 16.2: The three other heads of layer 2 look at “towel” as well.
+# 16.2: The three other heads of layer 1 look at “towel” as well.
 answer_16_2 = "as before"
 
 # 16.3: 0.3 and 0.2 become 0.6 and 0.4.

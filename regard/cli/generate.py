@@ -17,6 +17,7 @@ from regard.gpt import Sampling, stream_texts
 from regard.gpt.outside import NOTE, is_outside
 
 if TYPE_CHECKING:
+    from regard.gpt import GPT, Tokenizer
     from regard.gpt.generate import Past
 
 __all__ = ["generate"]
@@ -83,11 +84,19 @@ def generate(
         first = next(pieces, None)  # fails before any output where logits are NaN
     with user_errors(ValueError):
         _show(prompts, pieces if first is None else chain([first], pieces))
-    for text in prompts if model is None else []:
-        if is_outside(network, tokenizer.encode(text)):
-            start = shorten(text, _SHOWN, placeholder=" …")
-            of = "" if len(prompts) == 1 else f"{start!r}: "
-            typer.echo(f"regard: {of}{NOTE}", err=True)
+    if network.has_read is not None:
+        _note_what_it_has_read(network, tokenizer, prompts)
+
+
+def _note_what_it_has_read(network: "GPT", tokenizer: "Tokenizer", prompts: list[str]) -> None:
+    """Say of each text that is unlike what the model has read that it is; else, what that was."""
+    outside = [text for text in prompts if is_outside(network, tokenizer.encode(text))]
+    for text in outside:
+        start = shorten(text, _SHOWN, placeholder=" …")
+        of = "" if len(prompts) == 1 else f"{start!r}: "
+        typer.echo(f"regard: {of}{NOTE}", err=True)
+    if not outside:
+        typer.echo(f"regard: {network.has_read}", err=True)
 
 
 def _show(prompts: list[str], pieces: Iterator[tuple[int, str]]) -> None:

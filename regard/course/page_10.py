@@ -84,7 +84,7 @@ EXERCISES = (
             Mistake(
                 "a share of the work counted for each",
                 "about 2",
-                "Each of the four does the whole: it finds the token and writes it.",
+                "The three that are left look at the same place, and what they write suffices.",
             ),
         ),
     ),

@@ -58,12 +58,12 @@ EXERCISES = (
             Mistake(
                 "others expected to stand in",
                 "as before",
-                "The other heads have at most 0.04 of their weight on “bat”.",
+                "The other heads have at most 0.03 of their weight on “bat”.",
             ),
             Mistake(
                 "half of the weights expected elsewhere",
                 "halved",
-                "The head has 0.92 of its weight there, and no other head tells which rhyme it is.",
+                "The head has 0.87 of its weight there, and no other head tells which rhyme it is.",
             ),
         ),
     ),
@@ -77,7 +77,7 @@ EXERCISES = (
             Mistake(
                 "a large weight taken for a need",
                 "lost",
-                "Three other heads of the layer have 0.91 and more on the same word.",
+                "Three other heads of the layer have 0.52 and more on the same word.",
             ),
             Mistake(
                 "shares of a whole",

@@ -14,7 +14,7 @@ EXAMPLE = (
 
 EXAMPLES = {
     "a rhyme": EXAMPLE,
-    "a name": (
+    "a pronoun": (
         "Hannah had a cat called Sooty, and Finn had a dog called Noodle. Finn said, "
         '"Let us go home." Then he stroked'
     ),

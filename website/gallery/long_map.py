@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.gpt import GPT, load
+from regard.gpt.checkpoint import HAS_READ
 from regard.gpt.stories import stories
 from regard.record import RecordError
 from website.gallery.exhibit import Exhibit
@@ -40,8 +41,8 @@ def long_map(progress: Progress) -> Exhibit:
         title="65,536 tokens: a map to fly over",
         text=(
             f"Head {_LAYER}·{_HEAD} of the model that comes with regard, over {_TOKENS:,} tokens "
-            "of stories: 2.1 billion weights, none of them stored. The model was trained on 512 "
-            "tokens; what lies beyond is the waves of its rotary positions. Each pixel is the "
+            f"of stories: 2.1 billion weights, none of them stored. {HAS_READ} It was trained on "
+            "512 tokens; what lies beyond is the waves of its rotary positions. Each pixel is the "
             f"exact mean of its weights, as `Pattern.image` gives it, in {count} tiles: 8 tokens "
             "a pixel everywhere, one a pixel in the lower right corner. Full colour is a weight "
             f"of {10**HIGHEST:g} or more, none is {10.0 ** (HIGHEST - DECADES):.6f} or less."

@@ -23,10 +23,9 @@ def copying(_: Progress) -> Exhibit:
         name="induction",
         title="Induction: what came next the last time",
         text=(
-            "A parrot says a sentence again. At each word of the second time, induction heads "
-            "look at what followed that word the first time, and copy it: layer 1 has four. "
-            "Below each head stands in blue what the answer loses without it; with the word itself "
-            "hidden from all of them, the prediction goes."
+            "A parrot says a sentence again. At “red” three of the four heads of layer 1 look most "
+            "at “kite”, which followed “red” the first time, and the model says it. Below each "
+            "head stands in blue what the answer loses without it."
         ),
         frame=_live(EXAMPLES["copying"]),
     )

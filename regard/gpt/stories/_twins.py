@@ -10,8 +10,7 @@ from regard.gpt.stories._draw import Draw
 from regard.gpt.stories._generate import children_of, roles_of
 from regard.gpt.stories._story import Kind, Link, Story
 from regard.gpt.stories._teller import Teller
-from regard.gpt.stories.scenes import SIGHTS, lines, renumbered, scene
-from regard.gpt.stories.scenes._format import Scene
+from regard.gpt.stories.scenes import SIGHTS, Scene, lines, renumbered, scene
 
 _OTHER = {"1": "2", "2": "1"}
 
