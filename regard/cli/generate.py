@@ -10,11 +10,11 @@ import typer
 
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
-from regard.cli.model import Fetch, Model, Weights, open_model
+from regard.cli.model import Fetch, Model, Weights, has_read, open_model
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import as_unicode, read_text
 from regard.gpt import Sampling, stream_texts
-from regard.gpt.outside import NOTE, is_outside
+from regard.gpt.outside import NOTE
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, Tokenizer
@@ -90,7 +90,8 @@ def generate(
 
 def _note_what_it_has_read(network: "GPT", tokenizer: "Tokenizer", prompts: list[str]) -> None:
     """Say of each text that is unlike what the model has read that it is; else, what that was."""
-    outside = [text for text in prompts if is_outside(network, tokenizer.encode(text))]
+    notes = {text: has_read(network, tokenizer.encode(text)) for text in prompts}
+    outside = [text for text, note in notes.items() if note == NOTE]
     for text in outside:
         start = shorten(text, _SHOWN, placeholder=" …")
         of = "" if len(prompts) == 1 else f"{start!r}: "

@@ -159,10 +159,22 @@ def about(
     """
     yield f"{name or SHIPPED}: {describe(model.config)}"
     (_, probability), *_ = result.predictions[query]
-    if name is None and is_outside(model, ids, probability):
-        yield NOTE
-    elif model.has_read:
-        yield model.has_read
+    note = has_read(model, ids, probability)
+    if note is not None:
+        yield note
+
+
+def has_read(model: GPT, ids: Sequence[int], probability: float = 0.0) -> str | None:
+    """What a model has read, or that a text is unlike it; None for a model of which it is unknown.
+
+    Args:
+        model: the model.
+        ids: the text.
+        probability: of the answer, as for `is_outside`.
+    """
+    if model.has_read is not None and is_outside(model, ids, probability):
+        return NOTE
+    return model.has_read
 
 
 def describe(config: GPTConfig) -> str:

@@ -14,11 +14,10 @@ from rich.text import Text
 import regard
 from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, memory_errors, user_errors
-from regard.cli.model import SHIPPED, Fetch, Model, Weights
+from regard.cli.model import SHIPPED, Fetch, Model, Weights, has_read
 from regard.cli.reader import Encoded, Reader, open_reader
 from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
-from regard.gpt.outside import NOTE, is_outside
 from regard.intervene.hybrid import hybrid_note
 from regard.record.links import Span
 from regard.view.passages_report import passages_report
@@ -91,11 +90,11 @@ def passages(
                 hidden_from=cast("Literal['question', 'answer']", hidden_from),
             )
     said, note = reader.decode(encoded.ids[slice(*span)]), hybrid_note(reader.model)
-    probability = math.exp(effects.unchanged)
-    is_guess = model is None and is_outside(
-        cast("GPT", reader.model), encoded.ids[: span[0]], probability
-    )
-    notes = [line for line in (NOTE if is_guess else None, note) if line is not None]
+    read = None
+    if getattr(reader.model, "has_read", None) is not None:  # one of this package
+        probability = math.exp(effects.unchanged)
+        read = has_read(cast("GPT", reader.model), encoded.ids[: span[0]], probability)
+    notes = [line for line in (read, note) if line is not None]
     if as_json:
         content = {"answer": said, **effects.as_dict()}
         for line in notes:
@@ -104,8 +103,7 @@ def passages(
         return
     console = Console(highlight=False)
     console.print(Text(f"{model or SHIPPED}: {len(encoded.ids)} tokens", "dim"))
-    has_read = None if is_guess else getattr(reader.model, "has_read", None)
-    for line in filter(None, (has_read, *notes)):
+    for line in notes:
         console.print(Text(line, "dim"))
     for renderable in passages_report(effects, said):
         console.print(renderable)

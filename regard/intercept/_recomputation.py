@@ -71,7 +71,7 @@ def require_known() -> None:
     if first is not None and first.thread is None and _is_checkpoint_of_torch():
         raise RecordError(
             "the backward pass computes attention calls again inside a block, and whether they "
-            "were first made there can't be told, since torch.utils.checkpoint was called on "
+            "were first made there cannot be known, since torch.utils.checkpoint was called on "
             "another thread, or not by its function checkpoint; put the backward pass outside the "
             "block, or call checkpoint(...) inside it, on its thread"
         )

@@ -38,8 +38,8 @@ class _Context:
 class _Reached:
     """Which tensors a gradient that is taken inside a ``with`` block comes back to.
 
-    A function's backward may return None. Autograd goes on from there, and many functions behind it
-    take None for zeros, so that a gradient of 0 does not tell that it was lost.
+    A function's backward may return None. Autograd continues from there, and many functions behind
+    it take None for zeros, so that a gradient of 0 does not tell that it was lost.
 
     Args:
         number: what the gradient is taken of.
@@ -70,7 +70,7 @@ class _Reached:
     def _follow(
         self, node: Node, inputs: Sequence[Tensor | None], outputs: Sequence[object]
     ) -> None:
-        """Take note of where a node hands a gradient on, after all nodes that hand it one."""
+        """Record where a node passes a gradient on, after all nodes that pass it one."""
         if any((node, number) in self._edges for number in range(len(outputs))):
             self._edges.update(
                 edge

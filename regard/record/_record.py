@@ -202,8 +202,9 @@ def _warn_of_missing_keys(readouts: tuple[Readout[Any, Any], ...], run: Run) -> 
     for name, readout in zip(names_of(readouts), readouts, strict=True):
         if readout.within(shortest.keys) is not readout:
             warnings.warn(
-                f"{name} tells of keys that never came: {place} had only {shortest.keys} keys, and "
-                f"weight on others is read as 0; leave out all keys from {shortest.keys} on",
+                f"{name} names or labels keys that never came: {place} had only {shortest.keys} "
+                "keys, and weight on others is read as 0; leave out all keys from "
+                f"{shortest.keys} on",
                 RuntimeWarning,
                 stacklevel=4,
             )

@@ -208,7 +208,7 @@ def test_calls_of_another_thread_are_refused_where_they_can_not_be_told_apart(re
     with regard.intervene(model) as change:
         change.ablate(layers=1, heads=0)
         model(x)
-        with pytest.raises(RecordError, match=r"can't be told.* put the backward pass outside"):
+        with pytest.raises(RecordError, match=r"cannot be known.* put the backward pass outside"):
             inside.backward()
     compare(gradient(model, x, outside), [])
 
@@ -218,7 +218,7 @@ def test_parts_of_a_checkpoint_are_refused_too():
     with regard.intervene(model) as change:
         change.ablate(layers=1, heads=0)
         loss = model(x).square().sum()
-        with pytest.raises(RecordError, match=r"can't be told.* call checkpoint\(...\) inside"):
+        with pytest.raises(RecordError, match=r"cannot be known.* call checkpoint\(...\) inside"):
             loss.backward()
 
 

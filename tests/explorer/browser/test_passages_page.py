@@ -6,14 +6,14 @@ import pytest
 
 import regard
 from regard.explorer.subjects import ModelSubject
-from regard.gpt.stories import story as told
+from regard.gpt.stories import story as story_of
 from regard.record import token_offsets
 
 
 @pytest.fixture(scope="module")
 def story(shipped):
     """A story up to the word that it asks for, and its paragraphs but the last on its tokens."""
-    text = told(5373).text
+    text = story_of(5373).text
     text = text[: text.rindex(" cellar.")]
     _, tokenizer = shipped
     offsets = token_offsets(tokenizer.tokens(tokenizer.encode(text)))
