@@ -59,10 +59,10 @@ thorough: $(TESTS) ## run what make test leaves out: more of the page, other ins
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m thorough
 
 throttled: $(TESTS) ## run the browser tests with the browser's processor throttled to a fifth
-	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest -m "" tests/explorer/browser
+	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest -m "" tests/page/browser
 
 notebook-test: $(LAB) ## test the widget in JupyterLab, which this installs
-	OMP_NUM_THREADS=1 REGARD_BROWSER=required $(BIN)/python -m pytest tests/explorer/browser/test_jupyterlab.py
+	OMP_NUM_THREADS=1 REGARD_BROWSER=required $(BIN)/python -m pytest tests/page/browser/test_jupyterlab.py
 
 lint: $(TESTS)
 	@$(MAKE) --no-print-directory --jobs=2 lint-native lint-python javascript
@@ -106,10 +106,10 @@ mutants: $(TESTS) ## break the code in small ways, one at a time, and see whethe
 	$(BIN)/python tools/mutants.py
 
 kvpress: $(KVPRESS)/installed ## compare the presses with those of kvpress, in an environment of its own
-	$(KVPRESS)/bin/python -m pytest --noconftest -W default tests/integrations/kvpress
+	$(KVPRESS)/bin/python -m pytest --noconftest -W default tests/experiments/kvpress
 
 vllm: $(VLLM)/installed ## test the plugin of vLLM in vLLM, in an environment of its own; a quarter of an hour
-	$(VLLM)/bin/python -m pytest --confcutdir integrations/vllm -W default integrations/vllm/tests
+	$(VLLM)/bin/python -m pytest --confcutdir experiments/vllm -W default experiments/vllm/tests
 
 bench: $(PEERS) ## measure against peers, more than half an hour on two cores; keep the machine idle meanwhile
 	$(BIN)/python -m benchmarks
@@ -128,13 +128,13 @@ notebooks: $(TESTS) ## run the course and write each of its pages as a notebook,
 	$(BIN)/python docs/notebooks.py build/notebooks
 
 site: $(TESTS) ## build the site into build/site, with the model in it
-	$(BIN)/python -m website build/site
+	$(BIN)/python -m regard_site build/site
 
 slides: $(TESTS) ## write the course's slides into build/slides.html, one file that needs no network
-	$(BIN)/python -m website.slides build/slides.html
+	$(BIN)/python -m regard_site.slides build/slides.html
 
 gallery: $(TESTS) ## make the site's gallery, about two minutes of processor time, kept in build/gallery
-	$(BIN)/python -m website.gallery build/gallery
+	$(BIN)/python -m regard_site.gallery build/gallery
 
 wheels: $(WHEELS) ## build the sdist and a wheel for each platform into build/dist, and run the kernels of those that run here
 	$(BIN)/python tools/wheels.py build/dist
@@ -184,10 +184,10 @@ $(KVPRESS)/installed: pyproject.toml constraints-kvpress.txt $(NATIVE)
 
 # vLLM asks for torchvision and its like, which a text model does not need, and which the index of
 # Python's packages has for a GPU's torch alone: they can't be loaded beside another.
-$(VLLM)/installed: pyproject.toml integrations/vllm/pyproject.toml integrations/vllm/constraints.txt $(NATIVE)
+$(VLLM)/installed: pyproject.toml experiments/vllm/pyproject.toml experiments/vllm/constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python tools/install.py --constraint integrations/vllm/constraints.txt \
-		--package integrations/vllm integrations/vllm/pyproject.toml:test
+	$(VLLM)/bin/python tools/install.py --constraint experiments/vllm/constraints.txt \
+		--package experiments/vllm experiments/vllm/pyproject.toml:test
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec torchvision
 	@touch $@
 

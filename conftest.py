@@ -21,12 +21,12 @@ import pandas as pd  # noqa: F401 - annotations name it; it must not see TYPE_CH
 import rich.console  # noqa: F401 - likewise
 import torch
 
-collect_ignore = ["regard/train.py"]  # it is run, and refuses to be imported
+collect_ignore = []
 if find_spec("kvpress") is None:  # it has an environment of its own: make kvpress
-    collect_ignore += ["regard/integrations/kvpress.py"]
+    collect_ignore += ["experiments/regard_experiments/kv/kvpress.py"]
 if find_spec("lightning") is None:
     collect_ignore += ["regard/integrations/lightning.py"]
-collect_ignore_glob = [] if find_spec("triton") else ["regard/backends/gpu/triton/*"]
+collect_ignore_glob = [] if find_spec("triton") else ["experiments/regard_experiments/gpu/triton/*"]
 if not torch.cuda.is_available():  # Triton asks for it when it is imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -35,18 +35,18 @@ CORE = (
     "regard._axes",
     "regard._contexts",
     "regard._tensors",
-    "regard.mask",
-    "regard.problem",
+    "regard.masks",
+    "regard.inputs",
     "regard.steps",
     "regard.backends",
     "regard.pattern",
     "regard.attention",
     "regard.sdpa",
     "regard.record",
-    "regard.monitor",
+    "regard.lens.monitor",
     "regard.nn",
-    "regard.distributed",
-    "regard.circuits",
+    "regard_experiments.distributed",
+    "regard.lens.circuits",
 )
 
 
@@ -56,6 +56,7 @@ def import_core_checked() -> None:
     sys.path.insert(0, str(Path(__file__).parent / "tests"))  # the package `support`
     # And with it beartype, which must not see TYPE_CHECKING.
     jaxtyping.jaxtyped = importlib.import_module("support.typecheck").jaxtyped
+    importlib.import_module("regard")  # whose face names all rooms for type checkers
     typing.TYPE_CHECKING = True
     try:
         with jaxtyping.install_import_hook(CORE, "support.typecheck.checked"):

@@ -24,7 +24,7 @@ def effects(report: Report) -> None:
     """Print the table."""
     model, _ = load()
     ids = torch.randint(model.config.vocab_size, (LENGTH,))
-    measure = partial(regard.effects, model, ids, regard.LogProbability(0))
+    measure = partial(regard.lens.effects, model, ids, regard.lens.LogProbability(0))
     heads = model.config.layers * model.config.heads
     tasks: dict[str, Callable[[], object]] = {
         "one forward": partial(model, ids),

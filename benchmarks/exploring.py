@@ -112,7 +112,7 @@ def _recorded(length: int, *, heads: int, layers: int) -> Recording:
 
 
 def _recording(recording: Recording) -> AbstractContextManager[httpx.Client]:
-    from regard.explorer import RecordingSubject
+    from regard.page import RecordingSubject
 
     return served(RecordingSubject(recording, title="recording"))
 

@@ -18,23 +18,23 @@ from benchmarks.gpu_peers import peers
 from benchmarks.gpu_result import Result
 from regard.backends import NAMES, choose
 from regard.backends.kernel_spec import Divergence
+from regard.inputs import Scoring, check
 from regard.pattern.readouts import Top
-from regard.problem import Scoring, check
 
 ROOT = Path(__file__).parents[1]
-TESTS = ("tests/core/test_cuda.py", "tests/gpt/test_cuda.py", "tests/triton")
+TESTS = ("tests/experiments/test_cuda.py", "tests/gpt/test_cuda.py", "tests/experiments/triton")
 B, H, G, L, S = 2, 4, 2, 517, 643
 ROWS = slice(100, 103)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 READOUTS: dict[str, regard.Readout[Any, Any]] = {
-    "received": regard.Received(),
-    "entropy": regard.Entropy(),
-    "distance": regard.Distance(),
-    "max": regard.Max(),
-    "mass": regard.Mass(slice(0, 4)),
-    "top 8": regard.TopK(8),
-    "image 512 × 512": regard.Image(512, 512),
-    "offsets 64": regard.Offsets(64),
+    "received": regard.readouts.Received(),
+    "entropy": regard.readouts.Entropy(),
+    "distance": regard.readouts.Distance(),
+    "max": regard.readouts.Max(),
+    "mass": regard.readouts.Mass(slice(0, 4)),
+    "top 8": regard.readouts.TopK(8),
+    "image 512 × 512": regard.readouts.Image(512, 512),
+    "offsets 64": regard.readouts.Offsets(64),
 }
 DIVERGENCES: tuple[Divergence, ...] = ("kl", "js", "tv")
 # Weights are computed from products that were added up in float32, whatever their factors: a score
@@ -45,12 +45,12 @@ CONTEXT = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}
 def further(keys: int) -> dict[str, regard.Readout[Any, Any]]:
     """Readouts beside those that are timed in one pass, of a pattern of so many keys."""
     return {
-        "received, mean": regard.Received("mean"),
-        "received, max": regard.Received("max"),
-        "max score": regard.MaxScore(),
-        "lag 1": regard.Lag(1),
-        "spans of 64 keys": regard.Spans(torch.arange(keys) // 64),
-        "block maxima 64 × 64": regard.Blocks(64, 64, "max"),
+        "received, mean": regard.readouts.Received("mean"),
+        "received, max": regard.readouts.Received("max"),
+        "max score": regard.readouts.MaxScore(),
+        "lag 1": regard.readouts.Lag(1),
+        "spans of 64 keys": regard.readouts.Spans(torch.arange(keys) // 64),
+        "block maxima 64 × 64": regard.readouts.Blocks(64, 64, "max"),
     }
 
 
@@ -177,7 +177,7 @@ def _of_attention(
     query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
 ) -> tuple[float, float]:
     """Compare the readouts that attention takes as well."""
-    readouts = [regard.Received(), regard.Entropy(), regard.Max()]
+    readouts = [regard.readouts.Received(), regard.readouts.Entropy(), regard.readouts.Max()]
     exact = regard.Pattern(query.double(), key.double(), **options).read(*readouts)
     _, actual = regard.attention(query, key, value, read=readouts, **options)
     return max(_error(*pair) for pair in zip(actual, exact, strict=True)), 2e-5

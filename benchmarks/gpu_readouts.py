@@ -18,7 +18,7 @@ from benchmarks.gpu_clock import extra_mib, seconds
 from benchmarks.gpu_peers import eager_readouts, peers
 from benchmarks.gpu_result import Result
 from regard.backends import NAMES, choose
-from regard.problem import Scoring, check
+from regard.inputs import Scoring, check
 
 if TYPE_CHECKING:
     from benchmarks.gpu_floor import Ceilings

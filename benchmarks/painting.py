@@ -56,9 +56,9 @@ def painting(report: Report, record: Callable[[], Recording], length: int) -> No
 
 
 def _of_the_model(report: Report, browser: Browser) -> None:
-    from regard.explorer.example import EXAMPLE
-    from regard.explorer.subjects import ModelSubject
     from regard.gpt import load
+    from regard.page.example import EXAMPLE
+    from regard.page.subjects import ModelSubject
 
     model, tokenizer = load()
     subject = ModelSubject(model, tokenizer, title="the model", text=" ".join([EXAMPLE] * 40))
@@ -73,7 +73,7 @@ def _of_the_model(report: Report, browser: Browser) -> None:
 def _of_recordings(
     report: Report, browser: Browser, record: Callable[[], Recording], length: int
 ) -> None:
-    from regard.explorer import RecordingSubject
+    from regard.page import RecordingSubject
 
     taken = []
     for _ in range(LONG_ROUNDS):

@@ -20,24 +20,31 @@ HEADS, DIM = 12, 64
 LENGTHS = (4096, 16384)
 STORABLE = 4096  # at 16384, each step of eager would take 13 GB
 
-RECEIVED, IMAGE = regard.Received(), regard.Image(512, 512)
-ENTROPY, TOP = regard.Entropy(), regard.TopK(8)
+RECEIVED, IMAGE = regard.readouts.Received(), regard.readouts.Image(512, 512)
+ENTROPY, TOP = regard.readouts.Entropy(), regard.readouts.TopK(8)
 ALL = (
     *(RECEIVED, IMAGE, ENTROPY, TOP),
-    *(regard.Max(), regard.Distance(), regard.Offsets(64), regard.Mass(slice(0, 4))),
+    *(
+        regard.readouts.Max(),
+        regard.readouts.Distance(),
+        regard.readouts.Offsets(64),
+        regard.readouts.Mass(slice(0, 4)),
+    ),
 )
 TOGETHER: dict[str, tuple[Readout[Any, Any], ...]] = {
     "received": (RECEIVED,),
     "entropy": (ENTROPY,),
     "top 8": (TOP,),
     "image 512 × 512": (IMAGE,),
-    "received, maximum": (regard.Received("max"),),
-    "received, mean": (regard.Received("mean"),),
-    "received of the last 64, grouped": (regard.Received(queries=slice(-64, None), grouped=True),),
-    "max score": (regard.MaxScore(),),
-    "lag 1": (regard.Lag(1),),
-    "blocks 64 × 64, maximum": (regard.Blocks(64, 64, "max"),),
-    "blocks 60 × 60, mean": (regard.Blocks(60, 60),),
+    "received, maximum": (regard.readouts.Received("max"),),
+    "received, mean": (regard.readouts.Received("mean"),),
+    "received of the last 64, grouped": (
+        regard.readouts.Received(queries=slice(-64, None), grouped=True),
+    ),
+    "max score": (regard.readouts.MaxScore(),),
+    "lag 1": (regard.readouts.Lag(1),),
+    "blocks 64 × 64, maximum": (regard.readouts.Blocks(64, 64, "max"),),
+    "blocks 60 × 60, mean": (regard.readouts.Blocks(60, 60),),
     "received, image": (RECEIVED, IMAGE),
     "received, image, entropy, top 8": (RECEIVED, IMAGE, ENTROPY, TOP),
     "all eight kinds": ALL,
@@ -91,7 +98,7 @@ def _rows(report: Report, length: int) -> None:
         "our forward": lambda: regard.attention(query, key, value, mask=regard.causal()),
     }
     tasks |= {name: partial(pattern.read, *readouts) for name, readouts in TOGETHER.items()}
-    tasks["roles of heads, tokens known"] = _text(query, key, value).heads
+    tasks["roles of heads, tokens known"] = partial(regard.lens.heads, _text(query, key, value))
     tasks["32 spans"] = partial(pattern.spans, torch.arange(length) * 32 // length)
     _, coarse = regard.attention_with_pattern(
         query, (key * 8).round() / 8, value, mask=regard.causal()

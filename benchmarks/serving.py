@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import httpx
 
-    from regard.explorer.subjects import Subject
+    from regard.page.subjects import Subject
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def served(subject: Subject) -> Iterator[httpx.Client]:
     """Serve something, and give a client once the server is up."""
     import httpx
 
-    from regard.explorer import Explorer
+    from regard.page import Explorer
 
     explorer = Explorer(subject)
     gc.freeze()  # as the command does

@@ -22,9 +22,9 @@ from regard.pattern.readout import Readout
 
 CASE = Case(1, 8, 2048, 64)
 READOUTS: dict[str, Readout[Any, Any]] = {
-    "received": regard.Received(),
-    "entropy": regard.Entropy(),
-    "top 8": regard.TopK(8),
+    "received": regard.readouts.Received(),
+    "entropy": regard.readouts.Entropy(),
+    "top 8": regard.readouts.TopK(8),
 }
 MOST = 2.0  # times as long as without slopes
 NO_TARGET = {"top 8"}  # where scores rise, each key is among the strongest when it is met

@@ -14,7 +14,7 @@ from benchmarks.arguments import take
 from benchmarks.cases import DTYPES, Case, name_of
 from benchmarks.measure import extra_memory, high_water, interleaved
 from benchmarks.report import Report, milliseconds
-from regard.mask.hiding import add_to_scores
+from regard.masks.hiding import add_to_scores
 
 LONG = Case(1, 12, 16384, 64)
 SLOWER, MEMORY = 1.15, 64  # at most: times the call without, MiB more than it
@@ -52,11 +52,11 @@ def _masks(length: int) -> dict[str, regard.Mask]:
     late = slice(length // 2, length // 2 + length // 4)
     spans = {
         "without": regard.Mask(),
-        "hidden from some queries": regard.hide(keys, late),
-        "hidden from all": regard.hide(keys),
-        "hidden from some heads": regard.hide(keys, heads=slice(None, None, 2)),
+        "hidden from some queries": regard.masks.hide(keys, late),
+        "hidden from all": regard.masks.hide(keys),
+        "hidden from some heads": regard.masks.hide(keys, heads=slice(None, None, 2)),
         "shifted for some queries": add_to_scores(0.7, keys, late),
-        "16 keys apart hidden": regard.hide(slice(keys.start, keys.stop, length // 128)),
+        "16 keys apart hidden": regard.masks.hide(slice(keys.start, keys.stop, length // 128)),
     }
     return {name: regard.causal() & mask for name, mask in spans.items()}
 

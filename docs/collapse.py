@@ -21,7 +21,7 @@ import regard
 from regard.gpt import GPT, GPTConfig, python_texts
 
 if TYPE_CHECKING:
-    from regard.monitor import QKClip
+    from regard.lens.monitor import QKClip
 
 UPDATES, WARMUP, RATE = 900, 600, 0.3
 BATCH, CONTEXT = 16, 32
@@ -62,7 +62,7 @@ def train(seed: int, way: str) -> Run:
     model = GPT(GPTConfig(**shape, bias=False, qk_norm=way == "QK-norm"))
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
     every = 1 if way == "QK-clip" else EVERY
-    alarms = [regard.Alarm("max_logit", above=BOUND)]
+    alarms = [regard.lens.Alarm("max_logit", above=BOUND)]
     monitor = regard.Monitor(model, every=every, alarms=alarms)
     generator = torch.Generator().manual_seed(seed)
     losses = []
@@ -106,7 +106,7 @@ def draw(run: Run) -> None:
 
 def main(seeds: int) -> None:
     """Print the table."""
-    warnings.simplefilter("ignore", regard.monitor.AlarmWarning)
+    warnings.simplefilter("ignore", regard.lens.monitor.AlarmWarning)
     print("seed  way        first alarm  loss rises  lowest loss  last loss  largest score")
     for seed in range(seeds):
         for way in WAYS:

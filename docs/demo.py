@@ -17,8 +17,8 @@ from matplotlib.patches import Rectangle
 from pages import FOLDER
 
 from regard.gpt import load
-from regard.record import HeadScores
-from regard.record.forward_pass import ForwardPass, forward_pass
+from regard.lens import HeadScores
+from regard.lens.naming.forward_pass import ForwardPass, forward_pass
 from regard.view.tokens import readable
 
 if TYPE_CHECKING:

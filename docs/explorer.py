@@ -13,8 +13,8 @@ from pathlib import Path
 from pages import FOLDER
 from playwright.sync_api import sync_playwright
 
-from regard.explorer import Explorer, ModelSubject
 from regard.gpt import load
+from regard.page import Explorer, ModelSubject
 
 WIDTH, HEIGHT = 1440, 900
 

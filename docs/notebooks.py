@@ -15,8 +15,7 @@ from pathlib import Path
 import nbformat
 from nbformat import v4
 from pages import FOLDER, Block, Page, Statement, execute
-
-from regard.course import Answer, Exercise, exercise
+from regard_course import Answer, Exercise, exercise
 
 _PICTURE = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<target>[^)]+)\)")
 _LINK = re.compile(r"\[(?P<words>[^\]]*)\]\((?P<page>[^):#]+)(?P<anchor>#[^)]*)?\)")
@@ -130,7 +129,7 @@ def _to_answer(one: Exercise) -> nbformat.NotebookNode:
         code, given = f"\n{one.variable} = ...  # {one.expects}\n", one.variable
     else:
         code, given = f"\n\ndef {one.signature}:\n    ...\n\n\n", one.name
-    source = f'from regard.course import check\n{code}check("{one.number}", {given})'
+    source = f'from regard_course import check\n{code}check("{one.number}", {given})'
     return v4.new_code_cell(source, metadata={"tags": ["raises-exception"]})
 
 

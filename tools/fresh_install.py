@@ -27,7 +27,7 @@ inside = Path(regard.__file__).resolve().is_relative_to(Path(sys.prefix).resolve
 assert inside, f"regard is imported from {regard.__file__}, not from {sys.prefix}"
 assert native.why_missing() is None, native.why_missing()
 import regard.cli.app  # the command and its page need no extra
-from regard.explorer import Explorer
+from regard.page import Explorer
 """
 
 

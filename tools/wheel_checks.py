@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lief
+
 from targets import Target
 
 MOST_BYTES = 15_000_000

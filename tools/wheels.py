@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lief
+
 from assemble_wheel import add_library, build_pure
 from driver import ROOT, build
 from targets import TARGETS, Target

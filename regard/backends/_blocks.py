@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Float
-from regard.problem import Problem
+from regard.inputs import Problem
 from regard.steps import total_bias
 
 

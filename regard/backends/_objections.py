@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from regard._contexts import exporting_to_onnx, has_tangent, transforms
-from regard.problem import Problem
+from regard.inputs import Problem
 
 THREE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

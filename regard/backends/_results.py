@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.problem import Problem
+from regard.inputs import Problem
 
 
 def empty_result(

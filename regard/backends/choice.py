@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from regard_experiments.gpu import flex, hardware, self_check
+from regard_experiments.gpu.fused import cudnn, efficient, flash
+from regard_experiments.gpu.rules import is_plain
 from torch import Tensor
 
 from regard._devices import is_nvidia
 from regard._shapes import Float
 from regard.backends import eager, native, torch_sdpa
-from regard.backends.gpu import flex, hardware, self_check
-from regard.backends.gpu.fused import cudnn, efficient, flash
-from regard.backends.gpu.rules import is_plain
-from regard.problem import Problem
+from regard.inputs import Problem
 
 _ON_GPU = {"flash": flash, "cudnn": cudnn, "efficient": efficient, "flex": flex}
 """Experimental: no GPU has run them in this project's tests."""

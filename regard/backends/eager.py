@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.problem import Problem
+from regard.inputs import Problem
 from regard.steps import written_out
 
 

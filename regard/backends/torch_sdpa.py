@@ -34,7 +34,7 @@ from regard.backends._objections import (
     objection_to_softcap,
 )
 from regard.backends._results import empty_result, with_sink
-from regard.problem import Problem
+from regard.inputs import Problem
 
 Kernel = Callable[..., tuple[Tensor, Tensor | None]]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 import typer
+from regard_experiments.gpu import hardware
 
-from regard import Mask, causal, window
 from regard.backends import choose_checked
-from regard.backends.gpu import hardware
 from regard.backends.native import Description, describe, why_missing
 from regard.cli.errors import user_errors
 from regard.cli.layout import fitted
-from regard.problem import Problem, Scoring, check
+from regard.inputs import Problem, Scoring, check
+from regard.masks import Mask, causal, window
 
 __all__ = ["doctor"]
 

@@ -13,8 +13,8 @@ from regard.cli.device import Device, device_of
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.model import Fetch, Model, Weights, about, open_model, read
 from regard.cli.text import as_unicode, read_text
-from regard.explorer.example import EXAMPLE
 from regard.gpt import Tokenizer
+from regard.page.example import EXAMPLE
 from regard.view.effects import effects_report
 
 __all__ = ["effects"]
@@ -94,9 +94,9 @@ def effects(
     if len(whole) > len(ids):
         note = f"the text has {len(whole)} tokens: its last {len(ids)} are the model's context"
         console.print(Text(note, "dim"))
-    number = regard.LogProbability(watched)
+    number = regard.lens.LogProbability(watched)
     measured = [
-        regard.effects(network, text_ids, number, over=what, tokens=tokenizer)
+        regard.lens.effects(network, text_ids, number, over=what, tokens=tokenizer)
         for what in _OVER[over]
     ]
     (name,) = tokenizer.tokens([watched])

@@ -19,7 +19,7 @@ from regard.cli.model import (
     read,
 )
 from regard.cli.text import read_text
-from regard.explorer.example import EXAMPLE
+from regard.page.example import EXAMPLE
 from regard.view.report import all_heads, one_head
 
 __all__ = ["explain"]

@@ -44,7 +44,7 @@ def explore(
 
     regard explore runs/mine --file notes.txt
     """
-    from regard.explorer import Explorer
+    from regard.page import Explorer
 
     name, opened = one_name(shown, model), read_text(text, file)
     subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)

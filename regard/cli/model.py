@@ -16,7 +16,7 @@ from regard.gpt import CheckpointError, load
 from regard.gpt.checkpoint import HAS_READ
 from regard.gpt.hub import model_folder
 from regard.gpt.outside import NOTE, is_outside
-from regard.record.forward_pass import ForwardPass, forward_pass
+from regard.lens.naming.forward_pass import ForwardPass, forward_pass
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, GPTConfig, Tokenizer
@@ -125,7 +125,7 @@ def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> ForwardPass:
     return forward_pass(text, patterns, logits, name=tokenizer.tokens)
 
 
-def head_steps(model: GPT, ids: Sequence[int], layer: int, head: int) -> regard.Steps:
+def head_steps(model: GPT, ids: Sequence[int], layer: int, head: int) -> regard.steps.Steps:
     """Write out one head's attention on a text, step by step.
 
     Query, key and value are the layer's own projections of its input.

@@ -18,8 +18,8 @@ from regard.cli.model import SHIPPED, Fetch, Model, Weights, has_read
 from regard.cli.reader import Encoded, Reader, open_reader
 from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
-from regard.intervene.hybrid import hybrid_note
-from regard.record.links import Span
+from regard.lens.effect.hybrid import hybrid_note
+from regard.lens.spans.links import Span
 from regard.view.passages_report import passages_report
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ def passages(
     text, start = _prompt(reader, document, question)
     with memory_errors("give a shorter document, or a smaller model"):
         encoded, span = _with_answer(reader, text, answer, tokens)
-        parts = regard.split_passages(document, encoded.offsets, start=start)
+        parts = regard.lens.split_passages(document, encoded.offsets, start=start)
         # Of a model whose logits are NaN, or whose attention cannot be recorded.
         with user_errors(ValueError, Error), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "tokens reach", RuntimeWarning)  # `note` says it
-            effects = regard.passage_effects(
+            effects = regard.lens.passage_effects(
                 reader.model,
                 torch.tensor(encoded.ids, device=place),
                 parts,

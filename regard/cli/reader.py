@@ -18,8 +18,8 @@ from regard.cli.model import folder_of, open_model, weights_of
 from regard.gpt import Sampling, generate
 from regard.gpt.checkpoint import CONFIG, holds_pretrained, load_json
 from regard.gpt.errors import CheckpointError
-from regard.record import token_offsets
-from regard.record.links import Span
+from regard.lens import token_offsets
+from regard.lens.spans.links import Span
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, Tokenizer

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from regard import explorer
+from regard import page
 from regard.cli.device import Device
 from regard.cli.errors import MisuseError
 from regard.cli.model import Fetch, Model, Weights
 from regard.cli.subject import Shown, one_name, print_notes, subject_of
 from regard.cli.text import read_text
-from regard.explorer import ExplorerError, ModelSubject, RecordingSubject
+from regard.page import ExplorerError, ModelSubject, RecordingSubject
 from regard.record import RecordError
 
 __all__ = ["report"]
@@ -70,7 +70,7 @@ def report(
 def _write(subject: ModelSubject | RecordingSubject, path: Path, *, live: bool) -> str:
     """Write a report, and say where it is."""
     try:
-        size = explorer.report(subject, path, live=live)
+        size = page.report(subject, path, live=live)
     except FileExistsError as error:
         raise MisuseError(f"{error}; choose another --out FILE") from None
     except OSError as error:

@@ -10,9 +10,9 @@ import typer
 from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.model import SHIPPED, folder_of, weights_of
-from regard.explorer import ExplorerError, ModelSubject, RecordingSubject
-from regard.explorer.training import training_of
 from regard.gpt import CheckpointError, load
+from regard.page import ExplorerError, ModelSubject, RecordingSubject
+from regard.page.training import training_of
 from regard.record import RecordError
 from regard.record import load as load_recording
 

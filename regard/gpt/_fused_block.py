@@ -33,7 +33,7 @@ from regard.gpt._pointwise import (
     supports_parameter,
 )
 from regard.gpt.mlp import MLP
-from regard.mask import Mask
+from regard.masks import Mask
 
 if TYPE_CHECKING:
     from regard.gpt.model import Block

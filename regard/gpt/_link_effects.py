@@ -19,9 +19,10 @@ from regard.gpt.model import GPT
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.unwrap import as_gpt
 from regard.intervene import intervene
-from regard.intervene.draws import Draws
-from regard.record import Link, LinkValues, LinkWeights, record
-from regard.record.links import TokenLink, place_links
+from regard.lens import Link, LinkValues, LinkWeights, against
+from regard.lens.effect.draws import Draws
+from regard.lens.spans.links import TokenLink, place_links
+from regard.record import record
 from regard.record.readings import bar
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ class _Reader:
         with record(model, tokens=[self._pieces]) as recording:
             every = model(ids[None])[0]
         draws.warn(lambda: model(ids[None]))
-        weights = recording.against(self._text.links, text=self._text.text)
+        weights = against(recording, self._text.links, text=self._text.text)
         rows = every[[link.query for link in self._links]]
         unchanged = torch.stack(
             [answer(row[None])[:, 0] for answer, row in zip(self._answers, rows, strict=True)], 1

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard._shapes import Int
 from regard.gpt.config import GPTConfig
-from regard.mask import Mask
+from regard.masks import Mask
 from regard.nn import KVCache
 
 

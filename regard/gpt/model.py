@@ -18,7 +18,6 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from regard import Mask, Pattern
 from regard._hooks import has_hooks, has_own_hooks
 from regard._shapes import Float, Int
 from regard._wrappers import is_sharded, require_whole_state, unwrapped_name
@@ -34,9 +33,11 @@ from regard.gpt.mlp import MLP, SwiGLU
 from regard.gpt.self_attention import Attention
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.weight_memory import to_huge_pages
+from regard.inputs import check_mask
+from regard.masks import Mask
 from regard.nn import KVCache, Rotation
 from regard.nn.cache import rollback_on_error
-from regard.problem import check_mask
+from regard.pattern import Pattern
 
 
 def _norm(config: GPTConfig) -> nn.Module:

@@ -10,12 +10,14 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from regard import Mask, Pattern, attention, attention_with_pattern, causal, window
 from regard._shapes import Float
+from regard.attention import attention, attention_with_pattern
 from regard.gpt._linear import Linear
 from regard.gpt.config import GPTConfig
 from regard.gpt.int8 import Int8Linear
+from regard.masks import Mask, causal, window
 from regard.nn import KVCache, Rotation
+from regard.pattern import Pattern
 
 
 class Attention(nn.Module):

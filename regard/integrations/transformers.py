@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard._extras import needing
-from regard.monitor import Monitor
+from regard.lens.monitor import Monitor
 
 with needing("transformers"):
     from transformers import TrainerCallback

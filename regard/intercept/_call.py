@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from regard._contexts import is_batch, to_autocast_dtype, wants_gradient
 from regard._tensors import check_tensor, version
 from regard.errors import RecordError
+from regard.inputs import Problem, Scoring, ScoringOptions, check
 from regard.intercept._mask_reduction import reduce_mask
-from regard.mask import causal, dense
-from regard.problem import Problem, Scoring, ScoringOptions, check
+from regard.masks import causal, dense
 from regard.sdpa import broadcast, causal_bias
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from regard._axes import flat
+from regard.inputs import Problem
 from regard.intercept._call import Call
-from regard.problem import Problem
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.backends import choose_checked, run
+from regard.inputs import Problem
 from regard.intercept._call import Call
 from regard.intercept._change import edited
 from regard.intercept._mask_reduction import MaskReducer
-from regard.problem import Problem
 
 
 @runtime_checkable

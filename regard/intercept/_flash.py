@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from regard.errors import RecordError
+from regard.inputs import Scoring
 from regard.intercept._call import Call
 from regard.intercept._library_call import LibraryCall
 from regard.intercept._packed import Band, Sequences
-from regard.mask import Mask, dense, padding
-from regard.problem import Scoring
+from regard.masks import Mask, dense, padding
 
 Window = tuple[int, int]
 

@@ -22,11 +22,11 @@ from torch import Tensor
 from regard._contexts import to_autocast_dtype
 from regard._shapes import Bool, Float
 from regard.errors import RecordError
+from regard.inputs import Scoring
 from regard.intercept._call import Call
 from regard.intercept._library_call import LibraryCall
 from regard.intercept._mask_reduction import reduce_function, reduce_mask
-from regard.mask import Mask
-from regard.problem import Scoring
+from regard.masks import Mask
 from regard.sdpa import broadcast
 
 if TYPE_CHECKING:

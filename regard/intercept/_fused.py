@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from regard._contexts import is_batch
+from regard.inputs import Scoring
 from regard.intercept._call import Call
 from regard.intercept._function_mode import without
 from regard.intercept._mask_reduction import reduce_mask
-from regard.mask import dense
-from regard.problem import Scoring
+from regard.masks import dense
 
 if TYPE_CHECKING:
     from regard.intercept._compute import Monitor

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from regard.errors import RecordError
 from regard.intercept._recomputation import is_backward
-from regard.mask import Mask
+from regard.masks import Mask
 
 _aten = torch.ops.aten
 _ARITHMETIC = frozenset(

@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.intercept._lazy_mask import lazy_mask
 from regard.intercept._mask_reduction import reduce_function
 from regard.intercept._supported import require_mask_interface
-from regard.mask import Mask, causal, dense, padding
+from regard.masks import Mask, causal, dense, padding
 
 if TYPE_CHECKING:
     from regard.intercept._lazy_mask import LazyMask

@@ -15,7 +15,7 @@ from regard._contexts import transforms, unwrapped, without_transforms
 from regard._shapes import Bool, Int
 from regard._tensors import version
 from regard.intercept._lazy_mask import LazyMask
-from regard.mask import Mask, dense, intervals
+from regard.masks import Mask, dense, intervals
 
 _ENTRIES = 2**22  # of a mask that are evaluated at a time
 _CACHED = 4  # masks that a model's layers use in turn

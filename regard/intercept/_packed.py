@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float, Int
-from regard.mask import Mask, causal, documents, intervals, window
+from regard.masks import Mask, causal, documents, intervals, window
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from regard._shapes import Float
+from regard.inputs import Problem
 from regard.pattern.reading import sizes_of, take, take_with_context
 from regard.pattern.readout import Readout
-from regard.problem import Problem
 
 
 class PendingContext:

@@ -26,7 +26,7 @@ from regard.intercept._lazy_mask import LazyMask
 from regard.intercept._mask_interface import mask_interface
 from regard.intercept._mask_reduction import reduce_mask
 from regard.intercept._supported import require_replaceable
-from regard.mask import Mask, causal, dense
+from regard.masks import Mask, causal, dense
 
 # Arguments that change the weights in some model and have no place in `attention`.
 _UNKNOWN = ("cache", "head_mask", "layer_head_mask", "sinks", "block_indices")
@@ -53,7 +53,8 @@ def use_in_transformers() -> None:
         >>> from transformers import GPT2Config, GPT2Model
         >>> shape = dict(n_layer=1, n_head=2, n_embd=6, vocab_size=11, n_positions=7)
         >>> model = GPT2Model(GPT2Config(**shape, bos_token_id=None, eos_token_id=None)).eval()
-        >>> regard.use_in_transformers()
+        >>> from regard.record import use_in_transformers
+        >>> use_in_transformers()
         >>> model.set_attn_implementation("regard")
         >>> model(torch.tensor([[1, 2, 3]])).last_hidden_state.shape
         torch.Size([1, 3, 6])

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from regard.errors import RecordError
+from regard.inputs import Scoring
 from regard.intercept._call import Call
 from regard.intercept._library_call import LibraryCall
 from regard.intercept._mask_reduction import ReducedMask, reduce_mask
 from regard.intercept._packed import Band, Sequences
-from regard.mask import Mask, causal
-from regard.problem import Scoring
+from regard.masks import Mask, causal
 
 _CAUSAL = Band(right=0)
 

@@ -10,8 +10,8 @@ from torch import nn
 from regard._blocks import block
 from regard._wrappers import unwrapped
 from regard.intercept import change_calls, replace_attention
-from regard.intervene._changer import ModelChanger
 from regard.intervene._intervention import Intervention
+from regard.intervene.changer import ModelChanger
 
 
 @block("intervene(...)")
@@ -36,7 +36,7 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
         The `Intervention`, whose methods state the changes; each holds for the calls after it.
 
     Raises:
-        InterventionError: for changes that contradict each other, that name a head which a call
+        Error: for changes that contradict each other, that name a head which a call
             does not have, or that no call met.
         RecordError: for a model that can't be recorded either, and in a backward pass after the
             block, where it computes changed calls again, or inside it, where these may be another

@@ -9,10 +9,10 @@ import math
 from typing import Any
 
 from regard._indices import Indices, check_indices, has_negative
-from regard.intervene._changer import ModelChanger
-from regard.intervene._changes import Ablate, Change, KnockOut, Patch, Selected, Steer, Temper
+from regard.inputs.scoring import check_number
+from regard.intervene.changer import ModelChanger
+from regard.intervene.changes import Ablate, Change, KnockOut, Patch, Selected, Steer, Temper
 from regard.pattern import Pattern
-from regard.problem.scoring import check_number
 from regard.record import Recording
 from regard.record.names import KINDS, Kind
 
@@ -26,7 +26,7 @@ class Intervention:
     Queries and keys are numbered over the whole text, also where a cache holds the earlier ones,
     negative ones from the end that the text has at the call; of cross-attention the keys are the
     source's. Where a rolling cache was full before the block began, how many keys it has dropped is
-    unknown: from the second call on, numbers from the start raise an `InterventionError`.
+    unknown: from the second call on, numbers from the start raise an `Error`.
 
     Whatever the order of the methods, one call is changed in this one: keys are hidden
     (`knock_out`), numbers added (`steer`), scores multiplied (`temper`); then the softmax; then

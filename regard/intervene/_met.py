@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from regard._indices import from_start
-from regard.intervene._changes import Change, KnockOut, Selected, Steer
-from regard.intervene._errors import InterventionError
+from regard.errors import Error
 from regard.intervene._place import Place, key_runs
+from regard.intervene.changes import Change, KnockOut, Selected, Steer
 from regard.record.names import Kind
 
 
@@ -42,7 +42,7 @@ class Met:
             layers: how many layers of each kind made calls.
 
         Raises:
-            InterventionError: for the first such change.
+            Error: for the first such change.
         """
         for change in changes:
             met = self._layers[change]
@@ -50,7 +50,7 @@ class Met:
             if missing or not met:
                 had = ", ".join(f"{count} of kind {kind!r}" for kind, count in layers.items())
                 what = f"layer {missing[0]}" if missing else "a layer that it names"
-                raise InterventionError(
+                raise Error(
                     f"{change!r} was not made: {what} made no call; layers that did: "
                     f"{had or 'none'}"
                 )
@@ -65,7 +65,7 @@ class Met:
         missing = [n for n in numbers if n not in met] if isinstance(numbers, tuple) else []
         if missing or not met:
             what = f"{name} {missing[0]}" if missing else f"any of these {name}"
-            raise InterventionError(
+            raise Error(
                 f"{change!r} was not made: no call had {what}; the longest text had "
                 f"{self._largest[change, name]} {name}"
             )

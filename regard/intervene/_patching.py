@@ -13,26 +13,26 @@ from torch import Tensor
 
 from regard._axes import pad_last
 from regard._shapes import Bool
-from regard.intervene._changes import Patch
-from regard.intervene._errors import InterventionError
+from regard.errors import Error
+from regard.inputs import Problem
 from regard.intervene._place import Place
 from regard.intervene._weights import heads_of
-from regard.mask.bounds import IndexBounds
-from regard.mask.rows import Rows
-from regard.mask.spans import Spans
-from regard.problem import Problem
+from regard.intervene.changes import Patch
+from regard.masks.bounds import IndexBounds
+from regard.masks.rows import Rows
+from regard.masks.spans import Spans
 
 
 def with_pattern(problem: Problem, change: Patch, place: Place) -> Problem:
     """Put the weights of another run into the heads of a change.
 
     Raises:
-        InterventionError: for a pattern of another size.
+        Error: for a pattern of another size.
     """
     here = heads_of(change, problem)
     other = _lined_up(change, problem, place)
     if other.softcap != problem.softcap:
-        raise InterventionError(
+        raise Error(
             f"{change!r}: the pattern's softcap is {other.softcap}, the layer's {problem.softcap}"
         )
     dtype = torch.promote_types(problem.query.dtype, other.query.dtype)
@@ -65,7 +65,7 @@ def _lined_up(change: Patch, problem: Problem, place: Place) -> Problem:
     shape = tuple(change.pattern.shape)
     fits = all(ours in (1, theirs) for ours, theirs in zip(other.heads, problem.heads, strict=True))
     if not fits:
-        raise InterventionError(
+        raise Error(
             f"{change!r}: a pattern of shape {shape} has {other.heads[0]} sequences of "
             f"{other.heads[1]} heads, the layer {problem.heads[0]} of {problem.heads[1]}; give as "
             "many, or one"
@@ -74,7 +74,7 @@ def _lined_up(change: Patch, problem: Problem, place: Place) -> Problem:
         return other
     place.require_start(repr(change))
     if other.queries < stop or other.keys < count or min(place.key_counts) < count:
-        raise InterventionError(
+        raise Error(
             f"{change!r}: a pattern of shape {shape} does not hold the call's queries, {first} to "
             f"{stop - 1} of the text, and its {count} keys"
         )
@@ -102,7 +102,7 @@ def _require_weight_within(
     masses = rows.mass(outside).reshape(*change.pattern.problem.heads, -1)
     lost = torch.where(here[..., None], masses, 0).max().item()
     if lost != 0:
-        raise InterventionError(
+        raise Error(
             f"{change!r}: the queries {first} to {stop - 1} of a pattern of shape "
             f"{tuple(change.pattern.shape)} have up to {lost:.3g} of their weight on keys other "
             f"than {kept.start} to {kept.stop - 1}, which are all that the call has, as a rolling "

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from regard._indices import from_start, runs
 from regard._shapes import Bool, Float, Int
-from regard.intervene._changes import Selected
-from regard.intervene._errors import InterventionError
-from regard.problem import Problem
+from regard.errors import Error
+from regard.inputs import Problem
+from regard.intervene.changes import Selected
 from regard.record.run_history import RunHistory
 from regard.record.sites import Site
 
@@ -80,10 +80,10 @@ class Place:
             other_cure: what else helps than an earlier block.
 
         Raises:
-            InterventionError: if a cache had dropped keys before the text was read here.
+            Error: if a cache had dropped keys before the text was read here.
         """
         if self.start == "dropped":
-            raise InterventionError(
+            raise Error(
                 f"{what} counts from the start of the text, but a rolling cache was full before "
                 "the block began, and how many keys it has dropped is unknown; enter the block "
                 f"before the text's first token is read{other_cure}"

@@ -14,18 +14,18 @@ from torch import Tensor
 
 from regard._indices import chosen
 from regard._shapes import Bool, Float
-from regard.intervene._changes import Change, KnockOut, Steer, Temper
-from regard.intervene._errors import InterventionError
+from regard.errors import Error
+from regard.inputs import Problem
 from regard.intervene._place import Place
-from regard.mask.spans import Spans
-from regard.problem import Problem
+from regard.intervene.changes import Change, KnockOut, Steer, Temper
+from regard.masks.spans import Spans
 
 
 def heads_of(change: Change, problem: Problem) -> Bool[Tensor, "#b #h"]:
     """The heads that a change is made in; one entry stands for all.
 
     Raises:
-        InterventionError: for a head or an entry of the batch that the call does not have.
+        Error: for a head or an entry of the batch that the call does not have.
     """
     batch, heads = problem.heads
     parts = []
@@ -33,11 +33,9 @@ def heads_of(change: Change, problem: Problem) -> Bool[Tensor, "#b #h"]:
         try:
             listed = set(chosen(numbers, size, name))
         except IndexError as error:
-            raise InterventionError(f"{change!r}: {error}") from error
+            raise Error(f"{change!r}: {error}") from error
         if not listed and numbers is not None:
-            raise InterventionError(
-                f"{change!r}: {name} names none of those that there are, 0 to {size - 1}"
-            )
+            raise Error(f"{change!r}: {name} names none of those that there are, 0 to {size - 1}")
         part = torch.zeros(size, dtype=torch.bool, device=problem.query.device)
         part[list(listed)] = True
         parts.append(part[:1] if len(listed) == size > 0 else part)
@@ -89,7 +87,7 @@ def with_temperature(problem: Problem, changes: Sequence[Change]) -> Problem:
     """Multiply the scores, and all that was added to them, by a factor of each head.
 
     Raises:
-        InterventionError: for some heads of a layer with a softcap, which all its heads share.
+        Error: for some heads of a layer with a softcap, which all its heads share.
     """
     factor = torch.ones(1, 1, dtype=torch.float64, device=problem.query.device)
     for change in changes:
@@ -114,7 +112,7 @@ def with_temperature(problem: Problem, changes: Sequence[Change]) -> Problem:
             ),
         )
     if problem.softcap is not None:
-        raise InterventionError(
+        raise Error(
             "temper: the layer has a softcap, under which all its heads share one temperature; "
             "leave heads and batch out"
         )

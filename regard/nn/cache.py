@@ -16,7 +16,7 @@ from regard import _huge_pages
 from regard._contexts import are_plain, is_transformed
 from regard._indices import check_whole
 from regard._shapes import Float, Int
-from regard.mask import Mask, intervals
+from regard.masks import Mask, intervals
 
 __all__ = ["KVCache", "rollback_on_error"]
 

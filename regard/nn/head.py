@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from regard._shapes import Float
 from regard.attention import attention, attention_with_pattern
-from regard.mask import Mask
+from regard.inputs import check_mask
+from regard.masks import Mask
 from regard.pattern import Pattern
-from regard.problem import check_mask
 
 __all__ = ["Head"]
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from regard._shapes import Float, Shaped
 from regard.attention import attention, attention_with_pattern
-from regard.mask import Mask
+from regard.inputs import check_mask
+from regard.masks import Mask
 from regard.nn.cache import KVCache, rollback_on_error
 from regard.nn.head import Head
 from regard.pattern import Pattern
-from regard.problem import check_mask
 
 __all__ = ["MultiHeadAttention", "merge_heads", "split_heads"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.mask.rows import Rows
+from regard.masks.rows import Rows
 
 # Entries of a mask that are written out at a time.
 _AT_ONCE = 2**22

@@ -15,11 +15,11 @@ from torch import Tensor
 from regard._shapes import Float, Int
 from regard._tensors import matmul_alone
 from regard.backends import choose_checked, run
+from regard.inputs import Problem
 from regard.pattern.index import Index
 from regard.pattern.internal_readouts import LeftProduct
 from regard.pattern.readable import Readable
 from regard.pattern.singular_values import singular_values
-from regard.problem import Problem
 
 
 class Factor(Readable):

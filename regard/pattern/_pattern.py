@@ -21,6 +21,7 @@ from regard._contexts import is_concrete
 from regard._display import show
 from regard._shapes import Float, Int
 from regard.backends.kernel_spec import Divergence
+from regard.inputs import Problem, Scoring, ScoringOptions, check
 from regard.pattern._operator import LinearOperator
 from regard.pattern._writes import Writes
 from regard.pattern.divergence import divergence
@@ -29,7 +30,6 @@ from regard.pattern.internal_readouts import LogSumExp, Weights
 from regard.pattern.mean import MeanPattern
 from regard.pattern.reading import refined, require_numbers, sizes_of, take
 from regard.pattern.readout import Readout, check_readout
-from regard.problem import Problem, Scoring, ScoringOptions, check
 from regard.steps import worst_error
 
 if TYPE_CHECKING:

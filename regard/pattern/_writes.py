@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from regard._tensors import version
-from regard.problem import Problem
+from regard.inputs import Problem
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from regard_experiments.gpu import triton
 from torch import Tensor
 
 from regard._choices import check_choice
 from regard._shapes import Float, Int
 from regard._tensors import check_integers
 from regard.backends import native
-from regard.backends.gpu import triton
 from regard.backends.kernel_spec import Divergence
-from regard.mask.bounds import AffineBounds
+from regard.inputs import Problem
+from regard.masks.bounds import AffineBounds
 from regard.pattern.internal_readouts import LogWeights
 from regard.pattern.ordered import totals
 from regard.pattern.reading import take
 from regard.pattern.readout import Sizes
-from regard.problem import Problem
 
 _AT_ONCE = 2**20  # weights of either pattern that are held at a time
 

@@ -37,7 +37,7 @@ class Image(Readout[_Picture, "Tensor"]):
     Example:
         >>> import regard, torch
         >>> pattern = regard.Pattern(torch.zeros(4, 1), torch.zeros(4, 1), mask=regard.causal())
-        >>> (image,) = pattern.read(regard.Image(2, 2))
+        >>> (image,) = pattern.read(regard.readouts.Image(2, 2))
         >>> image
         tensor([[0.5000, 0.0000],
                 [0.2917, 0.2083]])

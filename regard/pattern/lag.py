@@ -27,7 +27,7 @@ class LagWeights(NamedTuple):
     Example:
         >>> import regard, torch
         >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
-        >>> (before,) = pattern.read(regard.Lag(1))
+        >>> (before,) = pattern.read(regard.readouts.Lag(1))
         >>> before.weights
         tensor([0.0000, 0.5000, 0.3333])
     """

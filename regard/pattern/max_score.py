@@ -34,7 +34,7 @@ class MaxScore(Readout["Tensor", "Tensor"]):
         >>> import regard, torch
         >>> x = 3 * torch.eye(3)
         >>> pattern = regard.Pattern(x, x, mask=regard.causal(offset=-1), scale=1.0)
-        >>> pattern.read(regard.MaxScore(), regard.MaxScore("head"))
+        >>> pattern.read(regard.readouts.MaxScore(), regard.readouts.MaxScore("head"))
         (tensor([-inf, 0., 0.]), tensor(0.))
     """
 

@@ -15,7 +15,7 @@ from regard._shapes import Bool, Float
 from regard.backends import native
 from regard.backends.kernel_spec import KernelSpec
 from regard.errors import Error
-from regard.mask.rows import Rows
+from regard.masks.rows import Rows
 from regard.pattern._operator import Factor, LinearOperator
 from regard.pattern.index import Index
 from regard.pattern.max_score import MaxScore

@@ -11,19 +11,19 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from regard_experiments.gpu import triton
 from torch import Tensor
 
 from regard._contexts import abstract_reason
 from regard._shapes import Float
 from regard.backends import native
-from regard.backends.gpu import triton
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.errors import Error
+from regard.inputs import Problem
+from regard.inputs.finite import without_autocast
 from regard.pattern.internal_readouts import LogSumExp
 from regard.pattern.readout import Readout, Sizes
 from regard.pattern.stream import MOST_LOGSUMEXP, is_coarse, stream
-from regard.problem import Problem
-from regard.problem.finite import without_autocast
 
 
 def require_numbers(problem: Problem) -> None:

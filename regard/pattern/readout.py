@@ -16,8 +16,8 @@ from torch import Tensor
 
 from regard._shapes import Int
 from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.inputs import Problem
 from regard.pattern.stream import WeightBlock
-from regard.problem import Problem
 
 State = TypeVar("State")
 Result = TypeVar("Result")

@@ -81,7 +81,7 @@ class TopK(Readout[Top, Top]):
     Example:
         >>> import regard, torch
         >>> pattern = regard.Pattern(torch.eye(3), torch.eye(3), mask=regard.causal())
-        >>> (top,) = pattern.read(regard.TopK(1))
+        >>> (top,) = pattern.read(regard.readouts.TopK(1))
         >>> top.positions.T
         tensor([[0, 1, 2]])
     """
@@ -149,7 +149,7 @@ class Max(Readout["Tensor", "Tensor"]):
     Example:
         >>> import regard, torch
         >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
-        >>> (largest,) = pattern.read(regard.Max())
+        >>> (largest,) = pattern.read(regard.readouts.Max())
         >>> largest
         tensor([1.0000, 0.5000, 0.3333])
     """
@@ -177,7 +177,7 @@ class Entropy(Readout["Tensor", "Tensor"]):
     Example:
         >>> import regard, torch
         >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
-        >>> (entropy,) = pattern.read(regard.Entropy())
+        >>> (entropy,) = pattern.read(regard.readouts.Entropy())
         >>> entropy
         tensor([0.0000, 0.6931, 1.0986])
     """
@@ -208,7 +208,7 @@ class Distance(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     Example:
         >>> import regard, torch
         >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
-        >>> (distance,) = pattern.read(regard.Distance())
+        >>> (distance,) = pattern.read(regard.readouts.Distance())
         >>> distance
         tensor([0.0000, 0.5000, 1.0000])
     """
@@ -261,7 +261,7 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     Example:
         >>> import regard, torch
         >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
-        >>> (offsets,) = pattern.read(regard.Offsets(2))
+        >>> (offsets,) = pattern.read(regard.readouts.Offsets(2))
         >>> offsets
         tensor([0.6111, 0.4167])
     """
@@ -323,7 +323,7 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     Example:
         >>> import regard, torch
         >>> pattern = regard.Pattern(torch.zeros(3, 1), torch.zeros(3, 1), mask=regard.causal())
-        >>> (mass,) = pattern.read(regard.Mass([0]))
+        >>> (mass,) = pattern.read(regard.readouts.Mass([0]))
         >>> mass
         tensor([1.0000, 0.5000, 0.3333])
     """

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Float, Int
+from regard.inputs import Problem
 from regard.pattern.ordered import dot_products, totals
-from regard.problem import Problem
 from regard.steps import total_bias
 
 # 2²⁰ float32 scores are 4 MiB: they stay in a core's share of the cache between one pass over them

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from regard.inputs import Problem
 from regard.intercept import Call, PendingContext
 from regard.pattern.reading import take
 from regard.pattern.readout import Readout, Sizes
-from regard.problem import Problem
 
 
 class CallReader:

@@ -26,11 +26,11 @@ from regard._axes import flat
 from regard._files import as_any_new_file, as_os_error, replace_file
 from regard._shapes import Float
 from regard.errors import RecordError
-from regard.mask import dense
-from regard.mask.bounds import AffineBounds, IndexBounds
-from regard.mask.spans import Spans, trimmed
+from regard.inputs import Problem, Scoring, check
+from regard.masks import dense
+from regard.masks.bounds import AffineBounds, IndexBounds
+from regard.masks.spans import Spans, trimmed
 from regard.pattern import Pattern
-from regard.problem import Problem, Scoring, check
 from regard.record._recording import Recording
 from regard.record.layer import CallPattern, CallSize, Labels, Layer, parts_of
 from regard.record.names import KINDS

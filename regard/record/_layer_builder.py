@@ -21,8 +21,8 @@ from torch import Tensor
 from regard._devices import upload
 from regard._shapes import Float
 from regard.errors import RecordError
-from regard.mask.bounds import AffineBounds
-from regard.problem import Problem
+from regard.inputs import Problem
+from regard.masks.bounds import AffineBounds
 from regard.record._selection import Selection, select_heads
 from regard.record.names import Kind
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from regard._shapes import Float
 from regard._tensors import version
 from regard.errors import RecordError
-from regard.mask.bounds import IndexBounds
-from regard.mask.rows import Rows
-from regard.mask.spans import Spans, join_spans
+from regard.inputs import Problem
+from regard.masks.bounds import IndexBounds
+from regard.masks.rows import Rows
+from regard.masks.spans import Spans, join_spans
 from regard.pattern import Pattern
-from regard.problem import Problem
 from regard.record._layer_builder import LayerBuilder, LayerCall
 from regard.record._selection import Selection
 from regard.record.layer import CallPattern

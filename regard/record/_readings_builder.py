@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float, Int
+from regard.inputs import Problem
 from regard.pattern.readout import Readout
-from regard.problem import Problem
 from regard.record._call_reader import CallReader
 from regard.record._layer_builder import LayerBuilder, LayerCall
 from regard.record._selection import Selection

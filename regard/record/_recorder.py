@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from regard._shapes import Float
+from regard.inputs import Problem
 from regard.intercept import Call
-from regard.problem import Problem
 from regard.record._layer_builder import LayerCall, past_keys
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._selection import Selection

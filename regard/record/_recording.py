@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,13 +18,17 @@ from regard._display import show
 from regard._shapes import Float
 from regard.errors import RecordError
 from regard.pattern import Pattern
-from regard.record._one_run import attended
-from regard.record._readable_recording import ReadableRecording
+from regard.pattern.readouts import Readout
 from regard.record.layer import Labels, Layer, Tokens
 from regard.record.names import Kind, choose_kind, kinds_of
+from regard.record.one_run import attended
+from regard.record.readings import Readings, read_all
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-class Recording(ReadableRecording):
+class Recording:
     """The patterns of a run, layer by layer; made by `record` or `load`.
 
     It is a sequence of the model's own layers: of the self-attention where a model also has an
@@ -174,6 +178,54 @@ class Recording(ReadableRecording):
     def source_tokens(self) -> Tokens | None:
         """The tokens that a decoder's cross-attention and an encoder go over; None if not known."""
         return None if self._labels is None else self._labels().source
+
+    # What is read over all layers
+
+    def read(
+        self, *readouts: Readout[Any, Any], kind: Kind | None = None, progress: bool | None = None
+    ) -> Readings:
+        """Take readouts of every layer and head, one pass over each layer.
+
+        A generation is read step by step, as ``record(model, read=[...])`` reads it.
+
+        Args:
+            readouts: what to take, from `regard.pattern.readouts`.
+            kind: ``self``, ``cross`` or ``encoder``; None as for indexing.
+            progress: show a bar on the terminal (needs rich); None shows it where there is one.
+
+        Returns:
+            One labelled array a readout, with axes (layer, batch, head, ...).
+
+        Example:
+            >>> import regard, torch
+            >>> from regard.nn import MultiHeadAttention
+            >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+            >>> with regard.record() as recording:
+            ...     _ = layer(torch.randn(1, 5, 6))
+            >>> recording.read(regard.readouts.Entropy())["entropy"]
+            Reading(entropy: layer 1 × batch 1 × head 2 × query 5)
+        """
+        return read_all(self.of_kind(kind), readouts, progress=progress)
+
+    def plot_heads(self, kind: Kind | None = None, size: int = 64) -> Figure:
+        """Draw all heads: a thumbnail each, layers down, heads across, and what each does.
+
+        Names are those of `heads`; where heads can't be scored they have their numbers alone, and
+        the figure says why. Of several sequences the first is drawn.
+
+        Args:
+            kind: ``self``, ``cross`` or ``encoder``; None as for indexing.
+            size: most pixels of a thumbnail's side.
+
+        Returns:
+            A matplotlib figure, made without pyplot.
+
+        Raises:
+            ValueError: for a kind that was not recorded, or if nothing was.
+            ImportError: without matplotlib, which the extra ``plot`` brings.
+        """
+        figure: Figure = show("plot_heads", self, kind, size)
+        return figure
 
     # Keeping it
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard._devices import upload
 from regard._indices import check_indices, check_whole, chosen, contains, from_start, has_negative
 from regard._tensors import version
-from regard.problem import Problem
+from regard.inputs import Problem
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
+from regard.inputs import Problem
 from regard.pattern import Pattern
 from regard.pattern.internal_readouts import Weights
 from regard.pattern.ordered import add_rows
 from regard.pattern.reading import require_numbers, sizes_of, take
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.received import Received
-from regard.problem import Problem
 
 # Rows of so many calls are put together at a time, since a tensor for each of a long generation's
 # steps would take more memory than the numbers in it.

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from regard._display import show
 from regard.backends import native
+from regard.inputs import Problem
 from regard.pattern import Pattern
 from regard.pattern.readout import Readout, check_readout
-from regard.problem import Problem
 from regard.record.accumulator import Accumulator, allows_rows_together, missing_for_calls
 from regard.record.layer import CallPattern, Layer
 from regard.record.names import Kind
@@ -46,7 +46,7 @@ class Reading:
         >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
         >>> with regard.record(layer) as recording:
         ...     _ = layer(torch.randn(1, 5, 6))
-        >>> entropy = recording.read(regard.Entropy())["entropy"]
+        >>> entropy = recording.read(regard.readouts.Entropy())["entropy"]
         >>> entropy.axes, entropy.values.shape
         (('layer', 'batch', 'head', 'query'), torch.Size([1, 1, 2, 5]))
     """
@@ -99,7 +99,7 @@ class Readings(Mapping[str, Reading]):
         >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
         >>> with regard.record(layer) as recording:
         ...     _ = layer(torch.randn(1, 5, 6))
-        >>> list(recording.read(regard.TopK(2), regard.Received()))
+        >>> list(recording.read(regard.readouts.TopK(2), regard.readouts.Received()))
         ['top_weights', 'top_positions', 'received']
     """
 
@@ -134,7 +134,7 @@ class LayerReadings:
         >>> import regard, torch
         >>> from regard.nn import MultiHeadAttention
         >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
-        >>> with regard.record(layer, read=[regard.Entropy()]) as run:
+        >>> with regard.record(layer, read=[regard.readouts.Entropy()]) as run:
         ...     _ = layer(torch.randn(1, 5, 6))
         >>> run.layers[0].keys, run.layers[0].heads
         (5, (0, 1))

@@ -20,7 +20,7 @@ class Run:
         >>> import regard, torch
         >>> from regard.nn import MultiHeadAttention
         >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
-        >>> with regard.record(layer, read=[regard.Received(), regard.Max()]) as run:
+        >>> with regard.record(layer, read=[regard.readouts.Received(), regard.readouts.Max()]) as run:
         ...     _ = layer(torch.randn(1, 5, 6))
         >>> run
         Run(1 layer: received, max)

@@ -15,8 +15,8 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
-from regard.intervene import Effect, Effects
-from regard.record.forward_pass import ForwardPass
+from regard.lens import Effect, Effects
+from regard.lens.naming.forward_pass import ForwardPass
 from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar
 from regard.view.terminal import label
 from regard.view.tokens import visible

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.record.link_weights import ENOUGH, LinkWeights
+from regard.lens.spans.link_weights import ENOUGH, LinkWeights
 from regard.view.elements import heading, line, table, whole
 
 if TYPE_CHECKING:

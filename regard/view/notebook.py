@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.intervene import Effects
+from regard.lens import Effects
 from regard.pattern import Pattern
 from regard.record import Recording
 from regard.record.layer import Layer
@@ -27,7 +27,7 @@ from regard.view.elements import heading, line, plain, reason, table, whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from regard.record.heads import HeadScores
+    from regard.lens.naming.heads import HeadScores
     from regard.view.plot.heads import Thumbnails
 
 __all__ = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import shorten, wrap
 
-from regard.intervene import PassageEffects
-from regard.record import PassageWeights
+from regard.lens import PassageEffects, PassageWeights
 from regard.view.elements import heading, line, table, whole
 from regard.view.tokens import readable
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from regard.intervene import PassageEffects
-from regard.record import Passage
+from regard.lens import Passage, PassageEffects
 from regard.view.passages import (
     about_weights,
     quoted,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from regard.record.forward_pass import ForwardPass
-from regard.record.heads import HeadScores
+from regard.lens.naming.forward_pass import ForwardPass
+from regard.lens.naming.heads import HeadScores
 from regard.steps import Steps
 from regard.view.summary import (
     NextTokens,

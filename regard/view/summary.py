@@ -12,9 +12,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from regard.record.forward_pass import ForwardPass
-from regard.record.heads import INFORMATIVE, HeadScores
-from regard.record.roles import PatternScores, Role
+from regard.lens.naming.forward_pass import ForwardPass
+from regard.lens.naming.heads import INFORMATIVE, HeadScores
+from regard.lens.naming.roles import PatternScores, Role
 from regard.steps import Steps
 from regard.view.shade import shade
 from regard.view.terminal import figure_format, label

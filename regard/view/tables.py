@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from regard.record import Fidelity
-from regard.record.heads import SCORES, Heads
+from regard.lens import Fidelity
+from regard.lens.naming.heads import SCORES, Heads
 from regard.record.readings import Reading, Readings
 from regard.view.elements import heading, line, table, whole
 

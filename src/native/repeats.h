@@ -1,5 +1,5 @@
 // Weights between repeated tokens of a text: on earlier copies of the query's token, and on what
-// followed them; and what two controls would have them be, see regard/record/repeats.py.
+// followed them; and what two controls would have them be, see regard/lens/naming/repeats.py.
 //
 // Pairs are of a query i and a key j, 1 <= j <= i − 2, that it sees. Their distances i − j are in
 // ranges: from 2 to 3, from 4 to 7 and so on.

@@ -54,9 +54,13 @@ def test_every_comparison_passes_and_a_wrong_result_is_reported(monkeypatch, tmp
     pytest.importorskip("triton")
     for name, size in {"H": 2, "G": 1, "L": 37, "S": 41}.items():
         monkeypatch.setattr(gpu_checks, name, size)
-    small = {"received": regard.Received(), "entropy": regard.Entropy(), "top 8": regard.TopK(3)}
+    small = {
+        "received": regard.readouts.Received(),
+        "entropy": regard.readouts.Entropy(),
+        "top 8": regard.readouts.TopK(3),
+    }
     monkeypatch.setattr(gpu_checks, "READOUTS", small)
-    monkeypatch.setattr(gpu_checks, "further", lambda keys: {"lag 1": regard.Lag(1)})
+    monkeypatch.setattr(gpu_checks, "further", lambda keys: {"lag 1": regard.readouts.Lag(1)})
     monkeypatch.setattr(gpu_checks, "DIVERGENCES", ("js",))
     monkeypatch.setattr(gpu_checks, "ROWS", slice(3, 5))
     result = Result(tmp_path, torch.device("cpu"), 60.0)
@@ -74,9 +78,9 @@ def test_every_comparison_passes_and_a_wrong_result_is_reported(monkeypatch, tmp
         assert largest <= 1
         assert part["failed"] == []
         monkeypatch.setattr(gpu_checks, "_options", lambda device: {"causal": CAUSAL})
-        given = regard.Entropy.from_kernel
+        given = regard.readouts.Entropy.from_kernel
         monkeypatch.setattr(
-            regard.Entropy, "from_kernel", lambda self, *a: given(self, *a) * (1 + 1e-4)
+            regard.readouts.Entropy, "from_kernel", lambda self, *a: given(self, *a) * (1 + 1e-4)
         )
         assert "float32, causal, readouts: off by" in compare()["failed"][0]
     assert "FAILED float32, causal, readouts: off by" in capsys.readouterr().err

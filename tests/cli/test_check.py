@@ -1,8 +1,7 @@
 """`regard check`: its exit status, and what it shows."""
 
 import pytest
-
-from regard.course import pages
+from regard_course import pages
 
 
 def test_all_exercises_stand_under_their_pages(regard):

@@ -5,7 +5,7 @@ import torch
 from support.fake_cuda import gpu
 
 from regard.backends.native import Description
-from regard.problem import Problem
+from regard.inputs import Problem
 
 
 def table(done):

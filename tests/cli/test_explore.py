@@ -18,7 +18,7 @@ def shown(monkeypatch):
         def serve(self):
             pass
 
-    monkeypatch.setattr("regard.explorer.Explorer", Explorer)
+    monkeypatch.setattr("regard.page.Explorer", Explorer)
     monkeypatch.setattr("gc.freeze", lambda: None)  # for good, in this process
     return subjects
 

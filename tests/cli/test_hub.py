@@ -75,7 +75,7 @@ def test_each_command_reads_the_cache(regard, gpt2, cache, monkeypatch):
     assert generated.out.startswith("日本語 the cat")
     reported = regard(*COMMANDS["report"], NAME)
     assert re.fullmatch(r"report\.html: 0\.\d\d MB, opens offline in a browser\n", reported.out)
-    monkeypatch.setattr("regard.explorer.Explorer.serve", lambda explorer: explorer.stop())
+    monkeypatch.setattr("regard.page.Explorer.serve", lambda explorer: explorer.stop())
     explored = regard(*COMMANDS["explore"], NAME)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/  \(Ctrl-C ends\)\n", explored.out)
     for done in (explained, measured, generated, reported, explored):

@@ -58,7 +58,7 @@ def test_a_result_of_the_wrong_shape_is_caught(monkeypatch):
         return context[..., 1:, :], logsumexp
 
     monkeypatch.setattr(module, "run", one_query_too_few)
-    monkeypatch.setattr("regard.problem.Problem.restore", lambda self, result: result[0])
+    monkeypatch.setattr("regard.inputs.Problem.restore", lambda self, result: result[0])
     x = torch.randn(3, 5, 7)
     with pytest.raises(
         jaxtyping.TypeCheckError, match=r"return value of regard\.attention\.attention"
@@ -80,7 +80,7 @@ def test_a_step_of_the_wrong_shape_is_caught(monkeypatch):
 
 
 def test_a_result_of_the_wrong_dtype_is_caught(monkeypatch):
-    monkeypatch.setattr("regard.mask.rows.Rows.visible", lambda self, rows, columns: self.start)
+    monkeypatch.setattr("regard.masks.rows.Rows.visible", lambda self, rows, columns: self.start)
     with pytest.raises(
         jaxtyping.TypeCheckError, match=r"return value of regard\.mask\._mask\.Mask\.visible"
     ):

@@ -39,7 +39,7 @@ CASES = {
     "a softcap, for which scores are adjusted": (regard.causal(), {"softcap": 3.0}),
     "log-sum-exps that are imprecise": (regard.causal(), {"scale": 40.0}),
     "a sink": (None, {"sink": torch.tensor([1.0, 2.0])}),
-    "spans": (regard.causal() & regard.hide([5, 300], [7, 250]), {}),
+    "spans": (regard.causal() & regard.masks.hide([5, 300], [7, 250]), {}),
 }
 
 

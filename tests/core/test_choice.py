@@ -9,7 +9,7 @@ from support.cpu_paths import ON_CPU
 import regard
 from regard.backends import choose
 from regard.backends.native import library
-from regard.problem import Scoring, check
+from regard.inputs import Scoring, check
 
 
 def problem(dtype=torch.float32, lead=(2, 4), dim=8, dim_value=3, dropout=0.0, **options):

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import regard
-from regard.explorer import RecordingSubject
-from regard.explorer._windows import Window
 from regard.gpt import GPT, GPTConfig
+from regard.page import RecordingSubject
+from regard.page._windows import Window
 
 PACKAGE = Path(regard.__file__).parent
 ROOMS = ["mask", "problem", "backends", "pattern", "record", "intervene", "distributed"]
@@ -29,26 +29,26 @@ MAKE = {
 }
 
 READOUTS = [
-    regard.TopK(2),
-    regard.Max(),
-    regard.Entropy(),
-    regard.Distance(),
-    regard.Offsets(3),
-    regard.Mass(slice(0, 2)),
-    regard.Mass([0, 2]),
-    regard.Spans([0, 1, -1, 1]),
-    regard.Received(),
-    regard.Received("mean", queries=[1, 3], grouped=True),
-    regard.MaxScore(),
-    regard.Lag(1),
-    regard.Blocks(2, 3),
-    regard.Image(4, 3),
+    regard.readouts.TopK(2),
+    regard.readouts.Max(),
+    regard.readouts.Entropy(),
+    regard.readouts.Distance(),
+    regard.readouts.Offsets(3),
+    regard.readouts.Mass(slice(0, 2)),
+    regard.readouts.Mass([0, 2]),
+    regard.readouts.Spans([0, 1, -1, 1]),
+    regard.readouts.Received(),
+    regard.readouts.Received("mean", queries=[1, 3], grouped=True),
+    regard.readouts.MaxScore(),
+    regard.readouts.Lag(1),
+    regard.readouts.Blocks(2, 3),
+    regard.readouts.Image(4, 3),
 ]
 MASKS = {
     "none": lambda: None,
     "causal": regard.causal,
     "window": lambda: regard.causal() & regard.window(3),
-    "prefix": lambda: regard.prefix(2),
+    "prefix": lambda: regard.masks.prefix(2),
 }
 
 
@@ -142,7 +142,9 @@ def test_changes_and_recordings_of_a_model_on_the_cpu(name):
         with (
             regard.intervene(model) as change,
             regard.record(model, rows=slice(1, None), heads=[1, 0]) as recording,
-            regard.record(model, read=[regard.Mass([0, 5]), regard.Received()]) as run,
+            regard.record(
+                model, read=[regard.readouts.Mass([0, 5]), regard.readouts.Received()]
+            ) as run,
         ):
             CHANGES[name](change)
             logits = model(ids)
@@ -165,12 +167,12 @@ def test_a_pattern_put_into_another_run_and_what_heads_do():
         with regard.intervene(model) as change:
             change.patch(layers=0, pattern=recording[1])
             logits = model(ids.flip(-1))
-        heads = recording.heads()
+        heads = regard.lens.heads(recording)
         effects = [
-            regard.effects(model, ids[0], regard.Logit(3), progress=False, **how).values
+            regard.lens.effects(model, ids[0], regard.lens.Logit(3), progress=False, **how).values
             for how in ({}, {"over": "keys"}, {"method": "gradient"})
         ]
-        rollout = recording.rollout(query=-1)
+        rollout = regard.lens.rollout(recording, query=-1)
         return [logits, repr(heads), *effects, rollout]
 
     expected = make()

@@ -95,7 +95,7 @@ def test_queries_are_chosen_by_an_index(queries):
 
 def test_a_mean_over_heads_is_a_pattern_with_every_readout():
     query, key = normal(2, 6, 13, 7), normal(2, 3, 17, 7, seed=1)
-    mask = regard.causal() & regard.hide(slice(3, 9), heads=[0, 2])
+    mask = regard.causal() & regard.masks.hide(slice(3, 9), heads=[0, 2])
     pattern = regard.Pattern(query.double(), key.double(), mask=mask)
     mean, weights = pattern.mean(), pattern.dense().mean(1)
     # As one head whose scores are the logarithms of the averaged weights.
@@ -182,7 +182,7 @@ def test_the_kernels_of_each_instruction_set_are_exact(instructions, lengths, dt
         *(Spans([j * 5 % 7 - 2 for j in range(keys)], 5), Lag(1), Lag(-3), Lag(7, *places)),
         *(Blocks(queries, keys, "sum"), Blocks(1, 2 - keys % 2)),
     )
-    for mask in (regard.Mask(), regard.causal() & regard.hide(slice(3, 40), heads=[0, 3])):
+    for mask in (regard.Mask(), regard.causal() & regard.masks.hide(slice(3, 40), heads=[0, 3])):
         results = regard.Pattern(query, key, mask=mask).read(*readouts)
         exact = regard.Pattern(query.double(), key.double(), mask=mask).read(*readouts)
         for one, other in zip(flat(results), flat(exact), strict=True):
@@ -278,7 +278,7 @@ def test_divergences_are_their_definitions(kind, at_once, dtype, monkeypatch):
         normal(2, 3, 17, 7, seed=1),
         normal(2, 3, 17, 7, seed=2),
     )
-    options = {"mask": regard.causal() & regard.hide(5), "sink": normal(6, seed=3)}
+    options = {"mask": regard.causal() & regard.masks.hide(5), "sink": normal(6, seed=3)}
     one = regard.Pattern(query.to(dtype), key.to(dtype), **options)
     other = regard.Pattern(query.to(dtype), (key + 0.3 * noise).to(dtype), **options)
     exact = [

@@ -7,7 +7,7 @@ import torch
 from support import oracle
 
 import regard
-from regard.problem.dropout import draw_seed
+from regard.inputs.dropout import draw_seed
 
 
 def generator(seed=3):

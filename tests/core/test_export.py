@@ -15,7 +15,7 @@ import json, traceback, warnings
 import torch, regard
 from torch.export import Dim, export
 from torch.fx.experimental.proxy_tensor import make_fx
-from regard.mask.hiding import add_to_scores
+from regard.masks.hiding import add_to_scores
 
 warnings.simplefilter("ignore")  # torch's own, of what it will deprecate
 B, H, G, D, DV = 2, 6, 3, 11, 13
@@ -31,11 +31,11 @@ OPTIONS = {
     "causal": {"mask": regard.causal()},
     "top left": {"mask": regard.causal(offset=0)},
     "window": {"mask": regard.causal() & regard.window(3), "scale": -0.3},
-    "prefix": {"mask": regard.prefix(2), "softcap": 3.0},
+    "prefix": {"mask": regard.masks.prefix(2), "softcap": 3.0},
     "spans": {
         "mask": regard.causal()
-        & regard.hide(1, queries=slice(2, None, 2), heads=[0, 4])
-        & regard.hide(slice(None), queries=-2)
+        & regard.masks.hide(1, queries=slice(2, None, 2), heads=[0, 4])
+        & regard.masks.hide(slice(None), queries=-2)
         & add_to_scores(0.7, slice(-2, None))
     },
     "dropout": {"mask": regard.causal(), "dropout": 0.5},

@@ -9,9 +9,10 @@ from support.cpu_paths import ON_CPU
 from support.tolerances import normal
 
 import regard
-from regard import causal, dense, documents, hide, intervals, padding, prefix, window
-from regard.mask.bounds import AffineBounds
-from regard.mask.hiding import add_to_scores
+from regard import causal, dense, documents, padding, window
+from regard.masks import hide, intervals, prefix
+from regard.masks.bounds import AffineBounds
+from regard.masks.hiding import add_to_scores
 
 CPU = torch.device("cpu")
 

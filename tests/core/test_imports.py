@@ -146,10 +146,10 @@ def test_private_names_are_imported_inside_their_package_alone():
 def test_a_private_name_of_another_package_is_recognised(tmp_path):
     file = tmp_path / "file.py"
     file.write_text(
-        "import regard.gpt._fields\nfrom regard.mask import _mask, bounds\n"
-        "from regard.mask._mask import Mask\nfrom regard._axes import flat\n"
+        "import regard.gpt._fields\nfrom regard.masks import _mask, bounds\n"
+        "from regard.masks._mask import Mask\nfrom regard._axes import flat\n"
     )
-    elsewhere = ["regard.gpt._fields", "regard.mask._mask", "regard.mask._mask.Mask"]
+    elsewhere = ["regard.gpt._fields", "regard.masks._mask", "regard.masks._mask.Mask"]
     assert list(private_imports(file, ["regard", "nn"])) == elsewhere
     assert list(private_imports(file, ["regard", "mask", "inner"])) == elsewhere[:1]
     assert list(private_imports(file, ["benchmarks"])) == [*elsewhere, "regard._axes.flat"]

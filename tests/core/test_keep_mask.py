@@ -9,8 +9,8 @@ import pytest
 import torch
 from support import oracle
 
-from regard.problem import check
-from regard.problem.dropout import draw_seed, keep_mask, philox
+from regard.inputs import check
+from regard.inputs.dropout import draw_seed, keep_mask, philox
 
 CPU = torch.device("cpu")
 B, H, L, S = 2, 3, 5, 11
@@ -74,7 +74,7 @@ def test_a_weight_is_kept_where_its_word_reaches_the_threshold():
 @pytest.mark.parametrize("counters", [1, 40, 2**17], ids="counters={}".format)
 def test_a_block_is_a_cut_of_the_whole(counters, monkeypatch):
     expected = oracle.keep_mask(SEED, 0.4, (B, H, L, S))
-    monkeypatch.setattr("regard.problem.dropout._COUNTERS", counters)  # one row at a time, two, all
+    monkeypatch.setattr("regard.inputs.dropout._COUNTERS", counters)  # one row at a time, two, all
     rows = [slice(*ends) for ends in itertools.combinations_with_replacement(range(L + 1), 2)]
     columns = [slice(*ends) for ends in itertools.combinations_with_replacement(range(S + 1), 2)]
     for row, column in itertools.product(rows, columns):

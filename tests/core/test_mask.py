@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from support.cases import KINDS, masks
 
 import regard
-from regard import causal, dense, documents, intervals, padding, prefix, window
-from regard.mask.bounds import AffineBounds
+from regard import causal, dense, documents, padding, window
+from regard.masks import intervals, prefix
+from regard.masks.bounds import AffineBounds
 
 SIZES = st.sampled_from([1, 2, 3, 5, 7, 11])
 INTERVALS = tuple(kind for kind in KINDS if kind not in {"dense", "hide"})

@@ -152,7 +152,7 @@ def test_mass_takes_booleans():
 @pytest.mark.parametrize("keys", [0.5, [1.0, 2.0], slice(0, 1.5), torch.tensor([0.5]), "keys"])
 def test_mass_takes_numbers_alone(keys):
     with pytest.raises(TypeError, match=r"keys|data type 'str'"):
-        regard.Mass(keys)
+        regard.readouts.Mass(keys)
 
 
 @pytest.mark.parametrize("keys", [9, -8, [0, 7], torch.ones(6, dtype=torch.bool)], ids=str)

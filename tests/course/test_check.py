@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-
-from regard.course import CourseError, Function, Mistake, check, exercise
-from regard.course._check import judge
+from regard_course import CourseError, Function, Mistake, check, exercise
+from regard_course._check import judge
 
 
 def causal_mask(length):

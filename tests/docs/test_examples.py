@@ -51,7 +51,7 @@ SHOWN = [
         {"red": " drum"},
     ),
     Example(
-        "regard/explorer/example.py",
+        "regard/page/example.py",
         "Hannah had a cat called Sooty, and Finn had a dog called Noodle. Finn said, "
         '"Let us go home." Then he stroked',
         " Noodle",
@@ -59,7 +59,7 @@ SHOWN = [
         {"she": " Sooty"},
     ),
     Example(
-        "regard/explorer/example.py docs/teaching.md",
+        "regard/page/example.py docs/teaching.md",
         'A green parrot lived in the tent. Leila said to it, "Who has hidden the red kite?" They '
         'listened. Back came the same words, "Who has hidden the red',
         " kite",
@@ -67,7 +67,7 @@ SHOWN = [
         {"drum": " drum", "boat": " boat", "lamp": " lamp"},
     ),
     Example(
-        "docs/teaching.md website/slides.md",
+        "docs/teaching.md course/regard_site/slides.md",
         'Oliver was carrying a strange guitar. "May I hold it?" asked Olivia. Oliver nodded',
         " his",
         "Oliver",
@@ -89,14 +89,14 @@ SHOWN = [
         {"blue": " boat"},
     ),
     Example(
-        "docs/11-positions.md regard/explorer/example.py",
+        "docs/11-positions.md regard/page/example.py",
         "The guitar was with Olivia. The kite was with Adam. At bedtime the guitar was still with",
         " Olivia",
         "guitar",
         {"kite": " Adam"},
     ),
     Example(
-        "docs/16-is-attention-an-explanation.md Makefile regard/explorer/example.py",
+        "docs/16-is-attention-an-explanation.md Makefile regard/page/example.py",
         "In the primer there were two pictures that rhymed with animals. One rhymed with bat and "
         "one with snail, so they had to be",
         " hat",

@@ -9,7 +9,7 @@ from regard.gpt.checkpoint import HAS_READ
 
 ROOT = pages.FOLDER.parent
 # Beside these every page whose code loads the model.
-SHOWN = ["README.md", "docs/README.md", "docs/explore.md", "website/slides.md"]
+SHOWN = ["README.md", "docs/README.md", "docs/explore.md", "course/regard_site/slides.md"]
 SHOWN += [
     f"docs/{page.name}"
     for page in sorted(pages.FOLDER.glob("*.md"))

@@ -205,7 +205,7 @@ def test_an_interrupted_step_leaves_the_cache_as_it_was(monkeypatch):
 
 
 def test_a_mask_is_refused_where_a_window_has_evicted_what_it_names():
-    model, hidden = gpt(window=4), regard.hide(0)
+    model, hidden = gpt(window=4), regard.masks.hide(0)
     cache = GPTCache(model.config)
     with torch.no_grad():
         expected = model(IDS.repeat(1, 2), mask=hidden)
@@ -226,8 +226,8 @@ def test_no_sequences_get_as_many_tokens():
     "call",
     [
         lambda: generate(gpt(), IDS, tokens=3.0),
-        lambda: regard.TopK(3.0),
-        lambda: regard.Offsets(3.0),
+        lambda: regard.readouts.TopK(3.0),
+        lambda: regard.readouts.Offsets(3.0),
     ],
 )
 def test_a_number_of_things_is_an_integer(call):

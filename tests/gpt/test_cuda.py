@@ -9,10 +9,10 @@ import torch
 from support.small_runs import TEXT, go, interrupt
 
 import regard
-from regard.explorer import ModelSubject
 from regard.gpt import GPT, CharTokenizer, GPTConfig, Sampling, TrainConfig, generate
 from regard.gpt.training.batches import document_mask
 from regard.gpt.training.train_step import TrainStep
+from regard.page import ModelSubject
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -45,7 +45,9 @@ def test_a_recording_on_a_gpu_equals_one_on_a_cpu(window):
         torch.testing.assert_close(one.dense().cpu(), other.dense(), rtol=1e-3, atol=1e-5)
     moved = there.to("cpu")
     torch.testing.assert_close(moved[1].dense(), there[1].dense().cpu(), rtol=1e-3, atol=1e-5)
-    assert [head.role for head in there.heads()] == [head.role for head in here.heads()]
+    assert [head.role for head in regard.lens.heads(there)] == [
+        head.role for head in regard.lens.heads(here)
+    ]
 
 
 def test_a_recording_takes_the_memory_of_its_queries_and_keys():

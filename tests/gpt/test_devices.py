@@ -117,11 +117,11 @@ INDEX = torch.arange(16)
 MASKS = {
     "documents": regard.documents(INDEX // 7),
     "padding": regard.padding(torch.stack([INDEX >= 3, INDEX >= 0])),
-    "prefix": regard.prefix(5),
-    "prefixes": regard.prefix(torch.tensor([5, 2])),
+    "prefix": regard.masks.prefix(5),
+    "prefixes": regard.masks.prefix(torch.tensor([5, 2])),
     "offset": regard.causal(offset=torch.tensor([0, 1])),
     "dense": regard.dense(torch.eye(16).bool()),
-    "hidden": regard.hide(slice(1, 3), queries=slice(7, None)),
+    "hidden": regard.masks.hide(slice(1, 3), queries=slice(7, None)),
 }
 
 

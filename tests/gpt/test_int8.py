@@ -10,8 +10,6 @@ import torch.nn.functional as F
 from support.cpu_paths import SETS
 
 import regard
-from regard import circuits
-from regard.explorer import ExplorerError, ModelSubject, report
 from regard.gpt import (
     GPT,
     BPETokenizer,
@@ -30,6 +28,8 @@ from regard.gpt import (
 from regard.gpt._step import step_logits
 from regard.gpt.int8 import Int8Matrix, int8_linear, quantized, to_int8
 from regard.gpt.int8 import _quantize as quantize
+from regard.lens import circuits
+from regard.page import ExplorerError, ModelSubject, report
 
 GPT2 = GPTConfig(vocab_size=53, context=23, layers=3, heads=3, dim=39)
 # fmt: off

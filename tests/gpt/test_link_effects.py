@@ -159,8 +159,8 @@ def test_the_weights_are_those_of_recordings():
     for story in STORIES[::2]:
         with regard.record(model, tokens=tokenizer) as recording:
             model(torch.tensor([tokenizer.encode(story.text)]))
-        parts.append(recording.against(story.links))
-    merged = regard.LinkWeights.merge(parts)
+        parts.append(regard.lens.against(recording, story.links))
+    merged = regard.lens.LinkWeights.merge(parts)
     torch.testing.assert_close(effects.weights.deciding.values, merged.deciding.values)
     assert effects.weights.deciding.groups == merged.deciding.groups
     frame = effects.frame()

@@ -26,7 +26,7 @@ from regard.gpt import (
 from regard.gpt.training.batches import document_mask
 from regard.gpt.training.hardware import Machine, bfloat16, compiling, this_machine
 from regard.gpt.training.metrics import operations, perplexity, read_metrics
-from regard.record.roles import Role
+from regard.lens.naming.roles import Role
 
 TINY = GPTConfig(context=16, layers=2, heads=3, dim=15)
 

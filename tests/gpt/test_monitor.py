@@ -7,7 +7,7 @@ import torch
 from support.small_runs import go, losses, resume, same, weights
 
 import regard
-from regard.monitor import AlarmWarning, JSONLinesWriter
+from regard.lens.monitor import AlarmWarning, JSONLinesWriter
 
 
 def test_every_so_many_updates_are_read_and_training_is_as_without(tmp_path, whole):
@@ -37,7 +37,7 @@ def test_an_alarm_may_stop_the_training_run_like_ctrl_c(tmp_path, whole):
     def stop(alert):
         raise KeyboardInterrupt
 
-    alarm = regard.Alarm("entropy", below=100)
+    alarm = regard.lens.Alarm("entropy", below=100)
     monitor = regard.Monitor(every=5, alarms=[alarm], on_alarm=stop)
     with pytest.warns(AlarmWarning, match="update 0: entropy of layer 0"):
         result = go(tmp_path / "m", callbacks=[monitor])

@@ -8,9 +8,7 @@ from support.gpt_formulas import made, written_out
 from support.gpt_variants import VARIANTS
 
 import regard
-from regard.circuits import ov, qk
 from regard.cli.model import head_steps
-from regard.explorer.subjects import ModelSubject
 from regard.gpt import (
     GPT,
     BPETokenizer,
@@ -21,6 +19,8 @@ from regard.gpt import (
     parameter_counts,
     save,
 )
+from regard.lens.circuits import ov, qk
+from regard.page.subjects import ModelSubject
 
 
 @pytest.fixture(params=VARIANTS)

@@ -5,10 +5,10 @@ import re
 import pytest
 import torch
 
-from regard.explorer.example import EXAMPLE, EXAMPLES
 from regard.gpt import load
 from regard.gpt.outside import FEWEST, is_outside
 from regard.gpt.stories import stories
+from regard.page.example import EXAMPLE, EXAMPLES
 
 FAR = [
     "The president of the United States said that",

@@ -10,8 +10,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import regard
-from regard import circuits
-from regard.explorer import ModelSubject
 from regard.gpt import (
     GPT,
     CharTokenizer,
@@ -28,6 +26,8 @@ from regard.gpt import (
     step_objection,
     stream,
 )
+from regard.lens import circuits
+from regard.page import ModelSubject
 
 TEXT = "the cat sat on the mat"
 TOKENIZER = CharTokenizer(TEXT)
@@ -155,11 +155,11 @@ def test_effects_of_a_wrapped_model_are_those_of_the_one_inside(copy):
     model = make()
 
     def measured(of):
-        target = regard.LogProbability(3)
-        yield regard.effects(of, IDS, target).values
-        yield regard.effects(of, IDS, target, method="gradient").values
-        yield regard.effects(of, IDS, target, over="keys").values
-        yield regard.passage_effects(of, IDS, [(0, 7), (8, 12)], slice(19, 22)).values
+        target = regard.lens.LogProbability(3)
+        yield regard.lens.effects(of, IDS, target).values
+        yield regard.lens.effects(of, IDS, target, method="gradient").values
+        yield regard.lens.effects(of, IDS, target, over="keys").values
+        yield regard.lens.passage_effects(of, IDS, [(0, 7), (8, 12)], slice(19, 22)).values
         with torch.compiler.set_stance("force_eager"):  # compiling is not what is tested
             yield link_effects(of, TOKENIZER, [LINKED]).log_probability.heads.mean
 
@@ -208,10 +208,10 @@ def test_a_sharded_model_is_recorded_and_measured_by_its_own_calls(sharded):
     with torch.no_grad(), regard.record(sharded) as recording:
         sharded(IDS[None])
     assert [layer.name for layer in recording.layers] == ["h.0.attn", "h.1.attn", "h.2.attn"]
-    target, model = regard.LogProbability(3), make()
+    target, model = regard.lens.LogProbability(3), make()
     for measure in (
-        lambda of: regard.effects(of, IDS, target).values,
-        lambda of: regard.passage_effects(of, IDS, [(0, 7), (8, 12)], slice(19, 22)).values,
+        lambda of: regard.lens.effects(of, IDS, target).values,
+        lambda of: regard.lens.passage_effects(of, IDS, [(0, 7), (8, 12)], slice(19, 22)).values,
     ):
         # As above.
         torch.testing.assert_close(measure(sharded), measure(model), rtol=1e-4, atol=1e-5)

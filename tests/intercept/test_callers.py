@@ -54,7 +54,7 @@ def test_a_query_written_to_the_same_memory_is_another_query(mode):
     model = Steps()
     with mode():
         queries, key = torch.randn(3, B, H, L, D), torch.randn(B, H, L, D)
-        with regard.record(model, read=[regard.Entropy()]) as run:
+        with regard.record(model, read=[regard.readouts.Entropy()]) as run:
             model(queries, key)
         entropies = [regard.Pattern(query, key).entropy() for query in queries]
     torch.testing.assert_close(run.readings["entropy"].values, torch.stack(entropies))

@@ -137,7 +137,9 @@ def test_positions_are_those_of_each_sequence():
     ends_q, ends_k = torch.tensor([0, 2, 7]), torch.tensor([0, 5, 13])
     q, k, v = tensors(7, 13, ())
     pattern = recorded(flash_attn_varlen_func, q, k, v, ends_q, ends_k, 5, 8, causal=True)
-    distance, lag, offsets = pattern.read(regard.Distance(), regard.Lag(1), regard.Offsets(4))
+    distance, lag, offsets = pattern.read(
+        regard.readouts.Distance(), regard.readouts.Lag(1), regard.readouts.Offsets(4)
+    )
     received = []
     for own, keys in ((slice(0, 2), slice(0, 5)), (slice(2, 7), slice(5, 13))):
         query, key = (part.transpose(0, 1)[None] for part in (q[own], k[keys]))

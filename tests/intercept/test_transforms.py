@@ -63,7 +63,7 @@ def test_patterns_and_derivatives_are_as_without(transform, attend, mask):
     close(recording.layers[-1].pattern, written_out(query + 1, key, mask=mask))
 
 
-@pytest.mark.parametrize("read", [None, [regard.Entropy()]])
+@pytest.mark.parametrize("read", [None, [regard.readouts.Entropy()]])
 @pytest.mark.parametrize("how", ["sdpa", "eager"])
 def test_gradients_by_a_functional_call_of_a_model(how, read):
     case = CASES["llama"]
@@ -156,7 +156,7 @@ BATCHED = {
 
 @pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
 @pytest.mark.parametrize("attend", [sdpa, ours])
-@pytest.mark.parametrize("read", [None, [regard.Entropy()]])
+@pytest.mark.parametrize("read", [None, [regard.readouts.Entropy()]])
 def test_a_batch_that_vmap_hides_is_refused(batched, attend, read):
     x = torch.randn(5, B, H, L, D)
     with regard.record(read=read) as seen:

@@ -13,7 +13,7 @@ from support.interception import Stack, encoder
 from torch import nn
 
 import regard
-from regard import InterventionError
+from regard import Error
 from regard.gpt import GPT
 from regard.record import RecordError
 
@@ -53,7 +53,7 @@ CONTRADICTIONS = {
 
 @pytest.mark.parametrize("state", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_contradictions(model, state):
-    with pytest.raises(InterventionError, match=r"contradict each other: .*; leave one out") as e:
+    with pytest.raises(Error, match=r"contradict each other: .*; leave one out") as e:
         run(model, state)
     assert len(re.findall(r"(patch|knock_out|steer|temper|ablate)\(", str(e.value))) == 2
 
@@ -92,17 +92,17 @@ MISSING = {
 
 @pytest.mark.parametrize(("state", "match"), MISSING.values(), ids=MISSING)
 def test_what_is_not_there(model, state, match):
-    with pytest.raises(InterventionError, match=match):
+    with pytest.raises(Error, match=match):
         run(model, state)
 
 
 def test_no_call_and_no_change(model):
-    with pytest.raises(InterventionError, match=r"ablate\(by='zero'\) was not made"):  # noqa: SIM117
+    with pytest.raises(Error, match=r"ablate\(by='zero'\) was not made"):  # noqa: SIM117
         with regard.intervene(model) as change:
             change.ablate()
     with regard.intervene(model):
         pass
-    with pytest.raises(InterventionError, match=r"knock_out\(keys=0\) was not made"):  # noqa: PT012, SIM117
+    with pytest.raises(Error, match=r"knock_out\(keys=0\) was not made"):  # noqa: PT012, SIM117
         with regard.intervene(model) as change:
             model(torch.randn(B, L, 12))
             change.knock_out(keys=0)
@@ -111,7 +111,7 @@ def test_no_call_and_no_change(model):
 def test_a_change_stated_after_the_block(model):
     with regard.intervene(model) as change:
         pass
-    with pytest.raises(InterventionError, match=r"ablate\(heads=1.*ended; state changes inside it"):
+    with pytest.raises(Error, match=r"ablate\(heads=1.*ended; state changes inside it"):
         change.ablate(heads=1)
 
 
@@ -202,7 +202,7 @@ PATTERNS = {
 
 @pytest.mark.parametrize(("shape", "match"), PATTERNS.values(), ids=PATTERNS)
 def test_patterns_of_other_sizes(model, shape, match):
-    with pytest.raises(InterventionError, match=r"patch\(.*pattern=") as error:
+    with pytest.raises(Error, match=r"patch\(.*pattern=") as error:
         run(model, lambda change: change.patch(pattern=pattern(shape), layers=0))
     assert match in str(error.value)
     assert str(list(shape)).strip("[]") in str(error.value)
@@ -210,7 +210,7 @@ def test_patterns_of_other_sizes(model, shape, match):
 
 def test_patterns_of_another_softcap(model):
     other = pattern(softcap=3.0)
-    with pytest.raises(InterventionError, match=r"the pattern's softcap is 3\.0, the layer's None"):
+    with pytest.raises(Error, match=r"the pattern's softcap is 3\.0, the layer's None"):
         run(model, lambda change: change.patch(pattern=other))
 
 
@@ -224,9 +224,9 @@ def test_recordings_without_what_is_needed(model):
         model(x)
     cure = r"no mean context of layer 1; make it by record\(model, mean_contexts=True\)"
     for recording in (without, one_layer):
-        with pytest.raises(InterventionError, match=cure):
+        with pytest.raises(Error, match=cure):
             run(model, lambda change, by=recording: change.ablate(layers=1, by=by))
-    with pytest.raises(InterventionError, match=r"has 2 heads in layer 1, the call 3; record all"):
+    with pytest.raises(Error, match=r"has 2 heads in layer 1, the call 3; record all"):
         run(model, lambda change: change.ablate(layers=1, by=two_heads))
 
 
@@ -255,17 +255,17 @@ def test_an_error_of_a_fused_layer_names_the_change():
     model, x = encoder().eval(), torch.randn(B, L, 12)
     with (
         torch.no_grad(),
-        pytest.raises(InterventionError, match=r"ablate\(layers=1, heads=9.*0 to 3"),
+        pytest.raises(Error, match=r"ablate\(layers=1, heads=9.*0 to 3"),
     ):
         run(model, lambda change: change.ablate(layers=1, heads=9), x)
 
 
 def test_a_model_that_attends_nowhere():
-    with pytest.raises(InterventionError, match="layers that did: none"):
+    with pytest.raises(Error, match="layers that did: none"):
         run(nn.Linear(12, 12), lambda change: change.ablate())
 
 
 def test_our_gpt_counts_its_heads():
     model = GPT(VARIANTS["grouped"]).eval()
-    with pytest.raises(InterventionError, match=r"heads.*6.*0 to 5"):
+    with pytest.raises(Error, match=r"heads.*6.*0 to 5"):
         run(model, lambda change: change.ablate(heads=6), torch.zeros(1, 5, dtype=torch.int64))

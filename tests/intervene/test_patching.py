@@ -230,7 +230,7 @@ def test_weights_on_keys_that_a_rolling_cache_dropped_are_refused():
     expected = f"have up to {lost:.3g} of their weight on keys other than 5 to 9,"
     with regard.intervene(model) as change:
         change.patch(layers=0, pattern=pattern)
-        with pytest.raises(regard.InterventionError) as error:
+        with pytest.raises(regard.Error) as error:
             text_read_with_a_cache(model, ids)
     assert "the queries 9 to 9" in str(error.value)
     assert expected in str(error.value)
@@ -265,7 +265,7 @@ def test_only_the_weights_of_patched_heads_must_lie_on_what_a_rolling_cache_hold
     torch.testing.assert_close(with_cache, at_once, rtol=0, atol=1e-5)
     with regard.intervene(model) as change:
         change.patch(layers=1, heads=2, pattern=pattern)
-        with pytest.raises(regard.InterventionError, match="of their weight on keys other than"):
+        with pytest.raises(regard.Error, match="of their weight on keys other than"):
             text_read_with_a_cache(model, ids)
 
 
@@ -278,5 +278,5 @@ def test_a_pattern_is_refused_where_a_rolling_cache_was_full_before_the_block():
         with regard.intervene(model) as change:
             change.patch(layers=0, pattern=made_by_hand(13, regard.causal()))
             model(ids[:, 9:10], past_key_values=cache)  # looks like a cache that holds all
-            with pytest.raises(regard.InterventionError, match=r"^patch\(.*cache was full"):
+            with pytest.raises(regard.Error, match=r"^patch\(.*cache was full"):
                 model(ids[:, 10:11], past_key_values=cache)

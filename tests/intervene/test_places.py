@@ -78,7 +78,7 @@ def test_numbers_are_refused_where_a_rolling_cache_was_full_before_the_block(num
     with regard.intervene(model) as change:
         change.knock_out(keys=number)
         read(model, ids[:, 9:10], cache)
-        with pytest.raises(regard.InterventionError, match=r"^keys=.*a rolling cache was full"):
+        with pytest.raises(regard.Error, match=r"^keys=.*a rolling cache was full"):
             read(model, ids[:, 10:11], cache)
 
 

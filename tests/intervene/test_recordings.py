@@ -136,7 +136,7 @@ def test_readouts_are_of_the_changed_weights():
     model = CASES["llama"].build("sdpa")
     edits = changes.WEIGHTS["hide twice"] + changes.WEIGHTS["add"]
     recording = recorded(model, edits, lambda: model(**inputs("llama")))
-    readings = recording.read(regard.Entropy(), regard.Received(), progress=False)
+    readings = recording.read(regard.readouts.Entropy(), regard.readouts.Received(), progress=False)
     for number, pattern in enumerate(recording):
         weights = pattern.dense().double()
         entropy = -torch.special.xlogy(weights, weights).sum(-1)

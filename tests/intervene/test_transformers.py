@@ -14,7 +14,7 @@ from support.edits import changed
 from support.written_models import transformers_model
 
 import regard
-from regard.intervene import InterventionError
+from regard import Error
 
 B, L, S = 2, 9, 7
 WITH_SOFTCAP = ("gemma2",)
@@ -102,6 +102,6 @@ def test_kinds(how, edits):
 def test_some_heads_of_a_softcap_have_no_temperature_of_their_own():
     model = CASES["gemma2"].build("eager")
     message = r"temper.*softcap.*leave heads and batch out"
-    with pytest.raises(InterventionError, match=message), regard.intervene(model) as change:  # noqa: PT012 - the last call alone raises
+    with pytest.raises(Error, match=message), regard.intervene(model) as change:  # noqa: PT012 - the last call alone raises
         change.temper(heads=1, by=2)
         model(**inputs("gemma2"))

@@ -22,8 +22,8 @@ import regard
 from regard.backends import native
 from regard.backends.native._arguments import Arguments, vectors
 from regard.backends.native.library import call
+from regard.inputs import check
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
-from regard.problem import check
 
 PAGE = mmap.PAGESIZE
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -137,7 +137,7 @@ def problem(sizes, dtype, kind):
         "alibi": normal(heads, seed=6).abs(),
         "sink": normal(heads, seed=7),
     }
-    spans = regard.hide([0, keys - 1], heads=0) & regard.hide(slice(None, None, 9))
+    spans = regard.masks.hide([0, keys - 1], heads=0) & regard.masks.hide(slice(None, None, 9))
     mask = regard.causal() & regard.padding(padding) & regard.dense(seen) & spans
     return tensors, {"mask": mask, "dropout": 0.25}
 

@@ -71,7 +71,7 @@ MASKS = {
     "window": regard.causal() & regard.window(101),
     "documents": regard.documents(POSITIONS // 97) & regard.causal(),
     "padding": regard.padding(torch.stack([POSITIONS >= 200, POSITIONS < 301])) & regard.causal(),
-    "prefix": regard.prefix(311),
+    "prefix": regard.masks.prefix(311),
     "dense": regard.dense(normal(L, S, seed=9) > -0.5) & regard.causal(),
 }
 OPTIONS = {
@@ -191,7 +191,7 @@ def test_a_slope_where_all_that_is_seen_is_far_back(dtype, options, instructions
     arguments = tensors(dtype, keys=BACK + L) | {"alibi": 0.002 ** torch.arange(1, H + 1)}
     arguments |= {name: x for name, x in options.items() if name == "sink"}
     rest = {name: x for name, x in options.items() if name not in arguments}
-    rest["mask"] = regard.causal() & regard.hide(slice(SEEN, None))
+    rest["mask"] = regard.causal() & regard.masks.hide(slice(SEEN, None))
     weight = normal(B, H, L, DV, seed=7, dtype=dtype)
     gradient = native(arguments, weight, **rest)["alibi"]
     wanted = exact(arguments, weight, **rest)["alibi"]

@@ -11,7 +11,7 @@ from support.cpu_paths import SETS, forced
 from support.draws import normal
 
 import regard
-from regard.mask.hiding import add_to_scores
+from regard.masks.hiding import add_to_scores
 
 pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
@@ -67,10 +67,12 @@ MASKS = {
     "documents": regard.documents(POSITIONS // 997),
     "padding": regard.padding(torch.stack([POSITIONS >= 1201, POSITIONS < 511])),
     "nothing": regard.padding(POSITIONS < 0),
-    "hidden": regard.causal() & regard.hide(slice(700, 3001)) & regard.hide([0, 4999], [-1]),
-    "hidden from heads": regard.hide(slice(5, None, 611), heads=[0, -1]),
-    "shifted": regard.hide(3) & add_to_scores(-2.5, slice(40, 2001), heads=slice(2, None)),
-    "prefix": regard.prefix(311) & regard.causal(offset=0),
+    "hidden": regard.causal()
+    & regard.masks.hide(slice(700, 3001))
+    & regard.masks.hide([0, 4999], [-1]),
+    "hidden from heads": regard.masks.hide(slice(5, None, 611), heads=[0, -1]),
+    "shifted": regard.masks.hide(3) & add_to_scores(-2.5, slice(40, 2001), heads=slice(2, None)),
+    "prefix": regard.masks.prefix(311) & regard.causal(offset=0),
     "dense": regard.dense(normal(3, S, seed=9) > -0.5) & regard.causal(),
     "dense of heads": regard.dense(normal(HEADS, 1, S, seed=9) > 2.5),
 }

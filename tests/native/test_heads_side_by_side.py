@@ -49,7 +49,7 @@ def masks(keys):
         "window": regard.causal(offset=offset) & regard.window(203, offset=offset),
         "documents": regard.documents(ids, offset=offset) & regard.causal(offset=offset),
         "all": regard.padding(torch.ones(keys, dtype=torch.bool)),
-        "hidden": regard.causal(offset=offset) & regard.hide(keys=slice(37, 61)),
+        "hidden": regard.causal(offset=offset) & regard.masks.hide(keys=slice(37, 61)),
     }
 
 
@@ -63,7 +63,11 @@ def assert_same_bits(compute, tensors):
 
 
 def readings(read, *tensors, mask):
-    return read(*tensors, mask, [regard.Received(), regard.Entropy(), regard.TopK(3)])
+    return read(
+        *tensors,
+        mask,
+        [regard.readouts.Received(), regard.readouts.Entropy(), regard.readouts.TopK(3)],
+    )
 
 
 def with_forward(query, key, value, mask, kinds):

@@ -13,7 +13,7 @@ from support.cpu_paths import SETS
 from support.patterns import inputs, masks
 
 import regard
-from regard.mask.hiding import add_to_scores
+from regard.masks.hiding import add_to_scores
 
 pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
@@ -40,7 +40,7 @@ def option(name, queries, keys, size):
     if name == "alibi":
         return {"alibi": size / 2.0 ** torch.arange(8, 8 + H)}
     if name == "shifted":
-        hidden = regard.causal() & regard.hide(slice(keys // 4, keys // 2), heads=[0, 3])
+        hidden = regard.causal() & regard.masks.hide(slice(keys // 4, keys // 2), heads=[0, 3])
         return {"mask": hidden & add_to_scores(size / 8, slice(5, None, 7))}
     if name == "bias":  # beside such scores, a float32 keeps nothing that is much smaller
         generator = torch.Generator().manual_seed(6)
@@ -128,7 +128,7 @@ def test_spans_that_hide_by_the_lowest_number(queries, instructions):
     query, key = inputs(queries, 131)
     lowest = add_to_scores(torch.finfo(torch.float32).min, slice(100, None))
     context = regard.attention(query, key, key, mask=lowest, backend="native")
-    hidden = regard.attention(query, key, key, mask=regard.hide(slice(100, None)))
+    hidden = regard.attention(query, key, key, mask=regard.masks.hide(slice(100, None)))
     assert torch.allclose(context, hidden, atol=1e-6)
     everywhere = add_to_scores(torch.finfo(torch.float32).min, slice(None))
     weights = regard.Pattern(query, key, mask=everywhere).dense()

@@ -11,8 +11,8 @@ import regard
 from regard.backends.native import _operators  # noqa: F401 - registers the operators
 from regard.backends.native._arguments import Arguments
 from regard.backends.native._backward import DIFFERENTIABLE
-from regard.mask.hiding import add_to_scores
-from regard.problem import Scoring, check
+from regard.inputs import Scoring, check
+from regard.masks.hiding import add_to_scores
 
 B, H, G, L, S, D, DV = 2, 6, 3, 5, 7, 11, 13
 
@@ -28,7 +28,9 @@ OPTIONS = {
     "padded": lambda: {
         "mask": regard.causal() & regard.padding(torch.arange(S)[None] >= torch.tensor([[0], [2]]))
     },
-    "spans": lambda: {"mask": regard.hide([1, 2, 5], slice(4, None)) & add_to_scores(0.7, [3, 5])},
+    "spans": lambda: {
+        "mask": regard.masks.hide([1, 2, 5], slice(4, None)) & add_to_scores(0.7, [3, 5])
+    },
     "dense": lambda: {"mask": regard.dense(normal(L, S, seed=5) > -1), "softcap": 3.0},
     "numbers": lambda: {
         "bias": normal(H, 1, S, seed=6),
@@ -84,7 +86,7 @@ OPTIONS = [
     {"mask": regard.causal() & regard.window(3), "scale": -0.3},
     {"mask": regard.causal() & regard.padding(keep), "sink": torch.ones(6)},
     {"mask": regard.documents(ids), "alibi": torch.ones(6)},
-    {"mask": regard.causal() & regard.hide([1, 2, 5], slice(4, None), heads=[0, 3])},
+    {"mask": regard.causal() & regard.masks.hide([1, 2, 5], slice(4, None), heads=[0, 3])},
     {"mask": regard.dense(torch.rand(5, 7) < 0.7), "softcap": 3.0, "bias": torch.rand(6, 1, 7)},
 ]
 

@@ -37,7 +37,7 @@ def document_ids(*lengths):
 
 
 def keys_before(stop, rows):
-    return regard.intervals(torch.zeros_like(stop[rows]), stop[rows], offset=rows.start)
+    return regard.masks.intervals(torch.zeros_like(stop[rows]), stop[rows], offset=rows.start)
 
 
 def masks(length):
@@ -143,7 +143,7 @@ def test_a_hidden_value_beside_the_last_visible_one_changes_nothing(name, extrem
         position = torch.arange(length)
         rows, soiled = position >= 3 * ROWS, position >= 201
         stop = torch.where(rows, length, 201)
-        mask = regard.intervals(torch.zeros_like(stop), stop)
+        mask = regard.masks.intervals(torch.zeros_like(stop), stop)
     query, key, value = tensors(1, 13, 13, length, 17, 35, torch.bfloat16)
     clean = regard.attention(query, key, value, mask=mask, backend="native")
     value[..., soiled, :] = extreme

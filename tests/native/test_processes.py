@@ -19,7 +19,9 @@ def everything(seed):
     gradients = torch.autograd.grad(context.square().sum(), (query, key, value))
     with torch.no_grad():
         step = regard.attention(query[..., :1, :], key, value)
-        readouts = regard.Pattern(query, key).read(regard.TopK(3), regard.Received())
+        readouts = regard.Pattern(query, key).read(
+            regard.readouts.TopK(3), regard.readouts.Received()
+        )
     return context.detach(), *gradients, step, *readouts[0], readouts[1]
 
 

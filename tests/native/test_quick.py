@@ -34,7 +34,7 @@ def checked(query, key, value, mask, **options):
         regard.documents(torch.stack([IDS, IDS.flip(0)])) & regard.causal(),
         regard.documents(IDS, offset=0) & regard.window(13),
         regard.padding(KEEP) & regard.causal(),
-        regard.prefix(11),
+        regard.masks.prefix(11),
     ],
     ids=repr,
 )
@@ -63,8 +63,8 @@ def test_ids_that_change_later_do_not_change_a_mask():
 def test_a_tensor_that_the_caller_changes_counts_at_the_next_call(name):
     numbers = torch.full((L,), 31) if name == "intervals" else torch.tensor([3, 17])
     mask = {
-        "intervals": lambda: regard.intervals(torch.zeros_like(numbers), numbers),
-        "prefix": lambda: regard.prefix(numbers),
+        "intervals": lambda: regard.masks.intervals(torch.zeros_like(numbers), numbers),
+        "prefix": lambda: regard.masks.prefix(numbers),
         "offset": lambda: regard.padding(KEEP) & regard.causal(offset=numbers),
     }[name]()
     assert not mask.is_fixed

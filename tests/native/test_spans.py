@@ -9,7 +9,7 @@ from support.draws import normal
 from support.patterns import flat
 
 import regard
-from regard.mask.hiding import add_to_scores
+from regard.masks.hiding import add_to_scores
 from regard.pattern.readouts import Distance, Entropy, Mass, Max, TopK
 
 pytestmark = pytest.mark.skipif(not SETS, reason="there are no kernels without the library")
@@ -43,7 +43,7 @@ def test_keys_hidden_from_all_are_as_if_they_were_not_there(options, queries, dt
     query, key, value = tensors(queries, 1031, dtype)
     for tensor in (key, value):
         tensor[..., HIDDEN, :] = math.nan
-    mask = regard.hide(HIDDEN)
+    mask = regard.masks.hide(HIDDEN)
     context, gradients = attend(query, key, value, mask=mask, **options)
     expected, others = attend(query, *(without(t, HIDDEN) for t in (key, value)), **options)
     tolerance = 16 * torch.finfo(dtype).eps
@@ -59,7 +59,7 @@ def test_keys_hidden_from_all_are_as_if_they_were_not_there(options, queries, dt
 def test_rows_that_no_span_touches_keep_every_bit(dtype, instructions):
     query, key, value = tensors(L, L, dtype)
     touched = slice(200, 290)
-    mask = regard.causal() & regard.hide(slice(20, 70), touched, heads=[0])
+    mask = regard.causal() & regard.masks.hide(slice(20, 70), touched, heads=[0])
     mask &= add_to_scores(0.7, slice(90, 190, 9), touched, heads=[1])
     results = []
     for each in (regard.causal(), mask):
@@ -78,7 +78,7 @@ def test_rows_that_no_span_touches_keep_every_bit(dtype, instructions):
 @pytest.mark.parametrize("queries", [1, 3, L])
 def test_results_do_not_depend_on_threads(queries, threads, instructions):
     inputs = tensors(queries, 1031, torch.bfloat16)
-    mask = regard.causal() & regard.hide(HIDDEN) & add_to_scores(1.5, slice(None, None, 11))
+    mask = regard.causal() & regard.masks.hide(HIDDEN) & add_to_scores(1.5, slice(None, None, 11))
     results = []
     for count in (1, 2, 3):
         threads(count)
@@ -90,7 +90,7 @@ def test_results_do_not_depend_on_threads(queries, threads, instructions):
 
 def test_problems_mapped_over_share_their_spans():
     query, key, value = (normal(3, *t.shape, seed=9) for t in tensors(7, 23, torch.float32))
-    mask = regard.causal() & regard.hide([2, 3, 9], slice(3, None), heads=[0, 1])
+    mask = regard.causal() & regard.masks.hide([2, 3, 9], slice(3, None), heads=[0, 1])
     mask &= add_to_scores(0.7, slice(4, 17), heads=slice(2, None))
 
     def loss(query, key, value):
@@ -106,7 +106,7 @@ def test_problems_mapped_over_share_their_spans():
 def test_scattered_keys_hidden_one_by_one():
     """As many spans as there are odd keys."""
     query, key, value = tensors(67, 611, torch.float32)
-    mask = regard.hide(slice(1, None, 2))
+    mask = regard.masks.hide(slice(1, None, 2))
     context = regard.attention(query, key, value, mask=mask, backend="native")
     even = regard.attention(query, key[..., ::2, :], value[..., ::2, :], backend="native")
     assert torch.allclose(context, even, atol=1e-6)

@@ -20,7 +20,9 @@ def results(tensors):
     query, key, value, bias, sink = (tensors[name] for name in NAMES)
     mask = regard.causal() & regard.dense(bias)
     options = {"mask": mask, "sink": sink, "backend": "native"}
-    context, readouts = regard.attention(query, key, value, read=[regard.Entropy()], **options)
+    context, readouts = regard.attention(
+        query, key, value, read=[regard.readouts.Entropy()], **options
+    )
     _, pattern = regard.attention_with_pattern(query, key, value, **options)
     rows = torch.ones(2, 3, 11)
     return context, *readouts, pattern.entropy(), rows @ pattern, negative(rows) @ pattern

@@ -120,8 +120,8 @@ def test_a_cache_serves_self_attention():
         None,
         regard.causal(offset=0),  # with it each part's first query would sit at position 0
         regard.window(3, ahead=1),
-        regard.prefix(3),
-        regard.causal() & regard.hide(-1),
+        regard.masks.prefix(3),
+        regard.causal() & regard.masks.hide(-1),
         regard.causal() & regard.documents(torch.zeros(5, dtype=torch.long)),
         regard.causal() & regard.dense(torch.ones(5, 5, dtype=torch.bool)),
     ],

@@ -25,7 +25,7 @@ from support.caches import (
 from torch import nn
 
 import regard
-from regard.mask.hiding import add_to_scores
+from regard.masks.hiding import add_to_scores
 from regard.record import RecordError
 
 
@@ -72,8 +72,8 @@ def test_spans_of_each_step_are_put_together():
     layer, (query, key) = Own(), sequence()
     mask = (
         regard.causal()
-        & regard.hide(2, queries=[3, 7])
-        & regard.hide([1, 4], queries=slice(PROMPT, None), heads=0)
+        & regard.masks.hide(2, queries=[3, 7])
+        & regard.masks.hide([1, 4], queries=slice(PROMPT, None), heads=0)
         & add_to_scores(0.7, slice(0, 3), queries=slice(4, 8))
     )
     with regard.record(layer) as recording:
@@ -93,7 +93,9 @@ def test_spans_are_counted_from_the_keys_that_a_call_has():
     with regard.record(layer) as recording:
         for t in range(T):
             first = max(0, t + 1 - size)
-            layer(query[..., t : t + 1, :], key[..., first : t + 1, :], regard.hide(slice(1, 2)))
+            layer(
+                query[..., t : t + 1, :], key[..., first : t + 1, :], regard.masks.hide(slice(1, 2))
+            )
     (pattern,) = recording.attentions
     visible = CAUSAL.triu(1 - size)
     for t in range(1, T):
@@ -104,7 +106,7 @@ def test_spans_are_counted_from_the_keys_that_a_call_has():
 @pytest.mark.parametrize("other", [2, 3])
 def test_calls_that_hide_other_keys_are_other_patterns(other):
     layer, (query, key) = nn.Module(), sequence()
-    masks = [regard.causal() & regard.hide(n, queries=slice(5, None)) for n in (2, other)]
+    masks = [regard.causal() & regard.masks.hide(n, queries=slice(5, None)) for n in (2, other)]
     layer.forward = lambda: [regard.attention(query, key, key, mask=mask) for mask in masks]
     with regard.record(layer) as recording:
         layer()

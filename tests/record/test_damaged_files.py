@@ -218,8 +218,13 @@ def test_other_tensors_that_do_not_fit(tmp_path, role, new):
         regard.load(tmp_path / "new")
 
 
-READOUTS = (regard.Entropy(), regard.TopK(2), regard.Received(), regard.Distance())
-READOUTS += (regard.Offsets(3), regard.Image(2, 3))
+READOUTS = (
+    regard.readouts.Entropy(),
+    regard.readouts.TopK(2),
+    regard.readouts.Received(),
+    regard.readouts.Distance(),
+)
+READOUTS += (regard.readouts.Offsets(3), regard.readouts.Image(2, 3))
 
 
 @pytest.mark.parametrize("number", [2**40, 2**62, -(2**40), -(2**63), 2**63 - 1, S + 1, -1])

@@ -28,19 +28,28 @@ def model():
 
 def test_nothing_leaves_the_device_while_a_model_is_recorded_and_read(model):
     expected = recorded(model, IDS)
-    readouts = regard.TopK(3), regard.Entropy(), regard.Received(), regard.Image(5, 7)
+    readouts = (
+        regard.readouts.TopK(3),
+        regard.readouts.Entropy(),
+        regard.readouts.Received(),
+        regard.readouts.Image(5, 7),
+    )
     with gpu() as crossed:
         recording = recorded(model.to(DEVICE), IDS.to(DEVICE))
-        readings = recording.read(*readouts, regard.Mass([0, 3]), regard.Offsets(4))
-        rollout = recording.rollout(query=-1)
-        heads = recording.heads()
+        readings = recording.read(
+            *readouts, regard.readouts.Mass([0, 3]), regard.readouts.Offsets(4)
+        )
+        rollout = regard.lens.rollout(recording, query=-1)
+        heads = regard.lens.heads(recording)
         assert crossed == []
         assert all(pattern.device == DEVICE for pattern in recording)
         part = readings["image"].values
         assert isinstance(part, FakeGPUTensor)
-        torch.testing.assert_close(part.cpu(), expected.read(regard.Image(5, 7))["image"].values)
-        torch.testing.assert_close(rollout.cpu(), expected.rollout(query=-1))
-    assert [head.role for head in heads] == [head.role for head in expected.heads()]
+        torch.testing.assert_close(
+            part.cpu(), expected.read(regard.readouts.Image(5, 7))["image"].values
+        )
+        torch.testing.assert_close(rollout.cpu(), regard.lens.rollout(expected, query=-1))
+    assert [head.role for head in heads] == [head.role for head in regard.lens.heads(expected)]
 
 
 @pytest.mark.parametrize("options", [{}, {"heads": [1, 4]}, {"rows": [-1, 5]}], ids=str)
@@ -168,7 +177,7 @@ def test_the_mimicked_device_refuses_what_cuda_refuses():
 
 
 def test_readings_while_it_runs_stay_on_the_device(model):
-    readouts = [regard.TopK(3), regard.Entropy(), regard.Received()]
+    readouts = [regard.readouts.TopK(3), regard.readouts.Entropy(), regard.readouts.Received()]
     with gpu() as crossed:
         model, cache, ids = model.to(DEVICE), GPTCache(model.config), IDS.to(DEVICE)
         with torch.no_grad(), regard.record(model, read=readouts) as run:

@@ -26,7 +26,7 @@ def run(lines):
 
 def test_without_the_extras_a_model_is_recorded_and_read():
     done = run(
-        "recording.read(regard.Entropy()); recording.heads(); recording.rollout(-1)\n"
+        "recording.read(regard.readouts.Entropy()); regard.lens.heads(recording); regard.lens.rollout(recording, -1)\n"
         "print(recording[0]._repr_html_(), recording._repr_html_())"
     )
     assert done.returncode == 0, done.stderr
@@ -36,9 +36,13 @@ def test_without_the_extras_a_model_is_recorded_and_read():
 @pytest.mark.parametrize(
     ("line", "library", "extra"),
     [
-        ("regard.use_in_transformers()", "transformers", "transformers"),
+        (
+            "from regard.record import use_in_transformers; use_in_transformers()",
+            "transformers",
+            "transformers",
+        ),
         ("import regard.integrations.lightning", "lightning", "trackers"),
-        ("from regard.explorer import ExplorerWidget", "anywidget", "notebook"),
+        ("from regard.page import ExplorerWidget", "anywidget", "notebook"),
     ],
 )
 def test_a_missing_library_is_named_with_the_cure(line, library, extra):

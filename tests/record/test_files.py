@@ -26,7 +26,7 @@ def test_a_saved_recording_loads_the_same(tmp_path, run, kept, read):
     with regard.record(**kept) as recording:
         RUNS[run]()
     if read:
-        recording.read(regard.Received())  # finds the log-sum-exps
+        recording.read(regard.readouts.Received())  # finds the log-sum-exps
     recording.save(tmp_path)
     equal(recording, regard.load(tmp_path))
 
@@ -97,7 +97,11 @@ def test_several_layers_and_what_they_share(tmp_path):
     assert loaded.kinds == ("self", "cross", "encoder")
     tensors = safetensors.torch.load_file(tensors_of(tmp_path))
     assert sum(t.shape[-2:] == (L, L) and t.numel() == L * L for t in tensors.values()) == 1
-    for use in (loaded.heads, lambda: loaded.rollout(query=0), lambda: loaded.read(regard.Max())):
+    for use in (
+        loaded.heads,
+        lambda: regard.lens.rollout(loaded, query=0),
+        lambda: loaded.read(regard.readouts.Max()),
+    ):
         use()
 
 

@@ -112,7 +112,7 @@ def test_what_is_sent_while_the_model_runs_is_what_there_is_so_far():
     layer, (query, key) = Attend(), sequence(7)
     with (
         regard.record(layer) as recording,
-        regard.record(layer, read=[regard.Entropy()]) as run,
+        regard.record(layer, read=[regard.readouts.Entropy()]) as run,
     ):
         grown(layer, query[..., :4, :], key, chunks(3, 1))
         sent, sent_run = (pickle.loads(pickle.dumps(one)) for one in (recording, run))

@@ -15,15 +15,15 @@ from regard.pattern.readouts import Readout
 def test_readouts_of_all_layers():
     recording = two_layers()
     readings = recording.read(
-        regard.Entropy(),
-        regard.TopK(2),
-        regard.Mass(0),
-        regard.Mass([1, 2]),
-        regard.Received(),
-        regard.Offsets(3),
-        regard.Image(4, 3),
-        regard.Max(),
-        regard.Distance(),
+        regard.readouts.Entropy(),
+        regard.readouts.TopK(2),
+        regard.readouts.Mass(0),
+        regard.readouts.Mass([1, 2]),
+        regard.readouts.Received(),
+        regard.readouts.Offsets(3),
+        regard.readouts.Image(4, 3),
+        regard.readouts.Max(),
+        regard.readouts.Distance(),
         progress=False,
     )
     axes = {
@@ -59,7 +59,7 @@ def test_readouts_of_all_layers():
 
 def test_labels_are_the_numbers_of_selected_heads_rows_and_layers():
     recording = recorded(torch.randn(4, 2, B, H, L, D), layers=[1, 3], heads=[2, 0], rows=[1, -1])
-    reading = recording.read(regard.TopK(2))["top_weights"]
+    reading = recording.read(regard.readouts.TopK(2))["top_weights"]
     frame = reading.frame()
     assert list(frame.columns) == ["layer", "batch", "head", "query", "rank", "top_weights"]
     assert len(frame) == reading.values.numel()
@@ -75,7 +75,7 @@ def test_labels_are_the_numbers_of_selected_heads_rows_and_layers():
 
 def test_layers_of_several_shapes():
     recording = recorded([torch.randn(2, B, H, L, D), torch.randn(2, B, H, 4, D)])
-    reading = recording.read(regard.Entropy())["entropy"]
+    reading = recording.read(regard.readouts.Entropy())["entropy"]
     with pytest.raises(ValueError, match=r"entropy differs in shape.*take parts or frame"):
         _ = reading.values
     assert [part.shape for part in reading.parts] == [(B, H, L), (B, H, 4)]
@@ -113,33 +113,43 @@ def test_readouts_of_ones_own():
     with pytest.raises(TypeError, match="the readout number gives float, but only tensors"):
         recording.read(Number())
     with pytest.raises(TypeError, match="is not a readout"):
-        inspect.unwrap(type(recording).read)(recording, regard.Entropy)
+        inspect.unwrap(type(recording).read)(recording, regard.readouts.Entropy)
 
 
 def test_readouts_of_patterns_without_a_batch():
     with regard.record(heads=[2, 1]) as recording:
         F.scaled_dot_product_attention(*torch.randn(3, H, L, D))
-    reading = recording.read(regard.Entropy())["entropy"]
+    reading = recording.read(regard.readouts.Entropy())["entropy"]
     assert reading.axes == ("layer", "axis_0", "query")
     assert len(reading.frame()) == 2 * L
 
 
 def test_readouts_of_one_kind():
     recording = mixed()
-    assert recording.read(regard.Entropy(), kind="encoder")["entropy"].values.shape == (2, B, H, 5)
-    assert recording.read(regard.Entropy())["entropy"].values.shape == (1, B, H, L)
-    assert recording.read(regard.Received(), kind="cross")["received"].values.shape == (1, B, H, 5)
+    assert recording.read(regard.readouts.Entropy(), kind="encoder")["entropy"].values.shape == (
+        2,
+        B,
+        H,
+        5,
+    )
+    assert recording.read(regard.readouts.Entropy())["entropy"].values.shape == (1, B, H, L)
+    assert recording.read(regard.readouts.Received(), kind="cross")["received"].values.shape == (
+        1,
+        B,
+        H,
+        5,
+    )
 
 
 def test_progress_is_shown_on_stderr_and_only_on_request(capsys, monkeypatch):
     recording = two_layers()
-    recording.read(regard.Entropy())
-    recording.read(regard.Entropy(), progress=False)
+    recording.read(regard.readouts.Entropy())
+    recording.read(regard.readouts.Entropy(), progress=False)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    recording.read(regard.Entropy(), progress=True)
-    recording.heads(progress=True)
+    recording.read(regard.readouts.Entropy(), progress=True)
+    regard.lens.heads(recording, progress=True)
     out, err = capsys.readouterr()
     assert out == ""
     assert "reading layers" in err

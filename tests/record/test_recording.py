@@ -102,8 +102,8 @@ def test_free():
         lambda: recording.kinds,
         recording.dense,
         recording.heads,
-        lambda: recording.read(regard.Entropy()),
-        lambda: recording.rollout(query=-1),
+        lambda: recording.read(regard.readouts.Entropy()),
+        lambda: regard.lens.rollout(recording, query=-1),
     ]
     for use in uses:
         with pytest.raises(RecordError, match="this recording was freed"):

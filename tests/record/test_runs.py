@@ -27,7 +27,7 @@ class CrossAttention(nn.Module):
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
 def test_queries_of_two_runs_over_one_source(mode):
     model, (x, y), source = CrossAttention().eval(), torch.randn(2, B, 1, E), torch.randn(B, 7, E)
-    reading = regard.record(model, read=[regard.Received()])
+    reading = regard.record(model, read=[regard.readouts.Received()])
     with mode(), regard.record(model) as recording, reading as run:
         model(x, source)
         model(y, source)
@@ -146,11 +146,11 @@ def test_two_generations_from_one_source(name):
 
 
 USES = {
-    "rollout": lambda recording: recording.rollout(query=-1),
-    "heads": lambda recording: recording.heads(),
-    "passages": lambda recording: recording.passages([(1, 3)], answer=slice(5, 7)),
-    "against": lambda recording: recording.against([]),
-    "fidelity": lambda recording: regard.fidelity(recording, recording),
+    "rollout": lambda recording: regard.lens.rollout(recording, query=-1),
+    "heads": lambda recording: regard.lens.heads(recording),
+    "passages": lambda recording: regard.lens.passages(recording, [(1, 3)], answer=slice(5, 7)),
+    "against": lambda recording: regard.lens.against(recording, []),
+    "fidelity": lambda recording: regard.lens.fidelity(recording, recording),
 }
 
 

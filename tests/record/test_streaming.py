@@ -23,19 +23,19 @@ from regard.backends import native
 from regard.record import RecordError, accumulator
 
 READOUTS = [
-    regard.Received(),
-    regard.Entropy(),
-    regard.TopK(4),
-    regard.Max(),
-    regard.Distance(),
-    regard.Offsets(3),
-    regard.Mass(slice(0, 2)),
-    regard.Received("mean", queries=slice(1, None, 2)),
-    regard.Received("max", grouped=True),
-    regard.MaxScore(),
-    regard.MaxScore("head"),
-    regard.Lag(1),
-    regard.Spans([1], n=2),
+    regard.readouts.Received(),
+    regard.readouts.Entropy(),
+    regard.readouts.TopK(4),
+    regard.readouts.Max(),
+    regard.readouts.Distance(),
+    regard.readouts.Offsets(3),
+    regard.readouts.Mass(slice(0, 2)),
+    regard.readouts.Received("mean", queries=slice(1, None, 2)),
+    regard.readouts.Received("max", grouped=True),
+    regard.readouts.MaxScore(),
+    regard.readouts.MaxScore("head"),
+    regard.readouts.Lag(1),
+    regard.readouts.Spans([1], n=2),
 ]
 
 
@@ -99,7 +99,10 @@ def test_a_single_call_gives_what_its_pattern_gives(dtype):
     recording, run = both(lambda model: model(query, key, is_causal=True))
     assert_same(run, recording)
     for layer, pattern in enumerate(recording):
-        for readout, name in ((regard.Received(), "received"), (regard.Offsets(3), "offsets")):
+        for readout, name in (
+            (regard.readouts.Received(), "received"),
+            (regard.readouts.Offsets(3), "offsets"),
+        ):
             assert torch.equal(run.readings[name].values[layer], pattern.read(readout)[0])
 
 
@@ -173,7 +176,7 @@ def test_keys_that_come_after_the_last_row_read(cache, rows):
 def test_what_is_read_between_two_calls_has_the_keys_so_far():
     """Also in inference mode, after which the sums still go on."""
     layer, (query, key) = Attend(), sequence()
-    with regard.record(layer, read=[regard.Received()], rows=slice(0, 7)) as run:
+    with regard.record(layer, read=[regard.readouts.Received()], rows=slice(0, 7)) as run:
         for start, stop in STEPWISE:
             visible = CAUSAL[start:stop, :stop]
             layer(query[..., start:stop, :], key[..., :stop, :], attn_mask=visible)
@@ -188,7 +191,10 @@ def test_what_is_read_between_two_calls_has_the_keys_so_far():
 def test_a_long_generation_puts_its_rows_together_in_order():
     layer, (query, key) = Attend(), sequence(80)
     mask = torch.ones(80, 80, dtype=torch.bool).tril()
-    with regard.record(layer) as recording, regard.record(layer, read=[regard.TopK(9)]) as run:
+    with (
+        regard.record(layer) as recording,
+        regard.record(layer, read=[regard.readouts.TopK(9)]) as run,
+    ):
         grown(layer, query, key, chunks(3, *[1] * 77), mask)
     for name, expected in zip(("weights", "positions"), recording[0].topk(9), strict=True):
         assert torch.equal(run.readings[f"top_{name}"].values[0], expected)
@@ -198,7 +204,7 @@ def test_the_steps_of_a_recorded_generation_are_read_together(monkeypatch):
     """To the bits of each by itself, whatever number of them a pass takes."""
     layer, (query, key) = Attend(), sequence(41)
     mask = torch.ones(41, 41, dtype=torch.bool).tril()
-    readouts = [r for r in READOUTS if r not in (regard.Offsets(3), READOUTS[7])]
+    readouts = [r for r in READOUTS if r not in (regard.readouts.Offsets(3), READOUTS[7])]
     with regard.record(layer) as recording, regard.record(layer, read=readouts) as run:
         grown(layer, query, key, chunks(3, *[1] * 38), mask)
     passes, read = [], native.read
@@ -304,7 +310,9 @@ def test_contexts_are_computed_with_what_is_read(options, groups, monkeypatch):
     model, tensors = Scored(**options), (query, *rest)
     with regard.record(model) as recording:
         expected = model(*tensors)
-    readouts = [r for r in READOUTS if not isinstance(r, regard.Received) or r.queries is None]
+    readouts = [
+        r for r in READOUTS if not isinstance(r, regard.readouts.Received) or r.queries is None
+    ]
     wanted = recording.read(*readouts)
     monkeypatch.setattr(native, "read", lambda *_, **__: pytest.fail("a second pass"))
     with regard.record(model, read=readouts) as run, torch.inference_mode():
@@ -328,7 +336,7 @@ def test_parts_of_a_call_are_read_after_its_context(options):
 def test_gradients_pass_through_contexts_that_are_read():
     query, *rest = torch.randn(3, 2, 131, 17, generator=torch.Generator().manual_seed(0)).unbind()
     query.requires_grad_()
-    with regard.record(read=[regard.Entropy()]):
+    with regard.record(read=[regard.readouts.Entropy()]):
         regard.attention(query, *rest, mask=regard.causal()).sum().backward()
     assert query.grad is not None
 
@@ -336,11 +344,11 @@ def test_gradients_pass_through_contexts_that_are_read():
 # Keys that are named before they are there
 
 LATER = [
-    regard.Mass(6),
-    regard.Mass([0, 2, T - 1]),
-    regard.Mass(torch.tensor([1, PROMPT])),
-    regard.Spans([0, 1, -1, 1, 2, 2, 0]),
-    regard.Spans(torch.arange(T)),
+    regard.readouts.Mass(6),
+    regard.readouts.Mass([0, 2, T - 1]),
+    regard.readouts.Mass(torch.tensor([1, PROMPT])),
+    regard.readouts.Spans([0, 1, -1, 1, 2, 2, 0]),
+    regard.readouts.Spans(torch.arange(T)),
 ]
 
 
@@ -359,8 +367,13 @@ def test_keys_by_number_that_come_later(cache, every):
 def test_keys_by_number_that_never_come_are_named_by_a_warning():
     """The run is over by then, and its results are there."""
     model, (query, key) = Layers(), sequence()
-    none_after = regard.Spans([0] * T + [-1] * 9)  # says nothing of keys that never come
-    never = [regard.Mass([0, 2]), regard.Mass([0, T]), regard.Spans([0] * 31), none_after]
+    none_after = regard.readouts.Spans([0] * T + [-1] * 9)  # says nothing of keys that never come
+    never = [
+        regard.readouts.Mass([0, 2]),
+        regard.readouts.Mass([0, T]),
+        regard.readouts.Spans([0] * 31),
+        none_after,
+    ]
     message = rf"layers\.0' had only {T} keys.*leave out all keys from {T} on$"
     with (
         pytest.warns(RuntimeWarning, match=message) as given,
@@ -379,22 +392,22 @@ def test_keys_by_number_that_never_come_are_named_by_a_warning():
 @pytest.mark.parametrize(
     ("readout", "why"),
     [
-        (regard.Image(8, 8), r"Image\(rows=8, columns=8\).*how long the text becomes"),
-        (regard.Blocks(2, 2), r"Blocks\(rows=2, columns=2.*how long"),
-        (regard.Received(queries=slice(-8, None)), r"Received\(.*-8.*how long"),
-        (regard.Mass(-1), r"Mass\(keys=-1\).*how long"),
-        (regard.Mass([True, False]), "Mass.*how long"),
-        (regard.Mass(slice(-3, None)), "Mass.*how long"),
+        (regard.readouts.Image(8, 8), r"Image\(rows=8, columns=8\).*how long the text becomes"),
+        (regard.readouts.Blocks(2, 2), r"Blocks\(rows=2, columns=2.*how long"),
+        (regard.readouts.Received(queries=slice(-8, None)), r"Received\(.*-8.*how long"),
+        (regard.readouts.Mass(-1), r"Mass\(keys=-1\).*how long"),
+        (regard.readouts.Mass([True, False]), "Mass.*how long"),
+        (regard.readouts.Mass(slice(-3, None)), "Mass.*how long"),
     ],
     ids=str,
 )
 def test_readouts_that_depend_on_the_length_are_refused_by_name(readout, why):
-    with pytest.raises(TypeError, match=why), regard.record(read=[regard.Max(), readout]):
+    with pytest.raises(TypeError, match=why), regard.record(read=[regard.readouts.Max(), readout]):
         pass
 
 
 def test_a_readout_without_merge_is_refused_by_name_and_read_at_once_afterwards():
-    class Largest(regard.Max):
+    class Largest(regard.readouts.Max):
         kind = None
         merge = regard.pattern.readouts.Readout.merge
 
@@ -403,7 +416,9 @@ def test_a_readout_without_merge_is_refused_by_name_and_read_at_once_afterwards(
     model, (query, key) = Layers(), sequence()
     with regard.record(model) as recording:
         grown(model, query, key, STEPWISE)
-    readings = recording.read(Largest(), regard.Image(4, 4), regard.Received(), regard.Mass(-1))
+    readings = recording.read(
+        Largest(), regard.readouts.Image(4, 4), regard.readouts.Received(), regard.readouts.Mass(-1)
+    )
     # The kernel's rounding against torch's own, of weights up to 1.
     torch.testing.assert_close(readings["largest"].values[0], recording[0].max(), rtol=0, atol=1e-6)
     assert torch.equal(readings["image"].values[0], recording[0].image(4, 4))
@@ -413,14 +428,30 @@ def test_a_readout_without_merge_is_refused_by_name_and_read_at_once_afterwards(
 @pytest.mark.parametrize(
     ("options", "error", "why"),
     [
-        ({"read": regard.Max()}, TypeError, r"read must be a list.*Max\(\)"),
+        ({"read": regard.readouts.Max()}, TypeError, r"read must be a list.*Max\(\)"),
         ({"read": []}, TypeError, "read must be a list"),
-        ({"read": [regard.Max]}, TypeError, "is not a readout"),
+        ({"read": [regard.readouts.Max]}, TypeError, "is not a readout"),
         ({"every": 2}, ValueError, r"every=2.*record\(model, read="),
-        ({"read": [regard.Max()], "every": 0}, ValueError, "every must be at least 1, but is 0"),
-        ({"read": [regard.Max()], "every": 1.5}, TypeError, "every must be a whole number"),
-        ({"read": [regard.Max()], "offload": "cpu"}, ValueError, "offload='cpu'.*leave them out"),
-        ({"read": [regard.Max()], "mean_contexts": True}, ValueError, "mean_contexts=True"),
+        (
+            {"read": [regard.readouts.Max()], "every": 0},
+            ValueError,
+            "every must be at least 1, but is 0",
+        ),
+        (
+            {"read": [regard.readouts.Max()], "every": 1.5},
+            TypeError,
+            "every must be a whole number",
+        ),
+        (
+            {"read": [regard.readouts.Max()], "offload": "cpu"},
+            ValueError,
+            "offload='cpu'.*leave them out",
+        ),
+        (
+            {"read": [regard.readouts.Max()], "mean_contexts": True},
+            ValueError,
+            "mean_contexts=True",
+        ),
     ],
     ids=str,
 )
@@ -451,10 +482,10 @@ def test_a_cache_that_is_not_the_one_read_is_refused(change):
 
 def test_tokens_name_the_positions_and_must_fit_them():
     layer, (query, key) = Attend(), sequence(3)
-    with regard.record(layer, tokens=[*"abc"], read=[regard.Max()]) as run:
+    with regard.record(layer, tokens=[*"abc"], read=[regard.readouts.Max()]) as run:
         layer(query, key)
     assert run.tokens == (("a", "b", "c"),)
-    two = regard.record(layer, tokens=[*"ab"], read=[regard.Max()])
+    two = regard.record(layer, tokens=[*"ab"], read=[regard.readouts.Max()])
     with pytest.raises(ValueError, match=r"of \[2\] positions, but .* of 3"), two:
         layer(query, key)
 

@@ -12,7 +12,7 @@ from torch import nn
 import regard
 from regard.gpt import GPT, GPTCache, GPTConfig
 
-READ = [regard.Received(), regard.Entropy()]
+READ = [regard.readouts.Received(), regard.readouts.Entropy()]
 
 
 class Denoiser(nn.Module):

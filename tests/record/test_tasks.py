@@ -122,7 +122,7 @@ def test_readouts_that_are_taken_with_the_context():
     long = torch.randn(3, 1, 67, 12)  # from 64 rows on, a kernel computes both
 
     async def read(x):
-        with regard.record(layer, read=[regard.Entropy()]) as run:
+        with regard.record(layer, read=[regard.readouts.Entropy()]) as run:
             await turn()
             layer(x)
         return run.readings["entropy"].values

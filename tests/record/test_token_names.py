@@ -8,8 +8,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 import regard
 from regard.gpt import BPETokenizer
-from regard.record import split_passages, token_names, token_offsets
-from regard.record.links import place_links
+from regard.lens import split_passages, token_offsets
+from regard.lens.spans.links import place_links
+from regard.record import token_names
 
 TEXT = "Price: $5 — 你好 👋 naïve\n\tHe  said."
 

@@ -39,7 +39,7 @@ def test_tokens_that_do_not_fit(tokens, kind, message):
 
 
 @pytest.mark.parametrize("names", [PROMPT, T + 1])
-@pytest.mark.parametrize("read", [None, [regard.Max()]])
+@pytest.mark.parametrize("read", [None, [regard.readouts.Max()]])
 def test_names_that_do_not_fit_a_generation_leave_it_whole(read, names):
     """Those of the prompt alone, or also of the last token, which no query is made of."""
     layer, (query, key) = Attend(), sequence()

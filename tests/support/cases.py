@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 
 import regard
-from regard.mask.hiding import add_to_scores
+from regard.masks.hiding import add_to_scores
 from support import oracle
 
 HALF = (torch.bfloat16, torch.float16)
@@ -179,7 +179,9 @@ def terms(draw, batch, heads, queries, keys, kinds):
         if not per_sequence:
             lengths = lengths[:1] * batch
         length = torch.tensor(lengths) if per_sequence else lengths[0]
-        return Term(lambda: regard.prefix(length), lambda b, h, i, p, j: j < lengths[b] or j <= p)
+        return Term(
+            lambda: regard.masks.prefix(length), lambda b, h, i, p, j: j < lengths[b] or j <= p
+        )
     if kind == "documents":
         edges = draw(tables(batch, keys, st.booleans(), per_sequence=per_sequence))
         ids = [list(itertools.accumulate(row, initial=7))[:keys] for row in edges]

@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 import torch
 import triton
+from regard_experiments.gpu.triton import _compare, _inputs, _one_pass, _partial_sums, _read
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import regard
-from regard.backends.gpu.triton import _compare, _inputs, _one_pass, _partial_sums, _read
 from regard.pattern.internal_readouts import LeftProduct, LogSumExp, Weights
 from regard.pattern.readout import Sizes
 from regard.pattern.readouts import (
@@ -163,7 +163,7 @@ def main():
         "sink": torch.zeros(H),
         "mask": regard.causal()
         & regard.dense(torch.ones(L, L, dtype=torch.bool))
-        & regard.hide(slice(9, 99), queries=slice(200, None)),
+        & regard.masks.hide(slice(9, 99), queries=slice(200, None)),
     }
     actual = [
         *report("plain", [LogSumExp()], known=False),

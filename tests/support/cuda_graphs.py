@@ -9,12 +9,12 @@ import sys
 from collections import Counter
 
 import torch
+from regard_experiments.gpu.flex import _kernel
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import _disable_current_modes
 
 from regard import attention, causal
-from regard.backends.gpu.flex import _kernel
 from regard.gpt import GPT, GPTConfig
 from regard.gpt.training.batches import document_mask
 from support.fake_cuda import gpu

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard import Pattern, causal
-from regard.record.forward_pass import ForwardPass, forward_pass
+from regard.lens.naming.forward_pass import ForwardPass, forward_pass
 
 
 def _scores(kind: str, ids: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import math
 import torch
 
 import regard
-from regard.mask.hiding import add_to_scores
+from regard.masks.hiding import add_to_scores
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
 from support.definitions import distance, entropy, image, largest, of_each_head, offsets, received
 from support.draws import normal
@@ -111,8 +111,8 @@ def masks(queries, keys, entries=slice(None), heads=6):
 
 
 HIDDEN = (
-    regard.hide(slice(3, 40), queries=slice(20, None, 2), heads=slice(1, 5))
-    & regard.hide(slice(9, -9, 7), heads=0)
+    regard.masks.hide(slice(3, 40), queries=slice(20, None, 2), heads=slice(1, 5))
+    & regard.masks.hide(slice(9, -9, 7), heads=0)
     & add_to_scores(0.7, slice(30, 90), slice(40, 80))
     & add_to_scores(-1.5, slice(-60, -3), heads=slice(None, None, 2))
 )

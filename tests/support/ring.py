@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import torch
 
 import regard
-from regard.mask.hiding import add_to_scores
+from regard.masks.hiding import add_to_scores
 from support import oracle
 from support.own_readout import SquaredWeights
 
@@ -77,8 +77,8 @@ PROBLEMS = {
     "causal bfloat16": Problem(CAUSAL, torch.bfloat16),
     "window ahead": Problem(regard.window(4, ahead=3)),
     "documents": Problem(CAUSAL & regard.documents(IDS)),
-    "padding and prefix": Problem(regard.padding(LEFT) & regard.prefix(torch.tensor([7, 2]))),
-    "intervals": Problem(regard.intervals(STARTS, STARTS + 9), torch.float64),
+    "padding and prefix": Problem(regard.padding(LEFT) & regard.masks.prefix(torch.tensor([7, 2]))),
+    "intervals": Problem(regard.masks.intervals(STARTS, STARTS + 9), torch.float64),
     "everything at once": Problem(
         CAUSAL & regard.window(9) & regard.documents(IDS),
         options={"scale": 0.7, "softcap": 1.3},
@@ -94,14 +94,14 @@ PROBLEMS = {
     ),
     "hidden spans": Problem(
         CAUSAL
-        & regard.hide(slice(3, 9), queries=slice(5, None))
-        & regard.hide(slice(7, 19, 2), queries=[11, 14, 20, 22], heads=[0, 3, 5])
-        & regard.hide(slice(None), queries=17),
+        & regard.masks.hide(slice(3, 9), queries=slice(5, None))
+        & regard.masks.hide(slice(7, 19, 2), queries=[11, 14, 20, 22], heads=[0, 3, 5])
+        & regard.masks.hide(slice(None), queries=17),
         sink=True,
         alibi=True,
     ),
     "shifted spans": Problem(
-        CAUSAL & regard.hide(6) & add_to_scores(SHIFT, slice(2, 12)), torch.float64
+        CAUSAL & regard.masks.hide(6) & add_to_scores(SHIFT, slice(2, 12)), torch.float64
     ),
     "a sequence that sees nothing": Problem(regard.padding(NOTHING_OF_ONE), sink=True),
     "NaN that nobody sees": Problem(
@@ -131,24 +131,24 @@ def evicted(keys):
 def readouts(keys):
     """What is read of a pattern of so many keys."""
     return {
-        "TopK": regard.TopK(4),
-        "Max": regard.Max(),
-        "MaxScore": regard.MaxScore(),
-        "MaxScore of heads": regard.MaxScore("head"),
-        "Entropy": regard.Entropy(),
-        "Distance": regard.Distance(),
-        "Mass": regard.Mass(MARKED),
-        "Received": regard.Received(),
-        "Received of some": regard.Received(queries=SOME),
-        "mean Received": regard.Received("mean", SOME),
-        "most Received": regard.Received("max"),
-        "Spans": regard.Spans(labels(keys), 4),
-        "Lag": regard.Lag(2),
-        "Lag of evicted": regard.Lag(3, *evicted(keys)),
-        "Blocks": regard.Blocks(3, 5, "sum"),
-        "most of Blocks": regard.Blocks(5, 3, "max"),
-        "Offsets": regard.Offsets(9),
-        "Image": regard.Image(7, 11),
+        "TopK": regard.readouts.TopK(4),
+        "Max": regard.readouts.Max(),
+        "MaxScore": regard.readouts.MaxScore(),
+        "MaxScore of heads": regard.readouts.MaxScore("head"),
+        "Entropy": regard.readouts.Entropy(),
+        "Distance": regard.readouts.Distance(),
+        "Mass": regard.readouts.Mass(MARKED),
+        "Received": regard.readouts.Received(),
+        "Received of some": regard.readouts.Received(queries=SOME),
+        "mean Received": regard.readouts.Received("mean", SOME),
+        "most Received": regard.readouts.Received("max"),
+        "Spans": regard.readouts.Spans(labels(keys), 4),
+        "Lag": regard.readouts.Lag(2),
+        "Lag of evicted": regard.readouts.Lag(3, *evicted(keys)),
+        "Blocks": regard.readouts.Blocks(3, 5, "sum"),
+        "most of Blocks": regard.readouts.Blocks(5, 3, "max"),
+        "Offsets": regard.readouts.Offsets(9),
+        "Image": regard.readouts.Image(7, 11),
         "SquaredWeights": SquaredWeights(),
     }
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import regard
-from regard.mask.hiding import add_to_scores
+from regard.masks.hiding import add_to_scores
 from regard.record import _files
 
 B, H, L, S, D = 2, 3, 5, 7, 4
@@ -59,14 +59,14 @@ RUNS = {
     "window": lambda: own(mask=regard.causal() & regard.window(2)),
     "documents": lambda: own(mask=regard.documents(torch.tensor([0, 0, 0, 1, 1, 2, 2]))),
     "offsets": lambda: own(mask=regard.causal(offset=torch.tensor([1, 3]))),
-    "prefix": lambda: own(mask=regard.prefix(torch.tensor([1, 3])) & regard.padding(PADDING)),
+    "prefix": lambda: own(mask=regard.masks.prefix(torch.tensor([1, 3])) & regard.padding(PADDING)),
     "alibi": lambda: own(alibi=0.5 ** torch.arange(1, 7), mask=regard.causal()),
     "sink": lambda: own(sink=torch.randn(6)),
     "softcap": lambda: own(softcap=2.0),
     "spans": lambda: own(
         mask=regard.causal()
-        & regard.hide(slice(1, 3), queries=[5, 6], heads=[0, 4])
-        & regard.hide(5)
+        & regard.masks.hide(slice(1, 3), queries=[5, 6], heads=[0, 4])
+        & regard.masks.hide(5)
         & add_to_scores(0.1, slice(0, 4))
     ),
     "everything": lambda: own(

@@ -74,9 +74,10 @@ def interval_masks(queries, keys):
         "window": regard.causal() & regard.window(37),
         "padding": regard.causal() & regard.padding(keep),
         "documents": regard.documents(ids),
-        "prefix": regard.prefix(torch.tensor([11, 3])),
+        "prefix": regard.masks.prefix(torch.tensor([11, 3])),
         "offsets": regard.causal(offset=torch.tensor([-5, 2])),
         "dense": regard.causal() & regard.dense(normal(queries, keys) > -1),
-        "hidden": regard.causal() & regard.hide(slice(3, 101), slice(50, None, 2), heads=[0, 2]),
+        "hidden": regard.causal()
+        & regard.masks.hide(slice(3, 101), slice(50, None, 2), heads=[0, 2]),
         "everything": regard.Mask(),
     }

@@ -8,10 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from regard_experiments.gpu import triton
 from torch.utils._pytree import tree_map
 
 from regard.backends import native
-from regard.backends.gpu import triton
 from regard.pattern import divergence, reading
 from support import fake_gpu
 
@@ -24,7 +24,7 @@ def kernels():
     if DEVICE == "cuda":
         yield
         return
-    from regard.backends.gpu.triton import _compare, _read
+    from regard_experiments.gpu.triton import _compare, _read
 
     interpreted = ModuleType("interpreted")
     interpreted.objection_to_reading = lambda p: "float64" * (p.query.dtype == torch.float64)
@@ -51,9 +51,8 @@ def kernels_on_fake_gpu():
     Yields:
         The names of the kernels that were launched, one after the other.
     """
+    from regard_experiments.gpu.triton import _read
     from triton.runtime.interpreter import InterpretedFunction
-
-    from regard.backends.gpu.triton import _read
 
     launched = []
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from regard.page import bundle
-from regard.page.bundle import deflated, embedded, policy, script, static
+from regard.page.file.bundle import deflated, embedded, policy, script, static
 
 
 @pytest.fixture

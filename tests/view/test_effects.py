@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard.gpt import GPT, BPETokenizer, GPTConfig
-from regard.intervene import Effects
+from regard.lens import Effects
 from regard.view.plot.colour import two_sided
 from regard.view.plot.labels import inked
 
@@ -88,12 +88,12 @@ def test_a_target_has_the_name_that_the_tokenizer_gives_it():
     tokenizer = BPETokenizer.train(["a cat, a cat"], vocab_size=259)
     model = GPT(GPTConfig(vocab_size=259, context=7, layers=2, heads=3, dim=6)).eval()
     ids = torch.tensor(tokenizer.encode("a cat"))
-    for target in (regard.LogProbability(ids[-1].item()), regard.Logit(ids[0].item(), 1)):
-        kind = "log-probability" if isinstance(target, regard.LogProbability) else "logit"
+    for target in (regard.lens.LogProbability(ids[-1].item()), regard.lens.Logit(ids[0].item(), 1)):
+        kind = "log-probability" if isinstance(target, regard.lens.LogProbability) else "logit"
         (name,) = tokenizer.tokens([target.token])
-        measured = regard.effects(model, ids, target, tokens=tokenizer)
+        measured = regard.lens.effects(model, ids, target, tokens=tokenizer)
         assert measured.target == f"{kind} of {name!r} at position {target.position}"
-        assert regard.effects(model, ids, target).target == str(target)
+        assert regard.lens.effects(model, ids, target).target == str(target)
 
 
 def test_each_key_has_a_bar_with_its_name():
@@ -133,5 +133,5 @@ def test_effects_of_a_model_are_drawn():
     torch.manual_seed(0)
     layer = regard.nn.MultiHeadAttention(6, 2, mask=regard.causal())
     x = torch.randn(1, 5, 6)
-    effects = regard.effects(layer, {"x": x}, lambda y: y[:, -1, 0].detach(), over="keys")
+    effects = regard.lens.effects(layer, {"x": x}, lambda y: y[:, -1, 0].detach(), over="keys")
     assert len(effects.plot().axes[0].patches) == 5

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from regard.gpt._link_effects import LinkChange, LinkEffects
-from regard.record import LinkValues, LinkWeights
-from regard.record.link_values import LinkGroups
+from regard.lens import LinkValues, LinkWeights
+from regard.lens.spans.link_values import LinkGroups
 
 LAYERS, HEADS = 2, 3
 

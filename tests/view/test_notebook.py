@@ -155,7 +155,7 @@ def test_scores_of_heads_are_a_table():
 
 def test_of_many_heads_the_first_are_listed():
     layers = [MultiHeadAttention(26, 13) for _ in range(5)]
-    page = shown(record(layers, 1, 3, 26).heads())
+    page = shown(regard.lens.heads(record(layers, 1, 3, 26)))
     assert page.elements.count("tr") == 1 + 64
     assert "… 1 more: heads.frame()" in page.text
 
@@ -163,7 +163,7 @@ def test_of_many_heads_the_first_are_listed():
 def test_readings_are_a_table_of_their_ranges():
     layers = [MultiHeadAttention(10, 5), MultiHeadAttention(10, 2)]
     recording = record(layers, 1, 7, 10)
-    readings = recording.read(regard.Entropy(), regard.TopK(3))
+    readings = recording.read(regard.readouts.Entropy(), regard.readouts.TopK(3))
     page = shown(readings)
     assert page.elements.count("tr") == 1 + 3
     for name in ("entropy", "top_weights", "top_positions"):
@@ -172,6 +172,6 @@ def test_readings_are_a_table_of_their_ranges():
         for value in (numbers.min(), numbers.mean(), numbers.max()):
             assert f"{float(value):.3g}" in page.text
     assert "layer × batch × head × query" in page.text  # the layers differ in heads
-    alike = record([MultiHeadAttention(10, 5)], 1, 7, 10).read(regard.Received())
+    alike = record([MultiHeadAttention(10, 5)], 1, 7, 10).read(regard.readouts.Received())
     assert "layer 1 × batch 1 × head 5 × key 7" in shown(alike).text
     assert "least" in shown(Recording(list).read()).text

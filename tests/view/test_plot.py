@@ -263,7 +263,7 @@ def test_a_recording_is_a_grid_of_named_thumbnails(recording):
     ):
         np.testing.assert_array_equal(image.get_array(), expected)
     written = texts(figure)
-    for scores in recording.heads():
+    for scores in regard.lens.heads(recording):
         assert scores.role in written
         assert scores.score is None or scores.estimate in written
     assert any("sequence 0 of 2" in text for text in written)

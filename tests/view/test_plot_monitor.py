@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import regard
-from regard.monitor import AlarmWarning
+from regard.lens.monitor import AlarmWarning
 from regard.nn import MultiHeadAttention
 
 
@@ -15,7 +15,7 @@ def trained():
     for layer in layers:
         for weight in (layer.query.weight, layer.key.weight):
             torch.nn.init.constant_(weight, 0.1)
-    alarms = [regard.Alarm("max_logit", above=10), regard.Alarm("entropy", below=-1)]
+    alarms = [regard.lens.Alarm("max_logit", above=10), regard.lens.Alarm("entropy", below=-1)]
     monitor = regard.Monitor(layers, every=50, alarms=alarms)
     for number in range(0, 200, 50):
         with monitor.update(number):

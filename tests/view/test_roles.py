@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from regard.page.bundle import static
+from regard.page.file.bundle import static
 from regard.view.plot.style import ROLES
 
 

@@ -19,9 +19,9 @@ collect_ignore_glob = [] if all(map(find_spec, LIBRARIES)) else ["test_*.py"]
 @pytest.fixture(scope="session")
 def gallery(tmp_path_factory):
     """A gallery of a small map and of two heads over three updates."""
-    from website.gallery.exhibit import Exhibit
-    from website.gallery.long_map import levels
-    from website.gallery.pictures import write_picture
+    from regard_site.gallery.exhibit import Exhibit
+    from regard_site.gallery.long_map import levels
+    from regard_site.gallery.pictures import write_picture
 
     folder = tmp_path_factory.mktemp("gallery")
     shapes = {"tokens": 1024, "tile": 256, "whole": 1, "finest": 2, "corner": 512}
@@ -48,7 +48,7 @@ def gallery(tmp_path_factory):
 @pytest.fixture(scope="session")
 def site(tmp_path_factory, gallery):
     """The folder of the site; a page without a model stands in for the live one."""
-    from website.build import build
+    from regard_site.build import build
 
     folder = tmp_path_factory.mktemp("site")
     live = '<!doctype html><html lang="en"><title>live</title><main><h1>Live</h1></main></html>'
@@ -67,7 +67,7 @@ def node(tmp_path_factory):
         message = "node is missing; it runs the widget's modules without a browser"
         pytest.fail(message) if REQUIRED else pytest.skip(message)
     folder = tmp_path_factory.mktemp("node")
-    shutil.copytree(ROOT / "website/static/widget", folder / "widget")
+    shutil.copytree(ROOT / "course/regard_site/static/widget", folder / "widget")
     (folder / "package.json").write_text('{"type": "module"}')
 
     def run(imports, code, data):

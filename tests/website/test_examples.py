@@ -3,8 +3,7 @@
 import doctest
 
 import pytest
-
-from website.docstrings import rooms
+from regard_site.docstrings import rooms
 
 WITHOUT_LIBRARY = {"regard.gpt.TensorBoard"}  # where the tests run
 ENTRIES = [entry for room in rooms() for entry in room.entries if entry.same_as is None]

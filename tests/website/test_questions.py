@@ -3,9 +3,8 @@
 import re
 
 import pytest
-
-from website.markup import render
-from website.sources import ROOT
+from regard_site.markup import render
+from regard_site.sources import ROOT
 
 TEXT = (ROOT / "docs/questions.md").read_text("utf-8")
 

@@ -4,9 +4,10 @@ import inspect
 from importlib import import_module
 from pkgutil import iter_modules
 
+from regard_site.docstrings import rooms
+from regard_site.reference import address_of
+
 import regard
-from website.docstrings import rooms
-from website.reference import address_of
 
 # Modules that no user imports from, and one that is run.
 INTERNAL = {"backends", "problem", "page", "cli", "errors", "attention", "intercept", "sdpa"}
@@ -16,7 +17,7 @@ def test_every_public_module_has_a_page():
     names = {found.name for found in iter_modules(regard.__path__)} - INTERNAL
     public = {f"regard.{name}" for name in names if not name.startswith("_")}
     named = {path for path in public if hasattr(import_module(path), "__all__")}
-    inside = {"regard.gpt.stories", "regard.integrations.cache_scores"}
+    inside = {"regard.gpt.stories", "regard_experiments.kv.cache_scores"}
     assert named == {room.path for room in rooms()} - {"regard"} - inside
 
 
@@ -44,7 +45,7 @@ def test_parameters_are_those_that_python_sees():
 
 def test_a_name_leads_to_its_description_under_every_path():
     assert address_of("regard.causal") == "reference/regard.html#regard.causal"
-    assert address_of("regard.mask.causal()") == address_of("regard.causal")
+    assert address_of("regard.masks.causal()") == address_of("regard.causal")
     assert address_of("regard.Pattern.topk") == "reference/regard.html#regard.Pattern.topk"
     assert address_of("torch.softmax") is None
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from regard_site.colours import colours
+from regard_site.markup import render
+from regard_site.sources import ROOT, sections
 
 from regard.gpt.checkpoint import HAS_READ
-from website.colours import colours
-from website.markup import render
-from website.sources import ROOT, sections
 
 LIMIT = 15_000_000  # bytes
 

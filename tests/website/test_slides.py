@@ -5,9 +5,8 @@ import html
 import re
 
 import pytest
-
-from website.slides import write_slides
-from website.sources import ROOT
+from regard_site.slides import write_slides
+from regard_site.sources import ROOT
 
 
 @pytest.fixture(scope="module")

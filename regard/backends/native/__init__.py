@@ -38,7 +38,7 @@ from regard.backends.native._residual_norm import (
 )
 from regard.backends.native._self_attention import self_attention, self_attention_gradient
 from regard.backends.native.library import Description, describe, why_missing
-from regard.problem import Problem
+from regard.inputs import Problem
 
 __all__ = [
     "DTYPES",

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from regard._contexts import in_memory
 from regard._shapes import Bool, Float, Int
-from regard.mask.bounds import AffineBounds
-from regard.problem import Problem
+from regard.inputs import Problem
+from regard.masks.bounds import AffineBounds
 
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 DTYPES = tuple(CODES)

@@ -12,7 +12,7 @@ from regard._shapes import Float
 from regard.backends.kernel_spec import Divergence
 from regard.backends.native._arguments import Arguments
 from regard.backends.native.library import call
-from regard.problem import Problem
+from regard.inputs import Problem
 
 _KINDS = {"kl": 0, "js": 1, "tv": 2}
 

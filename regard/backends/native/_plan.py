@@ -14,7 +14,7 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.backends.native import library, objection
 from regard.backends.native._arguments import PROBLEM, Arguments
-from regard.problem import Scoring, check
+from regard.inputs import Scoring, check
 
 _THREADS, _QUERY, _KEY, _VALUE = 1, 13, 17, 21
 """Where the number of threads and the pointers stand in the struct."""

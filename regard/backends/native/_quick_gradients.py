@@ -18,7 +18,7 @@ from regard.backends.native._backward import fill
 from regard.backends.native._derivatives import gradients
 from regard.backends.native._plan import Plan
 from regard.backends.native.library import call
-from regard.problem import Scoring, check
+from regard.inputs import Scoring, check
 
 _NAMES = ("query", "key", "value")
 

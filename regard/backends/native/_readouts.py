@@ -18,7 +18,7 @@ from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native._arguments import Arguments, vectors
 from regard.backends.native._forward import like
 from regard.backends.native.library import call
-from regard.problem import Problem
+from regard.inputs import Problem
 
 
 def read(

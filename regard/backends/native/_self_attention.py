@@ -18,8 +18,8 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.backends.native import library
 from regard.backends.native._arguments import PROBLEM, Arguments, vectors
-from regard.mask import Mask
-from regard.problem import Scoring, check
+from regard.inputs import Scoring, check
+from regard.masks import Mask
 
 # Where the threads and the pointers are among the numbers of `regard_problem` in src/native/abi.h;
 # the strides follow each pointer.

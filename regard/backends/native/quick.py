@@ -21,8 +21,8 @@ from torch import Tensor
 from regard._contexts import are_plain, must_dispatch
 from regard.backends.native._plan import Plan, make_plan
 from regard.backends.native._quick_gradients import attend_with_gradients, can_differentiate
-from regard.mask import Mask
-from regard.problem import Scoring
+from regard.inputs import Scoring
+from regard.masks import Mask
 
 _Plans = dict[object, Plan | None]
 _PLANS: _Plans = {}  # with masks that are numbers

@@ -19,7 +19,7 @@ from regard.gpt._loss import IGNORED
 from regard.gpt.training._permutation import mix, permuted
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.schedule import context_length, is_focused
-from regard.mask import Mask, documents
+from regard.masks import Mask, documents
 
 _ONE = 1 << 20  # a share of rows is a whole number of 1/_ONE
 _RARE = 3e-3  # of all tokens of the text, at most: the share of a rare token

@@ -33,10 +33,10 @@ from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.metrics import read_metrics
 from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import Ranks
-from regard.record.head_scores import score_heads
-from regard.record.heads import SCORES, Heads, HeadScores
+from regard.lens.naming.head_scores import score_heads
+from regard.lens.naming.heads import SCORES, Heads, HeadScores
+from regard.lens.naming.roles import LEAD, Role
 from regard.record.layer import self_attention
-from regard.record.roles import LEAD, Role
 
 _PROBE = "probe.json"
 _FORMAT, _VERSION = "regard patterns", 1

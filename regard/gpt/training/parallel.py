@@ -15,7 +15,7 @@ from regard._shapes import Float, Int
 from regard.gpt.model import GPT
 from regard.gpt.training.config import Parallel
 from regard.gpt.training.ranks import Ranks
-from regard.mask import Mask
+from regard.masks import Mask
 
 
 class ModelLoss(nn.Module):

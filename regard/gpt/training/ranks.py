@@ -17,10 +17,10 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
+from regard_experiments.distributed.agree import agree
+from regard_experiments.distributed.ring import Ring
 from torch import Tensor
 
-from regard.distributed.agree import agree
-from regard.distributed.ring import Ring
 from regard.errors import Error
 
 _TIMEOUT = timedelta(minutes=10)

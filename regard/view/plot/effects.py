@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.colors import Normalize
 
-from regard.intervene import Effects
+from regard.lens import Effects
 from regard.view.plot.colour import two_sided
 from regard.view.plot.labels import drawable, families, inked
 from regard.view.plot.style import FAINT, INK, LINE, Plot, number, on_paper, write

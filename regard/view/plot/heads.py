@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.patches import Rectangle
 
+from regard.lens.naming.head_scores import score_heads
+from regard.lens.naming.heads import HeadScores, over
+from regard.lens.naming.roles import Role
 from regard.pattern import Pattern
 from regard.record import RecordError, Recording
-from regard.record.head_scores import score_heads
-from regard.record.heads import HeadScores, over
 from regard.record.layer import Layer
 from regard.record.names import Kind
-from regard.record.roles import Role
 from regard.view.plot.colour import WeightNorm, scale_for, shades
 from regard.view.plot.style import (
     ACCENT,

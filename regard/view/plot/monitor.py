@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
-from regard.monitor import Alarm, Head, Monitor
+from regard.lens.monitor import Alarm, Head, Monitor
 from regard.view.plot.colour import shades
 from regard.view.plot.style import FAINT, INK, LINE, Plot, caption, number, on_paper
 

@@ -12,7 +12,7 @@ from record.models.inputs import L, labels
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import BloomConfig, BloomForCausalLM
 
-import regard
+from regard.record import use_in_transformers
 
 NAMES = ("llama", "gemma2", "bert", "t5")
 
@@ -76,7 +76,7 @@ def own():
 
 
 def main():
-    regard.use_in_transformers()
+    use_in_transformers()
     actual = {name: apart(name) for name in NAMES}
     actual |= {"lengths": lengths(), "trained": trained(), "own": list(own())}
     sys.stdout.write(json.dumps(actual))

@@ -15,7 +15,7 @@ from record.models.inputs import TOKENS
 from torch.nn.attention.flex_attention import flex_attention
 
 import regard
-from regard.record import RecordError
+from regard.record import RecordError, use_in_transformers
 
 NEAR = 1e-5  # rounding of float32 in two layers, whose activations are near 1
 LENGTH = 23
@@ -115,7 +115,7 @@ def test_masks_in_place_of_flex_attention(name, mask, heads, uncompiled):
 
 
 def test_integers_where_regard_is_chosen_for_good():
-    regard.use_in_transformers()
+    use_in_transformers()
     model = CASES["llama"].build("eager")
     model.set_attn_implementation("regard")
     with pytest.raises(RecordError, match=r"attention_mask has dtype torch\.int64; give"):

@@ -6,7 +6,7 @@ from record.models.classes import CASES
 from record.models.inputs import Numbers
 
 import regard
-from regard.record import RecordError
+from regard.record import RecordError, use_in_transformers
 
 PROMPT, NEW, PADDING = 8, 9, (0, 3)
 LENGTH = PROMPT + NEW - 1  # the last token is never attended from
@@ -50,7 +50,12 @@ def full(case, ids):
     return out.attentions, keep.bool()
 
 
-READOUTS = [regard.Received(), regard.Entropy(), regard.MaxScore(), regard.TopK(4)]
+READOUTS = [
+    regard.readouts.Received(),
+    regard.readouts.Entropy(),
+    regard.readouts.MaxScore(),
+    regard.readouts.TopK(4),
+]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +170,7 @@ def test_generation_for_good(name):
     case = CASES[name]
     expected = generate(case.build("eager"))
     model = case.build("eager")
-    regard.use_in_transformers()
+    use_in_transformers()
     model.set_attn_implementation("regard")
     for cache in (None, "static"):
         with regard.record() as recording:
@@ -225,7 +230,7 @@ def test_tokens_grow_with_the_pattern(how, cache):
     with regard.record(model, tokens=Numbers()) as recording:
         ids = generate(model, cache)
     assert recording.tokens == tuple(tuple(map(str, row)) for row in ids[:, :-1].tolist())
-    assert len(recording.heads(progress=False).frame()) == 2 * 6
+    assert len(regard.lens.heads(recording, progress=False).frame()) == 2 * 6
 
 
 def test_tokens_of_a_prompt_in_chunks():

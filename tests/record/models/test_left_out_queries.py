@@ -45,7 +45,10 @@ def test_rows_are_chosen_by_these_numbers():
 
 def test_another_longer_prompt_begins_other_patterns():
     model = gemma_4()
-    with regard.record(model) as recording, regard.record(model, read=[regard.Max()]) as run:
+    with (
+        regard.record(model) as recording,
+        regard.record(model, read=[regard.readouts.Max()]) as run,
+    ):
         generate(model, prompt())
         generate(model, prompt(PROMPT + 4), new=2)
     others = 3 * [range(PROMPT + 5)] + 2 * [range(PROMPT + 3, PROMPT + 5)]
@@ -65,7 +68,10 @@ def test_after_a_prompt_read_elsewhere_rows_count_from_the_block():
 
 def test_a_prompt_that_goes_on_from_the_cache_leaves_out_queries_amid_the_text():
     model = gemma_4()
-    with regard.record(model) as recording, regard.record(model, read=[regard.Max()]) as run:
+    with (
+        regard.record(model) as recording,
+        regard.record(model, read=[regard.readouts.Max()]) as run,
+    ):
         first = generate(model, prompt(), return_dict_in_generate=True)
         text = torch.cat([first.sequences, prompt(4)], dim=-1)
         ids = generate(model, text, past_key_values=first.past_key_values, new=3)

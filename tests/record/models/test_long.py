@@ -30,7 +30,7 @@ attention_mask[:, :{padding}] = 0
 def work(length):
     with torch.no_grad(), regard.record(model) as recording:
         model.model(ids[:, -length:], attention_mask=attention_mask[:, -length:], use_cache=False)
-    received = recording.read(regard.Received(), regard.Entropy(), progress=False)["received"]
+    received = recording.read(regard.readouts.Received(), regard.readouts.Entropy(), progress=False)["received"]
     pattern = recording[1]
     sums = pattern[0, 3, -5:].sum(-1)
     assert received.values.shape == ({layers}, 1, {heads}, length) and (sums - 1).abs().max() < 1e-4

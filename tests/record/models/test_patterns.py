@@ -10,7 +10,7 @@ from record.models.classes import CASES, record, weights_of
 from record.models.inputs import TOKENS, B, G, H, L, labels
 
 import regard
-from regard.record import RecordError
+from regard.record import RecordError, use_in_transformers
 
 # Weights of float32: those of two implementations differ by the order of sums, layer upon layer.
 # T5's scores are not scaled down, so its rounding is larger; measured: 3e-6, others 1e-6.
@@ -102,7 +102,7 @@ def test_patterns_are_eager_weights(name, how):
 def test_for_good(name):
     case, (arguments, real, expected) = CASES[name], eager(name)
     model = case.build("eager")
-    regard.use_in_transformers()
+    use_in_transformers()
     model.set_attn_implementation("regard")
     assert set(implementations(model)) == {"regard"}
     with torch.no_grad(), regard.record() as recording:
@@ -223,7 +223,7 @@ def test_gradients_are_those_of_eager_attention():
     arguments, _ = case.call()
     arguments["labels"] = labels(arguments)
     gradients = []
-    regard.use_in_transformers()
+    use_in_transformers()
     for how in ("eager", "regard"):
         model = case.build("eager")
         model.set_attn_implementation(how)

@@ -55,9 +55,11 @@ def test_an_encoder(folder, how, tmp_path):
     assert recording.tokens[0][:3] == ("[CLS]", " the", " cat")
     assert recording.tokens[0][-1] == "[PAD]"
 
-    heads = recording.heads(progress=False).frame()
+    heads = regard.lens.heads(recording, progress=False).frame()
     assert len(heads) == 6 * 12
-    entropy = recording.read(regard.Entropy(), regard.TopK(1), progress=False)["entropy"]
+    entropy = recording.read(regard.readouts.Entropy(), regard.readouts.TopK(1), progress=False)[
+        "entropy"
+    ]
     frame = entropy.frame()
     assert list(frame.columns) == ["layer", "batch", "head", "query", "entropy"]
     assert len(frame) == 6 * 2 * 12 * batch["input_ids"].shape[1]

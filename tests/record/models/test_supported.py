@@ -14,7 +14,7 @@ from record.models.classes import BART, GPT2, WAVES, randomize
 from record.models.inputs import GROUPED, PLAIN, TOKENS, H
 
 import regard
-from regard.record import RecordError
+from regard.record import RecordError, use_in_transformers
 
 NEAR = 2e-5  # activations near 1, rounding at 1e-7 a step; T5's scores are not scaled down
 LENGTH = 19
@@ -30,7 +30,7 @@ def ids(padded, rows=2, length=LENGTH):
 
 def build(model, config, how):
     """Make a model as `from_pretrained` does, with random weights."""
-    regard.use_in_transformers()
+    use_in_transformers()
     torch.manual_seed(0)
     return randomize(model._from_config(copy.deepcopy(config), attn_implementation=how)).eval()
 
@@ -120,7 +120,7 @@ def test_attention_that_a_class_computes_itself_is_not_computed_wrongly(name, pa
 def test_bloom_from_a_folder(tmp_path):
     model, config = OWN["bloom"]
     build(model, config, "eager").save_pretrained(tmp_path)
-    regard.use_in_transformers()
+    use_in_transformers()
     model = model.from_pretrained(tmp_path, attn_implementation="regard")
     with pytest.raises(RecordError, match="a model of type 'bloom'"):
         model(**ids(padded=False))

@@ -12,6 +12,7 @@ from record.models.classes import randomize
 from record.models.inputs import GROUPED, SIZES
 
 import regard
+from regard.record import use_in_transformers
 
 SWIN = hf.SwinConfig(
     image_size=20,
@@ -63,7 +64,7 @@ def gradients(name, how, inputs=None, weigh=None):
     """The gradients of a model's parameters, by name; `weigh` chooses rows of its loss."""
     kind, config, of_name, _ = LEARNED[name]
     inputs = inputs or of_name
-    regard.use_in_transformers()
+    use_in_transformers()
     torch.manual_seed(0)
     implementation = "regard" if how == "regard" else "eager"
     model = kind._from_config(copy.deepcopy(config), attn_implementation=implementation)

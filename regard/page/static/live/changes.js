@@ -1,4 +1,4 @@
-/** Changes of a model's attention as the page states them; mirrors `regard/explorer/_changes.py`. */
+/** Changes of a model's attention as the page states them; mirrors `regard/page/_changes.py`. */
 import { ServerError } from "../errors.js";
 
 const MOST = 64; // changes of a run

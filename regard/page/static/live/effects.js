@@ -1,4 +1,4 @@
-/** What the likeliest next token of a text rests on; mirrors `regard/explorer/_effects.py` and `regard.effects`. */
+/** What the likeliest next token of a text rests on; mirrors `regard/page/_effects.py` and `regard.lens.effects`. */
 import { Cache } from "./cache.js";
 import { block, embed, logitsOf, normed, rotationOf, run } from "./model.js";
 
@@ -121,7 +121,7 @@ function logProbability(/** @type {GPT} */ model, /** @type {Float32Array} */ x,
   return logOf(logitsOf(model, last, 1), token);
 }
 
-/** Mirrors `regard.LogProbability`, in float64. */
+/** Mirrors `regard.lens.LogProbability`, in float64. */
 function logOf(/** @type {Float32Array} */ logits, /** @type {number} */ token) {
   const most = logits.reduce((a, b) => Math.max(a, b));
   return logits[token] - most - Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - most), 0));

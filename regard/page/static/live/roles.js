@@ -1,4 +1,4 @@
-/** The role of a head on a text: mirrors `regard/record/evidence.py`, `roles.py` and `head_scores.py`, of one text. */
+/** The role of a head on a text: mirrors `regard/lens/naming/evidence.py`, `roles.py` and `head_scores.py`, of one text. */
 import { SCORES } from "../quantities.js";
 
 /**

@@ -1,4 +1,4 @@
-/** A model and the texts that are open under it; mirrors `regard.explorer.subjects.ModelSubject`. */
+/** A model and the texts that are open under it; mirrors `regard.page.subjects.ModelSubject`. */
 import { ServerError } from "../errors.js";
 import { row } from "../offline/attention.js";
 import { Cache } from "./cache.js";
@@ -13,7 +13,7 @@ import { anySeed, draw } from "./sampling.js";
 import { talliesOf } from "./tallies.js";
 
 /**
- * A run over a text; mirrors `regard.explorer._run.Run`.
+ * A run over a text; mirrors `regard.page._run.Run`.
  * @typedef {{name: string, ids: number[], notes: string[], cache: Cache, changes: Intervention[],
  *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, effects: Map<string, object>,
  *   heads: Map<string, import("../offline/attention.js").Head>}} LiveRun

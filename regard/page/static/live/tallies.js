@@ -1,6 +1,6 @@
 /**
- * What a head does on a text and what controls of it would do, token by token; mirrors `regard/record/tallies.py` and
- * `regard/record/repeats.py`, of one head and one text.
+ * What a head does on a text and what controls of it would do, token by token; mirrors `regard/lens/naming/tallies.py` and
+ * `regard/lens/naming/repeats.py`, of one head and one text.
  *
  * T tokens, K different ones of them.
  *

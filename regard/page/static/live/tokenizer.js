@@ -41,7 +41,7 @@ class CharTokenizer {
 const PIECES =
   /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
 
-/** Byte-level byte-pair encoding; mirrors `regard.gpt.BPETokenizer`, of the files that `regard.page.live` lets pass. */
+/** Byte-level byte-pair encoding; mirrors `regard.gpt.BPETokenizer`, of the files that `regard.page.file.live` lets pass. */
 class BPETokenizer {
   constructor(/** @type {any} */ { model, added_tokens: added }) {
     const signs = signsOfBytes();

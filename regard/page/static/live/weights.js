@@ -1,4 +1,4 @@
-/** A model's weights from the bytes that `regard/page/live.py` wrote: in half precision where that holds them exactly. */
+/** A model's weights from the bytes that `regard/page/file/live.py` wrote: in half precision where that holds them exactly. */
 
 /** @typedef {{name: string, dtype: "float16"|"bfloat16"|"float32", count: number}} PackedTensor */
 

@@ -1,5 +1,5 @@
 /**
- * Jobs that take turns on one thread; mirrors `regard/explorer/_work.py`: what takes milliseconds goes first, what is
+ * Jobs that take turns on one thread; mirrors `regard/page/_work.py`: what takes milliseconds goes first, what is
  * looked at next, what stands beside it after that, and what was measured unseen last.
  */
 

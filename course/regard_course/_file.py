@@ -1,0 +1,123 @@
+"""Check what stands in a learner's file, in a process of its own with a time limit."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+from regard_course._pages import exercise
+from regard_course._verdict import CourseError, Verdict
+
+__all__ = ["SECONDS", "check_file"]
+
+SECONDS = 10.0
+"""How long a learner's file may run."""
+_START = 120.0
+"""How long the process may take beyond that, most of which is importing torch."""
+_PRINTED = 4000
+"""How many characters of what the file prints are kept."""
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """What a process has printed so far, its beginning alone."""
+
+    parts: list[str]
+
+    def read(self, stream: IO[str]) -> None:
+        left = _PRINTED
+        while text := stream.read(1024):
+            if len(text) > left >= 0:
+                self.parts.append(f"{text[:left]}\n… (the rest of what it prints is left out)\n")
+            elif left >= 0:
+                self.parts.append(text)
+            left -= len(text)
+
+    def text(self) -> str:
+        return "".join(self.parts)
+
+
+def check_file(number: str, path: Path, *, seconds: float = SECONDS) -> tuple[Verdict, str]:
+    """Check what a file defines, in a process of its own.
+
+    Args:
+        number: of the exercise, such as ``5.5``.
+        path: a Python file that defines the exercise's function, or its answer as ``answer`` or
+            ``answer_5_1``.
+        seconds: how long the file may run.
+
+    Returns:
+        The verdict, and what the file printed, at most its first 4000 characters.
+
+    Raises:
+        CourseError: there is no such exercise or file, the file fails, does not end, or lacks what
+            is checked, or that cannot be compared.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from regard_course import CourseError, check_file
+        >>> try:
+        ...     check_file("1.3", Path("missing.py"))
+        ... except CourseError as error:
+        ...     print(error)
+        missing.py is not a file; name the Python file that holds your solution
+    """
+    exercise(number)
+    if not path.is_file():
+        raise CourseError(f"{path} is not a file; name the Python file that holds your solution")
+    with TemporaryDirectory() as folder:
+        reply, stuck = Path(folder, "reply.json"), Path(folder, "stuck.txt")
+        arguments = [number, str(path.resolve()), str(seconds), str(reply), str(stuck)]
+        # -u: what was printed before the end is not lost.
+        command = [sys.executable, "-u", "-m", "regard_course._child", *arguments]
+        printed, status = _run(command, seconds)
+        if not reply.is_file():
+            raise CourseError(_why_no_reply(path, seconds, stuck, status), printed)
+        content = json.loads(reply.read_text("utf-8"))
+    if "error" in content:
+        raise CourseError(content["error"], printed)
+    return Verdict(right=content["right"], text=content["text"]), printed
+
+
+def _run(command: list[str], seconds: float) -> tuple[str, int | None]:
+    """What a process prints, and its exit status; None where it had to be ended."""
+    printed = _Printed([])
+    with subprocess.Popen(  # noqa: S603  # this interpreter, with a module of this package
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None, "it is a pipe"
+        reader = threading.Thread(target=printed.read, args=(process.stdout,), daemon=True)
+        reader.start()
+        status = None
+        try:
+            status = process.wait(seconds + _START)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            process.kill()
+        reader.join()
+    return printed.text(), status
+
+
+def _why_no_reply(path: Path, seconds: float, stuck: Path, status: int | None) -> str:
+    trace = stuck.read_text("utf-8", errors="replace") if stuck.is_file() else ""
+    if trace or status is None:
+        line = re.search(rf'File "{re.escape(str(path.resolve()))}", line (\d+)', trace)
+        where = f" in line {line[1]}" if line else ""
+        return f"{path} was still running{where} after {seconds:g} seconds; make it end sooner"
+    return (
+        f"{path} ended the process (exit status {status}) before it was checked; "
+        "take out what ends it, such as os._exit(), or use less memory"
+    )

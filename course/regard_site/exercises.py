@@ -1,0 +1,116 @@
+"""Exercises on the site: a field that checks an answer in the page, and the solution folded."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from markdown_it.token import Token
+from regard_course import Answer, CourseError, Exercise, exercise
+
+from regard_site.code import code_block
+from regard_site.sources import ROOT
+
+__all__ = ["with_exercises"]
+
+_NUMBER = re.compile(r"\*\*Exercise (?P<number>(?P<page>\w+)\.\d+)\*\* ")
+
+
+def with_exercises(tokens: Sequence[Token]) -> list[Token]:
+    """Put each exercise into a block of its own, from its first line to the end of its hint.
+
+    Args:
+        tokens: of a page's Markdown; those added are of type ``exercise`` and hold HTML.
+    """
+    result: list[Token] = []
+    one: Exercise | None = None
+    for at, token in enumerate(tokens):
+        if token.type == "paragraph_open" and one is None:
+            one = _exercise(tokens[at + 1].content)
+            if one is not None:
+                result.append(_html(f'<div class="exercise" id="exercise-{_id(one)}">\n'))
+        if one is not None and token.type == "html_block" and "<details>" in token.content:
+            result.append(_html(_field(one)))
+        result.append(token)
+        if one is not None and token.type == "html_block" and "</details>" in token.content:
+            result.append(_html(f"{_solution(one)}</div>\n"))
+            one = None
+    return result
+
+
+def _exercise(text: str) -> Exercise | None:
+    """The exercise that a paragraph begins, where it has a check."""
+    match = _NUMBER.match(text)
+    if match is None:
+        return None
+    try:
+        return exercise(match["number"])
+    except CourseError:
+        return None
+
+
+def _html(text: str) -> Token:
+    return Token("exercise", "", 0, content=text)
+
+
+def _id(one: Exercise) -> str:
+    return one.number.replace(".", "-")
+
+
+def _solution(one: Exercise) -> str:
+    """What docs/solutions has between this exercise's comment and the next."""
+    digits, letter = re.fullmatch(r"(\d+)([a-z]?)", one.number.partition(".")[0]).groups()  # type: ignore[union-attr]  # every number is so
+    text = (ROOT / "docs/solutions" / f"{digits:>02}{letter}.py").read_text("utf-8")
+    parts = re.split(r"^# (?=\w+\.\d+: )", text, flags=re.MULTILINE)
+    part = next((part for part in parts if part.startswith(f"{one.number}: ")), None)
+    if part is None:
+        raise ValueError(f"docs/solutions has no comment '# {one.number}: …' with code below it")
+    first, *lines = part.removeprefix(f"{one.number}: ").split("\n")
+    more = [*itertools.takewhile(lambda line: line.startswith("# "), lines)]
+    why = escape(" ".join([first, *(line[2:] for line in more)]))
+    code = "\n".join(lines[len(more) :]).strip()
+    return (
+        f'<details class="solution"><summary>Solution</summary>\n<p>{why}</p>\n'
+        f"{code_block(code, 'python')}</details>\n"
+    )
+
+
+def _field(one: Exercise) -> str:
+    """A form that ``static/exercises.js`` shows and answers."""
+    if not isinstance(one, Answer):
+        return ""
+    name = f"answer-{_id(one)}"
+    if one.choices:
+        options = "".join(f"<option>{escape(choice)}</option>" for choice in one.choices)
+        field = f'<select id="{name}"><option value="">choose</option>{options}</select>'
+        label = "Your answer"
+    else:
+        field = f'<input id="{name}" autocomplete="off" spellcheck="false">'
+        label = f"Your answer: {one.expects}"
+    data = {
+        "expected": _flat(one.expected),
+        "tolerance": one.tolerance,
+        "mistakes": [
+            {"name": mistake.name, "wrong": _flat(mistake.wrong), "why": mistake.why}
+            for mistake in one.mistakes
+        ],
+    }
+    written = escape(json.dumps(data, ensure_ascii=False))
+    return (
+        f'<form class="answer" hidden data-answer="{written}">\n'
+        f'<label for="{name}">{escape(label)}</label>\n{field}\n<button>Check</button>\n'
+        f'<output for="{name}"></output>\n</form>\n'
+    )
+
+
+def _flat(value: Any) -> Any:
+    """Numbers in a row, as texts where JSON has none; a choice as it is."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple):
+        return [number for row in value for number in _flat(row)]
+    return [float(value) if abs(value) < float("inf") else str(float(value))]

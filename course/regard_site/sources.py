@@ -1,0 +1,99 @@
+"""Which pages there are, in which order, and where each one's Markdown lies.
+
+The ladder is the numbered pages; the rest follow in the order in which `docs/README.md` links to
+them. A page that nothing links to comes last, so that none is missed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ROOT", "Page", "Section", "sections"]
+
+ROOT = Path(__file__).resolve().parents[1]
+_LINK = re.compile(r"\]\(([^)#\s]+\.md)")
+_LADDER = re.compile(r"\d\d[a-z]?-")
+_CARD = "regard/gpt/shipped/README.md"
+_INDEX = "docs/README.md"
+_PLUGIN = "experiments/vllm/README.md"
+_COURSE = ("docs/questions.md", "docs/teaching.md")
+_LOOK_UP = (
+    "docs/definitions.md",
+    _CARD,
+    "docs/contributing.md",
+    "docs/site.md",
+    "docs/releasing.md",
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of the site.
+
+    Args:
+        address: its file, from the site's folder, such as ``01-averaging.html``.
+        title: its first heading, without marks.
+        source: its Markdown, from the repository's folder; None for pages that have none.
+    """
+
+    address: str
+    title: str
+    source: str | None = None
+
+    def text(self) -> str:
+        """Its Markdown."""
+        assert self.source is not None, "only pages of Markdown are read"
+        return (ROOT / self.source).read_text("utf-8")
+
+
+@dataclass(frozen=True)
+class Section:
+    """Pages under one name, as the navigation lists them."""
+
+    title: str
+    pages: Sequence[Page]
+
+
+def sections() -> list[Section]:
+    """Every page of Markdown but the front page, in the order of reading."""
+    docs = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    docs.append(_PLUGIN)
+    ladder = [name for name in docs if _LADDER.match(Path(name).name)]
+    linked = [name for name in _links(_INDEX) if name in docs]
+    elsewhere = {*ladder, *_COURSE, _INDEX, *_LOOK_UP}
+    rest = [name for name in dict.fromkeys([*linked, *docs]) if name not in elsewhere]
+    return [
+        Section("Learn", [_page(name) for name in (_INDEX, *ladder, *_COURSE)]),
+        Section("Use", [_page(name) for name in rest]),
+        Section("Look up", [_page(name) for name in _LOOK_UP]),
+    ]
+
+
+def _links(source: str) -> Iterator[str]:
+    """The Markdown files that a page links to, from the repository's folder."""
+    folder = (ROOT / source).parent
+    for target in _LINK.findall((ROOT / source).read_text("utf-8")):
+        path = (folder / target).resolve()
+        if path.is_relative_to(ROOT):
+            yield path.relative_to(ROOT).as_posix()
+
+
+def _page(source: str) -> Page:
+    text = (ROOT / source).read_text("utf-8")
+    heading = re.search(r"^# (.+)$", text, flags=re.MULTILINE)
+    if heading is None:
+        raise ValueError(f"{source} has no heading of the first level; give it one: # Title")
+    return Page(_address(source), heading[1].replace("`", ""), source)
+
+
+def _address(source: str) -> str:
+    if source == _INDEX:
+        return "learn.html"
+    if source == _CARD:
+        return "model.html"
+    if source == _PLUGIN:
+        return "vllm.html"
+    return Path(source).relative_to("docs").with_suffix(".html").as_posix()

@@ -1,0 +1,1 @@
+"""Cache eviction: which keys to keep, and what that changes."""

@@ -1,0 +1,203 @@
+"""What a run computes before the first call that is changed, kept for runs that differ after it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.intercept import Call, observe_calls
+from regard.lens.effect._flow import Flow, ModuleCall, tensors_in
+
+
+@dataclass(eq=False)
+class _Output:
+    """What a module's forward returned, and how many attention calls were over then."""
+
+    module: nn.Module
+    call: ModuleCall
+    calls: int
+    value: Any
+    batched: list[bool] | None = None
+    """Which tensors have an entry for each copy of the text; None: not known."""
+
+
+class Prefix:
+    """The outputs of an unchanged run on one sequence, for changed runs on copies of it.
+
+    Only a module that hands on nothing but its output can be skipped. What becomes of tensors is
+    followed, see `Flow`; modules may also write to anything else, so that a run without the skipped
+    modules has to give the same as one with them before it is relied on.
+
+    Args:
+        model: whose modules are skipped.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._outputs: list[_Output] = []
+        self._times: Counter[int] = Counter()
+        self._callers: list[int] = []
+        self._repeated = False
+        self.knows_batch = False
+        """Whether it was seen which outputs have an entry for each copy."""
+
+    @contextmanager
+    def observe(self) -> Iterator[None]:
+        """Keep the outputs of the run that is made inside, on this thread.
+
+        What is read from the run belongs inside, too.
+        """
+        self.forget()
+        flow = Flow()
+        with ExitStack() as stack:
+            stack.enter_context(observe_calls(lambda call: self._see(call, flow)))
+            for module in self._model.modules():
+                if module is not self._model:
+                    stack.enter_context(_with_forward(module, self._kept(module, flow)))
+            stack.enter_context(flow)
+            yield
+
+    @contextmanager
+    def learn(self, copies: int) -> Iterator[None]:
+        """See which outputs have an entry for each copy in the run that is made inside."""
+        if copies == 1 or self.knows_batch:
+            yield
+            return
+        with ExitStack() as stack:
+            for output in self._outputs if self._is_once else []:
+                stack.enter_context(_with_forward(output.module, _compared(output, copies)))
+            yield
+        self.knows_batch = True
+
+    @contextmanager
+    def skip(self, calls: int, copies: int) -> Iterator[None]:
+        """Let modules that ended before an attention call return what they did, for each copy.
+
+        Args:
+            calls: how many attention calls come before that one.
+            copies: the size of the batch.
+        """
+        with ExitStack() as stack:
+            for output in self._outputs if self._is_once else []:
+                early = output.calls <= calls and self._times[id(output.module)] == 1
+                known = copies == 1 or output.batched is not None
+                if early and known and not output.call.leaks:
+                    stack.enter_context(_with_forward(output.module, _returning(output, copies)))
+            yield
+
+    def forget(self) -> None:
+        """Keep nothing any longer."""
+        self._outputs.clear()
+        self._times.clear()
+        self._callers.clear()
+        self._repeated = self.knows_batch = False
+
+    @property
+    def _is_once(self) -> bool:
+        """Whether each module attends once: one that does so again would be taken for the first."""
+        return not self._repeated and len(set(self._callers)) == len(self._callers)
+
+    def _see(self, call: Call, flow: Flow) -> None:
+        for tensor in (call.query, call.key, call.value):
+            if tensor is not None:
+                flow.read(tensor)
+        self._callers.append(id(call.modules[-1]) if call.modules else 0)
+        self._repeated |= call.repeated
+
+    def _kept(self, module: nn.Module, flow: Flow) -> Callable[..., Any]:
+        own, thread = module.forward, threading.get_ident()
+
+        @wraps(own)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:
+                return own(*args, **kwargs)
+            inside = len(self._outputs)
+            call, value = flow.call(own, args, kwargs)
+            self._times[id(module)] += 1
+            with torch._C.DisableTorchFunction():  # noqa: SLF001 - torch has no public way
+                if _is_of_one_sequence(value):
+                    # Whatever ended as late as this module is skipped together with it.
+                    calls = len(self._callers)
+                    earlier = [each for each in self._outputs[inside:] if each.calls < calls]
+                    output = _Output(module, call, calls, _mapped(Tensor.detach, value))
+                    self._outputs[inside:] = [*earlier, output]
+            return value
+
+        return forward
+
+
+def _compared(output: _Output, copies: int) -> Callable[..., Any]:
+    own, thread = output.module.forward, threading.get_ident()
+
+    @wraps(own)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        value = own(*args, **kwargs)
+        if threading.get_ident() == thread:
+            output.batched = _batched(output.value, value, copies)
+        return value
+
+    return forward
+
+
+def _returning(output: _Output, copies: int) -> Callable[..., Any]:
+    own, thread = output.module.forward, threading.get_ident()
+
+    @wraps(own)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return own(*args, **kwargs)
+        batched = iter(output.batched or ())
+
+        def copied(tensor: Tensor) -> Tensor:
+            if copies == 1 or not next(batched):
+                return tensor.clone()
+            return tensor.repeat(copies, *(1,) * (tensor.ndim - 1))
+
+        return _mapped(copied, output.value)
+
+    return forward
+
+
+@contextmanager
+def _with_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    before = vars(module).get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.forward
+        else:
+            module.forward = before
+
+
+def _is_of_one_sequence(value: Any) -> bool:
+    """Whether a module's result has a size of one first, as of a batch, and nothing else."""
+    if type(value) is tuple:
+        return all(part is None or _is_of_one_sequence(part) for part in value)
+    return isinstance(value, Tensor) and value.ndim > 1 and value.shape[0] == 1 < value.shape[1]
+
+
+def _batched(one: Any, several: Any, copies: int) -> list[bool] | None:
+    """Which tensors of a result have an entry for each copy, in order; None if neither is so."""
+    alone, together = ([tensor.shape for tensor in tensors_in(value)] for value in (one, several))
+    batch = [(copies, *shape[1:]) for shape in alone]
+    if len(alone) != len(together) or any(
+        now not in (own, copied) for own, copied, now in zip(alone, batch, together, strict=True)
+    ):
+        return None
+    return [now == copied for now, copied in zip(together, batch, strict=True)]
+
+
+def _mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(part if part is None else _mapped(change, part) for part in value)
+    return change(value)

@@ -1,0 +1,295 @@
+"""Runs of one model over one text: as it is, and batches of copies, each changed in its own way.
+
+Axes: B batch, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import BaseTorchFunctionMode
+
+from regard._shapes import Float
+from regard._wrappers import unwrapped
+from regard.intercept import change_calls, replace_attention
+from regard.intervene import Intervention
+from regard.intervene.changer import ModelChanger
+from regard.lens.effect._batch import BatchCheck, NotCopiesError, mixes_batch
+from regard.lens.effect._flow import tensors_in
+from regard.lens.effect._prefix import Prefix
+from regard.lens.effect._targets import Target, last_logits_for, numbers, target_of
+from regard.lens.effect.draws import Draws
+from regard.record import Recording, record
+from regard.record.layer import Layer
+
+_TOKENS = 8192  # of a batch: more of them are not faster
+_BYTES = 2**29  # of a batch's logits
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Unchanged:
+    """What is known of a model after a run as it is."""
+
+    target: Tensor
+    """The number, ``()``; with gradients where they are enabled."""
+    recording: Recording
+    batch_size: int
+    """How many copies of the text make a batch."""
+
+    @property
+    def number(self) -> float:
+        """The target's."""
+        return float(self.target.detach())
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers of self-attention, or of what there is, each once however often it ran."""
+        return tuple({layer.index: layer for layer in self.recording.of_kind()}.values())
+
+    @property
+    def tokens(self) -> tuple[str, ...] | None:
+        """The names of the keys, if they are known."""
+        return None if self.recording.tokens is None else self.recording.tokens[0]
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What a run gave, to the last bit."""
+
+    number: float
+    tensors: tuple[tuple[torch.Size, torch.dtype, int], ...]
+    """Of each tensor of the output its shape, its dtype and the sum of its bits."""
+
+    @classmethod
+    def of(cls, output: Any, number: Tensor) -> _Result:
+        """Note the result of a run."""
+        tensors = [tensor for tensor in tensors_in(output) if type(tensor) is Tensor]
+        return cls(float(number), tuple((t.shape, t.dtype, _bits(t)) for t in tensors))
+
+
+def _bits(tensor: Tensor) -> int:
+    if tensor.layout is not torch.strided:
+        return 0
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    octets = real.detach().reshape(-1).view(torch.uint8)
+    if octets.storage_offset() % 8:
+        octets = octets.clone()
+    whole = len(octets) // 8 * 8
+    words = octets[:whole].view(torch.int64)  # of another size, a sum takes several times as long
+    return int(words.sum()) + int(octets[whole:].sum())
+
+
+class ModelRuns:
+    """Runs a model over a text, and reads a number of each run.
+
+    Args:
+        model: the model.
+        run: what it is run on, as `effects` has it.
+        target: the number, likewise.
+        tokens: names of the tokens, as for `record`.
+
+    Raises:
+        TypeError: for arguments of another kind.
+        ValueError: for more than one sequence.
+    """
+
+    def __init__(self, model: nn.Module, run: Any, target: Target, tokens: Any = None) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, but is {type(model).__name__}")
+        model = unwrapped(model)
+        self.model = model
+        self._call, inputs = _call_of(run)
+        self._is_function = inputs is None
+        self.batches = not self._is_function
+        """Whether copies of the text make a batch."""
+        self.target, self._number = target_of(target, model, inputs, tokens)
+        self._options = {} if inputs is None else last_logits_for(target, model, inputs)
+        self._tokens = tokens
+        self._changer = ModelChanger(model)
+        self._batch = BatchCheck(self._changer)
+        self._prefix = Prefix(model)
+        self._places: dict[tuple[str, int], int] = {}
+        self._result: _Result | None = None
+        self._has_changed = self._has_batched = False
+        self._is_same: dict[int, bool] = {}
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Let the runs inside be changed."""
+        with ExitStack() as stack:
+            stack.enter_context(replace_attention(self.model))
+            stack.enter_context(change_calls(self._batch))
+            stack.enter_context(change_calls(self._changer))
+            stack.callback(self._prefix.forget)
+            yield
+
+    def unchanged(self, *, keep: bool = True) -> Unchanged:
+        """Run the model as it is.
+
+        Args:
+            keep: keep what changed runs need not compute again.
+
+        Warns:
+            RuntimeWarning: if it draws random numbers.
+        """
+        self._changer.changes.clear()
+        self._batch.begin()
+        self._has_changed = self._has_batched = False
+        self._is_same.clear()
+        draws = Draws(self.model)
+        with (
+            record(self.model, tokens=self._tokens, rows=-1) as recording,
+            self._prefix.observe() if keep and not self._is_function else nullcontext(),
+        ):
+            output = self._run(1)
+            number = numbers(self._number(output), 1)[0]
+        self._result = _Result.of(output, number) if keep else None
+        self._places = {
+            (layer.kind, layer.index): place for place, layer in enumerate(recording.layers)
+        }
+        if number.isnan():
+            raise ValueError(
+                f"the {self.target} is NaN, so there is nothing to measure; check the model's "
+                "weights and the target"
+            )
+        draws.warn(self.again)
+        self.batches = not self._is_function and not mixes_batch(self.model)
+        logits = getattr(output, "logits", output)
+        size = logits.numel() * logits.itemsize if isinstance(logits, Tensor) else 0
+        length = max(layer.pattern.shape[-1] for layer in recording.layers)
+        batch = min(_TOKENS // max(length, 1), _BYTES // max(size, 1)) if self.batches else 1
+        return Unchanged(target=number, recording=recording, batch_size=max(batch, 1))
+
+    def again(self) -> tuple[Any, Tensor]:
+        """Run the model as it is once more: its output, and the number ``()``."""
+        self._changer.changes.clear()
+        output = self._run(1)
+        return output, numbers(self._number(output), 1)[0]
+
+    def changed(self, first: Layer, changes: Sequence[Callable[..., None]]) -> Float[Tensor, " B"]:
+        """Run the text under each of some changes.
+
+        Args:
+            first: the first layer that any changes.
+            changes: what states each in an `Intervention`, given the ``batch`` to make it in.
+
+        Returns:
+            The target under each.
+        """
+        if self.batches and len(changes) > 1:
+            try:
+                return self._together(first, changes)
+            except Exception as error:
+                # A model may take one sequence alone. What else is wrong, a run of its own raises.
+                if self._has_batched and not isinstance(error, NotCopiesError):
+                    raise
+                self.batches = False
+        return torch.cat([self._together(first, [change]) for change in changes])
+
+    def _together(
+        self, first: Layer, changes: Sequence[Callable[..., None]]
+    ) -> Float[Tensor, " B"]:
+        """Make one run of as many copies of the text as there are changes."""
+        copies, place = len(changes), self._places[first.kind, first.index]
+        skips = self._may_skip(place, copies)
+        self._changer.changes.clear()
+        intervention = Intervention(self._changer)
+        for copy, change in enumerate(changes):
+            change(intervention, batch=copy if copies > 1 else None)
+        with (
+            self._batch.of(copies) if copies > 1 else nullcontext(),
+            self._prefix.skip(place, copies) if skips else self._prefix.learn(copies),
+        ):
+            output = self._run(copies)
+        self._changer.require_all_met()
+        result = numbers(self._number(output), copies).detach().cpu()
+        self._has_changed, self._has_batched = True, self._has_batched or copies > 1
+        return result
+
+    def _run(self, copies: int) -> Any:
+        """Run the model on so many copies of the text."""
+        return self._call(self.model, copies, **self._options)
+
+    def _may_skip(self, place: int, copies: int) -> bool:
+        """Whether a run may leave out what comes before an attention call.
+
+        The first changed run is whole. It shows what a batch is, and what modules write to holds
+        its numbers afterwards, so that one that reads them gives another result than the unchanged
+        run.
+        """
+        if place == 0 or self._is_function or not self._has_changed:
+            return False
+        if copies > 1 and not self._prefix.knows_batch:
+            return False
+        if place not in self._is_same:
+            self._is_same[place] = self._is_same_without(place)
+        return self._is_same[place]
+
+    def _is_same_without(self, place: int) -> bool:
+        """Whether an unchanged run gives the same where modules before a call are skipped."""
+        self._changer.changes.clear()
+        try:
+            # As the unchanged run had one: under a mode torch takes no fused operators.
+            with BaseTorchFunctionMode(), self._prefix.skip(place, 1):
+                output = self._run(1)
+                number = numbers(self._number(output), 1)[0]
+        except Exception:  # noqa: BLE001 - without what was skipped it may fail in any way
+            return False
+        return _Result.of(output, number) == self._result
+
+
+def _call_of(run: Any) -> tuple[Callable[..., Any], Mapping[str, Any] | None]:
+    """What calls a model on so many copies of a text, with options; and its inputs by name.
+
+    What a function gives its model is not known: None, and no options.
+    """
+    if isinstance(run, Tensor):
+        ids = run[None] if run.ndim == 1 else run
+        if ids.ndim != 2 or len(ids) != 1 or ids.is_floating_point():
+            raise ValueError(
+                f"run must be token ids (T,) or (1, T), but is {run.dtype} of shape "
+                f"{tuple(run.shape)}; of a batch, give one sequence at a time"
+            )
+        return lambda model, copies, **options: model(ids.repeat(copies, 1), **options), {
+            "input_ids": ids
+        }
+    if isinstance(run, Mapping):
+        inputs = dict(run)
+        if inputs.get("past_key_values") is not None:
+            raise ValueError(
+                "run holds past_key_values, which every run would make longer; give the whole text"
+            )
+        for name, value in inputs.items():
+            if isinstance(value, Tensor) and value.ndim > 1 and len(value) != 1:
+                raise ValueError(
+                    f"run: {name} has shape {tuple(value.shape)}, but must be of one sequence, "
+                    "(1, …); give one sequence at a time"
+                )
+        return lambda model, copies, **options: model(**_copies(inputs, copies), **options), inputs
+    if callable(run):
+        call = cast("Callable[[nn.Module], Any]", run)
+        return lambda model, copies: call(model), None  # noqa: ARG005 - it makes one run
+    raise TypeError(
+        "run must be token ids, a mapping of the model's inputs by name, or a function that runs "
+        f"the model it is given, but is {type(run).__name__}; of a list of ids, torch.tensor(ids)"
+    )
+
+
+def _copies(inputs: Mapping[str, Any], copies: int) -> dict[str, Any]:
+    def each(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.ndim or len(value) != 1:
+            return value  # such as positions (T,), the same for all
+        return value.repeat(copies, *(1,) * (value.ndim - 1))
+
+    return {name: each(value) for name, value in inputs.items()}
+
+
+def chunks(count: int, size: int) -> Iterator[range]:
+    """Split numbers into runs of at most a size."""
+    for start in range(0, count, size):
+        yield range(start, min(start + size, count))

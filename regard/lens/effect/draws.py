@@ -1,0 +1,111 @@
+"""Random numbers that a model draws while it runs, such as those of dropout."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from regard._wrappers import unwrapped
+from regard.lens.effect._flow import tensors_in
+
+__all__ = ["Draws", "same_draws"]
+
+_NAMED = 3  # modules in a warning; the others are counted
+
+
+class Draws:
+    """Notices whether a model draws random numbers from now on.
+
+    Two runs then differ by chance as well, and so does what is measured as their difference. Draws
+    are noticed from torch's default generators, not from others, Python's or NumPy's.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = unwrapped(model)
+        self._before = _states(self._model)
+
+    def warn(self, run: Callable[[], object]) -> None:
+        """Warn if it has drawn some that its results depend on.
+
+        Args:
+            run: runs the model again and gives its results. Where no module has dropout, those of
+                two runs are compared: some models draw random numbers without using them.
+
+        Warns:
+            RuntimeWarning: with the names of the modules that have dropout.
+        """
+        after = _states(self._model)
+        if all(torch.equal(one, other) for one, other in zip(self._before, after, strict=True)):
+            return
+        dropping = _dropping(self._model)
+        if dropping:
+            more = f" and {len(dropping) - _NAMED} more" if len(dropping) > _NAMED else ""
+            why = f"dropout in training mode: {', '.join(dropping[:_NAMED])}{more}"
+        else:
+            results = []
+            for seed in (0, 1):
+                with same_draws(self._model, seed):
+                    results.append([*tensors_in(run())])
+            if all(_equal(one, other) for one, other in zip(*results, strict=False)):
+                return
+            why = "its results differ from run to run"
+        message = (
+            f"the model draws random numbers while it runs ({why}), so that effects, which are "
+            "differences of two runs, are partly chance; call model.eval() first, and switch off "
+            "what still draws some"
+        )
+        warnings.warn(message, RuntimeWarning, stacklevel=_callers())
+
+
+@contextmanager
+def same_draws(model: nn.Module, seed: int = 0) -> Iterator[None]:
+    """A time in which a model draws the numbers of a seed, and after which none were drawn."""
+    with torch.random.fork_rng(devices=_gpus(model)):
+        torch.manual_seed(seed)
+        yield
+
+
+def _states(model: nn.Module) -> list[Tensor]:
+    """The states of the generators that a model may draw from."""
+    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, _gpus(model))]
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def _gpus(model: nn.Module) -> list[int]:
+    return sorted({tensor.get_device() for tensor in model.parameters() if tensor.is_cuda})
+
+
+def _dropping(model: nn.Module) -> list[str]:
+    """The names of the modules with dropout in training mode."""
+    return [
+        name or type(module).__name__
+        for name, module in model.named_modules()
+        if module.training and _has_dropout(module)
+    ]
+
+
+def _has_dropout(module: nn.Module) -> bool:
+    if isinstance(module, _DropoutNd):
+        return module.p > 0
+    rates = [value for name, value in vars(module).items() if "drop" in name]
+    return any(isinstance(rate, (int, float)) and rate > 0 for rate in rates)
+
+
+def _callers() -> int:
+    """How far the code that called this package is from what calls this function."""
+    frame, count = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("regard."):
+        frame, count = frame.f_back, count + 1
+    return count

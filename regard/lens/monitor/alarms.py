@@ -1,0 +1,175 @@
+"""Alarms: bounds on what heads do, checked at each reading."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from regard._indices import check_whole
+from regard.lens.monitor.history import Head, UpdateReading
+from regard.record.names import Kind
+
+
+class AlarmWarning(UserWarning):
+    """An alarm of a `Monitor`: a head is out of its bounds.
+
+    Example:
+        >>> import regard, torch, warnings
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> monitor = regard.Monitor(layer, every=1, alarms=[regard.lens.Alarm("entropy", above=0.1)])
+        >>> with warnings.catch_warnings(record=True) as shown:
+        ...     warnings.simplefilter("always")
+        ...     with monitor.update():
+        ...         layer(torch.randn(1, 5, 6)).sum().backward()
+        >>> shown[0].category.__name__
+        'AlarmWarning'
+    """
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A bound on a quantity of every head.
+
+    A head sets it off when it has been out of the bound for `readings` readings in a row, and again
+    after it was within. NaN is out of every bound.
+
+    Args:
+        quantity: the name of what is read, such as ``"max_logit"``.
+        above: a number above this is out of the bound; give this or `below`.
+        below: a number below this is.
+        readings: how many in a row.
+
+    Raises:
+        TypeError: for arguments of another kind.
+        ValueError: unless one of the two bounds is given, and for fewer readings than one.
+
+    Example:
+        >>> import regard
+        >>> print(regard.lens.Alarm("entropy", below=0.1, readings=5))
+        entropy below 0.1 for 5 readings
+    """
+
+    quantity: str
+    above: int | float | None = field(default=None, kw_only=True)
+    below: int | float | None = field(default=None, kw_only=True)
+    readings: int = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.quantity, str):
+            raise TypeError(f"quantity must be a name, but is {self.quantity!r}")
+        if (self.above is None) == (self.below is None):
+            raise ValueError(
+                f"an alarm has one bound, but above={self.above!r} and below={self.below!r}; for "
+                "two, give two alarms"
+            )
+        bound = self.below if self.above is None else self.above
+        if not isinstance(bound, (int, float)) or math.isnan(bound):
+            raise TypeError(f"a bound must be a number, but is {bound!r}")
+        check_whole(self.readings, "readings")
+        if self.readings < 1:
+            raise ValueError(f"readings must be at least 1, but is {self.readings}")
+
+    @property
+    def bound(self) -> float:
+        """The one that was given."""
+        bound = self.below if self.above is None else self.above
+        assert bound is not None, "one of the two is given"
+        return float(bound)
+
+    def is_out(self, value: float) -> bool:
+        """Whether a number is out of the bound; NaN is."""
+        within = value <= self.bound if self.above is not None else value >= self.bound
+        return not within
+
+    @property
+    def condition(self) -> str:
+        """The bound in words: ``above 100``, ``below 0.1 for 5 readings``."""
+        side = "above" if self.above is not None else "below"
+        lasting = f" for {self.readings} readings" if self.readings > 1 else ""
+        return f"{side} {self.bound:g}{lasting}"
+
+    def __str__(self) -> str:
+        return f"{self.quantity} {self.condition}"
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alarm that a head set off.
+
+    Attributes:
+        alarm: the alarm.
+        update: how many updates came before the one that was read.
+        kind, layer, head: which head.
+        name: path of the module that attends.
+        value: what was read; NaN sets every alarm off.
+
+    Example:
+        >>> import regard
+        >>> from regard.lens.monitor import Alert
+        >>> alarm = regard.lens.Alarm("max_logit", above=100)
+        >>> alert = Alert(alarm, update=7, kind="self", layer=3, head=5, name="", value=123.4)
+        >>> print(alert)
+        update 7: max_logit of layer 3, head 5 is 123.4, above 100
+    """
+
+    alarm: Alarm
+    update: int
+    kind: Kind
+    layer: int
+    head: int
+    name: str
+    value: float
+
+    def __str__(self) -> str:
+        head = Head(self.kind, self.layer, self.head)
+        where = f"{head} ({self.name})" if self.name else f"{head}"
+        quantity, condition = self.alarm.quantity, self.alarm.condition
+        return f"update {self.update}: {quantity} of {where} is {self.value:.4g}, {condition}"
+
+
+def alerts_of(alarms: Sequence[Alarm], readings: Sequence[UpdateReading]) -> list[Alert]:
+    """The alarms that the last reading sets off, the head furthest out first."""
+    return [alert for alarm in alarms for alert in _alerts(alarm, readings)]
+
+
+def _alerts(alarm: Alarm, readings: Sequence[UpdateReading]) -> list[Alert]:
+    last = readings[-1]
+    names = {head: place.name for place in last.places for head in place.all_heads()}
+    lasting = _out(alarm, readings[-1:])
+    for number in range(2, alarm.readings + 1):
+        lasting &= _out(alarm, readings[-number : len(readings) - number + 1])
+    before = _out(alarm, readings[-alarm.readings - 1 : -alarm.readings])
+    values = last.by_head(alarm.quantity)
+    alerts = [
+        Alert(alarm, last.update, *head, name=names[head], value=values[head])
+        for head in last.heads
+        if head in lasting - before
+    ]
+    sign = -1 if alarm.above is not None else 1
+    return sorted(alerts, key=lambda a: (not math.isnan(a.value), sign * a.value))
+
+
+def _out(alarm: Alarm, readings: Sequence[UpdateReading]) -> set[Head]:
+    """The heads that are out of an alarm's bound in a reading; none where there is none."""
+    return {
+        head
+        for reading in readings
+        for head, value in reading.by_head(alarm.quantity).items()
+        if alarm.is_out(value)
+    }
+
+
+def messages(alerts: Iterable[Alert]) -> list[str]:
+    """A text for each alarm that was set off; it names the head furthest out."""
+    by_alarm: dict[Alarm, list[Alert]] = {}
+    for alert in alerts:
+        by_alarm.setdefault(alert.alarm, []).append(alert)
+    return [f"{first}{_as_well(others)}" for first, *others in by_alarm.values()]
+
+
+def _as_well(others: Sequence[Alert]) -> str:
+    if not others:
+        return ""
+    return f"; so is that of {len(others)} more head{'' if len(others) == 1 else 's'}"

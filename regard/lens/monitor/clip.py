@@ -1,0 +1,70 @@
+"""The factors of QK-clip, which keep a head's largest score at a bound.
+
+Axes: H query heads, G key heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Float
+from regard.lens.monitor.history import UpdateReading
+from regard.record.names import Kind
+
+
+@dataclass(frozen=True, eq=False)
+class QKClip:
+    """The factors on the weights of one layer's queries and keys, by `Monitor.qk_clip`.
+
+    A score is a product of a query and a key, so the two factors of a head multiply to what its
+    scores are multiplied with: γ = min(1, τ / S_max) (Kimi Team 2025, arXiv:2507.20534, section
+    2.1). Where each query head has a key head of its own, both get √γ. A key head that several
+    query heads share has the factor 1, and each of its query heads all of its γ: so no head is
+    clipped for another one's sake, as the paper does for the rotary part of the keys, which all
+    heads share.
+
+    Attributes:
+        kind, layer: which layer.
+        name: path of the module that attends.
+        gamma: γ of each query head, ``(H,)``, float64.
+        query: factor on the query weights of each head, and on their bias, ``(H,)``.
+        key: factor on the key weights of each key head, and on their bias, ``(G,)``.
+
+    Example:
+        >>> import regard, torch
+        >>> monitor = regard.Monitor(every=1)
+        >>> x = torch.full((1, 2, 3, 4), 2.0, requires_grad=True)  # scores of 8
+        >>> with monitor.update():
+        ...     regard.attention(x, x, x).sum().backward()
+        >>> (clip,) = monitor.qk_clip(tau=2.0)
+        >>> clip.gamma.tolist(), clip.query.tolist()
+        ([0.25, 0.25], [0.5, 0.5])
+    """
+
+    kind: Kind
+    layer: int
+    name: str
+    gamma: Float[Tensor, " H"]
+    query: Float[Tensor, " H"]
+    key: Float[Tensor, " G"]
+
+
+def factors(reading: UpdateReading, quantity: str, tau: float) -> Iterator[QKClip]:
+    """The factors of each layer with a head above the bound."""
+    of_places = reading.values[quantity].split([place.heads for place in reading.places])
+    for place, largest in zip(reading.places, of_places, strict=True):
+        # What is not finite says nothing of the size of weights, and 0 would end the head.
+        clipped = (largest > tau) & (largest < math.inf)
+        if not clipped.any():
+            continue
+        gamma = torch.where(clipped, tau / largest, 1.0)
+        if place.groups == place.heads:
+            query = key = gamma.sqrt()
+        else:
+            query, key = gamma, gamma.new_ones(place.groups)
+        yield QKClip(place.kind, place.layer, place.name, gamma, query, key)

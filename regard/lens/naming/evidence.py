@@ -1,0 +1,146 @@
+"""How much speaks for a role: a score of many queries against controls, and its interval.
+
+Axes: H heads of a layer, K different tokens of all texts together; where tokens are not known each
+query has one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Float
+from regard.lens.naming.roles import ENOUGH, VARIED, Evidence
+
+__all__ = ["Means", "Score", "Tally", "itself", "lead", "mean_of", "nearness"]
+
+Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Of the mean share and the mean of its strongest control, ``(H,)`` each: the score, and its
+derivatives by the one and by the other."""
+
+_NORMAL = 1.959964  # 97.5 % of a normal distribution lie below
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Sums over the queries of each token of one text, in float64."""
+
+    queries: Float[Tensor, "H K"]
+    """How many there are."""
+    share: Float[Tensor, "H K"]
+    """Of what they give."""
+    controls: Mapping[str, Float[Tensor, "H K"]]
+    """Of what each control would have them give."""
+
+
+@dataclass(frozen=True, eq=False)
+class Means:
+    """Means over the queries of each text, and over the texts that have any."""
+
+    queries: Float[Tensor, "H K"]
+    """How many, of all texts."""
+    weight: Float[Tensor, "H K"]
+    """Of a token's queries in the mean; 1 in all, or 0 where there are none."""
+    share: Float[Tensor, "H K"]
+    """Their part of the mean."""
+    controls: Mapping[str, Float[Tensor, "H K"]]
+    """Of the mean of each control."""
+
+    def evidence(self, score: Score) -> list[Evidence | None]:
+        """Score each head; None for one of which there are no queries."""
+        share = self.share.sum(-1)
+        strongest = torch.zeros_like(self.share)
+        if self.controls:
+            controls = torch.stack(list(self.controls.values()))  # (controls, H, K)
+            highest = controls.sum(-1).nan_to_num().argmax(0)
+            strongest = controls[highest, torch.arange(len(share), device=share.device)]
+        control = strongest.sum(-1)
+        value, by_share, by_control = score(share, control)
+        residual = by_share[:, None] * (self.share - share[:, None] * self.weight)
+        residual += by_control[:, None] * (strongest - control[:, None] * self.weight)
+        tokens = (self.queries > 0).sum(-1)
+        free = (tokens - 1).clamp_min(1)
+        variance = residual.square().sum(-1) * tokens / free
+        margin = _student(free) * variance.sqrt()
+        return [
+            None
+            if count == 0
+            else Evidence(
+                score=mean,
+                margin=plus_minus if count >= ENOUGH and different >= VARIED else None,
+                queries=int(count),
+            )
+            for mean, plus_minus, count, different in zip(
+                value.tolist(),
+                margin.tolist(),
+                self.queries.sum(-1).tolist(),
+                tokens.tolist(),
+                strict=True,
+            )
+        ]
+
+
+def mean_of(tallies: Sequence[Tally]) -> Means:
+    """Average over texts, whose controls are the same ones."""
+    counts = [tally.queries.sum(-1, keepdim=True) for tally in tallies]
+    texts = torch.stack([count > 0 for count in counts]).sum(0).clamp_min(1)
+
+    def mean(sums: Sequence[Tensor]) -> Tensor:
+        each = [part / count.clamp_min(1) for part, count in zip(sums, counts, strict=True)]
+        return torch.stack(each).sum(0) / texts
+
+    return Means(
+        queries=torch.stack([tally.queries for tally in tallies]).sum(0),
+        weight=mean([tally.queries for tally in tallies]),
+        share=mean([tally.share for tally in tallies]),
+        controls={
+            name: mean([tally.controls[name] for tally in tallies]) for name in tallies[0].controls
+        },
+    )
+
+
+def lead(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Part of the weight that the control leaves elsewhere and the share brings here; at most 1.
+
+    0 where the control leaves none.
+
+    >>> score, by_share, by_control = lead(torch.tensor([0.6]), torch.tensor([0.2]))
+    >>> score, by_share, by_control
+    (tensor([0.5000]), tensor([1.2500]), tensor([-0.6250]))
+    """
+    left = 1 - control
+    some = left > 1e-9  # less is rounding
+    left = torch.where(some, left, 1)
+    score = torch.where(some, (share - control) / left, 0)
+    return score, some / left, torch.where(some, (share - 1) / left**2, 0)
+
+
+def nearness(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Part by which a distance is less than the control's: 1 − share / control."""
+    control = torch.where(control > 0, control, torch.inf)
+    return 1 - share / control, -1 / control, share / control**2
+
+
+def itself(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The share, against no control."""
+    return share, torch.ones_like(share), torch.zeros_like(control)
+
+
+def _student(free: Tensor) -> Tensor:
+    """What 97.5 % of Student's t lie below, for so many degrees of freedom, to 1 % from three on.
+
+    Abramowitz and Stegun 1964, equation 26.7.5.
+    """
+    x = _NORMAL
+    terms = (
+        (x**3 + x) / 4,
+        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+    )
+    inverse = 1 / free.double()
+    return x + sum(
+        (term * inverse**power for power, term in enumerate(terms, 1)), torch.zeros_like(inverse)
+    )

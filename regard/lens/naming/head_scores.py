@@ -1,0 +1,216 @@
+"""The scores and roles of heads, over the texts of a batch.
+
+Axes: B batch, H heads of a layer, T tokens of one text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Int
+from regard.errors import RecordError
+from regard.lens.naming.evidence import Means, Score, itself, lead, mean_of, nearness
+from regard.lens.naming.heads import Heads, HeadScores
+from regard.lens.naming.roles import Evidence, PatternScores, Role, role_of
+from regard.lens.naming.tallies import Read, Tallier
+from regard.pattern import Pattern
+from regard.record import Recording
+from regard.record.layer import Layer, Tokens
+from regard.record.one_run import require_one_run
+from regard.record.readings import bar
+
+__all__ = ["score_heads"]
+
+_SCORES: Mapping[Role, tuple[str, Score]] = {
+    Role.INDUCTION: ("induction", lead),
+    Role.DUPLICATE: ("duplicate_token", lead),
+    Role.PREVIOUS: ("previous_token", lead),
+    Role.CURRENT: ("current_token", lead),
+    Role.FIRST: ("first_token", lead),
+    Role.SPREAD: ("spread", itself),
+    Role.LOCAL: ("distance", nearness),
+}
+"""For each role the name of its tallies, and how they are scored."""
+
+
+def score_heads(
+    layers: Sequence[Layer],
+    names: Tokens | None,
+    *,
+    progress: bool | None = None,
+    read: Read = Pattern.read,
+) -> Heads:
+    """Score every head of some layers and name it; `Recording.heads` documents it.
+
+    All that shows heads by name has the name from here.
+
+    Args:
+        layers: those.
+        names: their tokens, if known.
+        progress: show a bar.
+        read: takes readouts of a pattern, as `Pattern.read` does.
+    """
+    scores: list[HeadScores] = []
+    with bar(len(layers), progress=progress) as advance:
+        for layer in layers:
+            texts = [_without_padding(text, ids) for text, ids in _texts(layer, names)]
+            scores += _of_layer(layer, texts, read)
+            advance(1)
+    return Heads(scores)
+
+
+def _of_layer(
+    layer: Layer, texts: Sequence[tuple[Pattern, Tensor | None]], read: Read
+) -> list[HeadScores]:
+    known = texts[0][1] is not None
+    tokens = _numbered(texts)
+    count = 1 + max((int(ids.max()) for ids in tokens if len(ids)), default=0)
+    tallies = [
+        Tallier(ids, count).of_text(text, read, known=known)
+        for (text, _), ids in zip(texts, tokens, strict=True)
+        if len(ids) > 1
+    ]
+    means = {
+        name: mean_of([one[name] for one in tallies if name in one])
+        for name in (*(name for name, _ in _SCORES.values()), "entropy")
+        if any(name in one for one in tallies)
+    }
+    evidence = {
+        role: means[name].evidence(score)
+        for role, (name, score) in _SCORES.items()
+        if name in means
+    }
+    return [
+        _head(
+            layer.index,
+            head,
+            _pattern_scores(means, place, known=known),
+            {
+                role: found
+                for role, heads in evidence.items()
+                if (found := heads[place]) is not None
+            },
+        )
+        for place, head in enumerate(layer.heads)
+    ]
+
+
+def _head(
+    layer: int, head: int, scores: PatternScores, evidence: Mapping[Role, Evidence]
+) -> HeadScores:
+    role, undecided = role_of(evidence)
+    shown = undecided if role.is_open else role
+    rests_on = None if shown is None else evidence.get(shown)
+    about = {} if rests_on is None else vars(rests_on)
+    if rests_on is None and evidence:
+        about = {"queries": max(one.queries for one in evidence.values())}
+    return HeadScores(
+        layer=layer, head=head, role=role, undecided=undecided, **about, **vars(scores)
+    )
+
+
+def _pattern_scores(means: Mapping[str, Means], head: int, *, known: bool) -> PatternScores:
+    """The means of one head."""
+    values: dict[str, Any] = {}
+    for name, mean in means.items():
+        queries = int(mean.queries[head].sum())
+        if name in ("induction", "duplicate_token"):
+            values[f"{name}_queries"] = queries
+            for control in ("others", "shuffled"):
+                total = float(mean.controls[control][head].sum())
+                values[f"{name}_{control}"] = total if queries else None
+        values[name] = float(mean.share[head].sum()) if queries else None
+    if known:
+        values = {"induction_queries": 0, "duplicate_token_queries": 0} | values
+    return PatternScores(**values)
+
+
+def _numbered(texts: Sequence[tuple[Pattern, Tensor | None]]) -> list[Int[Tensor, " T"]]:
+    """The tokens of each text, or numbers of their own where they are not known."""
+    lengths = [pattern.shape[-1] for pattern, _ in texts]
+    first = [sum(lengths[:place]) for place in range(len(lengths))]
+    return [
+        torch.arange(start, start + length, device=pattern.device) if ids is None else ids
+        for (pattern, ids), start, length in zip(texts, first, lengths, strict=True)
+    ]
+
+
+def _extent(pattern: Pattern) -> tuple[int, int]:
+    """Where the tokens of a padded sequence start and stop: queries that see themselves."""
+    rows = pattern.problem.rows
+    index = torch.arange(rows.queries, device=rows.start.device)
+    sees = ((rows.start <= index) & (index < rows.stop)).flatten(0, 1).any(0)
+    seen = sees.nonzero().flatten()
+    if not rows.is_interval or seen.numel() == 0:
+        return 0, rows.queries
+    return int(seen[0]), int(seen[-1]) + 1
+
+
+def _cut(pattern: Pattern, start: int, stop: int) -> Pattern:
+    """Keep the queries and keys of a range, of a pattern that sees none outside it."""
+    if (start, stop) == (0, pattern.shape[-2]):
+        return pattern
+    part = slice(start, stop)
+    return Pattern.of(pattern.problem.crop(part, part), None)
+
+
+def _texts(layer: Layer, names: Tokens | None) -> list[tuple[Pattern, Tensor | None]]:
+    """Each sequence of the batch with its tokens, numbered."""
+    pattern = layer.pattern
+    if pattern.ndim not in (3, 4) or pattern.shape[-2] != pattern.shape[-1]:
+        raise RecordError(
+            f"heads are scored over whole sequences, but {layer.name or 'a layer'} was recorded "
+            f"as {pattern!r}; record all rows, from the prompt on"
+        )
+    texts = [pattern] if pattern.ndim == 3 else [pattern[i] for i in range(len(pattern))]
+    if names is None:
+        return [(text, None) for text in texts]
+    if len(names) not in (1, len(texts)) or any(len(n) != pattern.shape[-1] for n in names):
+        raise RecordError(
+            f"tokens names {len(names)} sequence(s) of {sorted({len(n) for n in names})} "
+            f"positions, but {layer.name or 'a layer'} attended over {len(texts)} of "
+            f"{pattern.shape[-1]}; record one run at a time"
+        )
+    numbers = {name: number for number, name in enumerate(sorted({n for t in names for n in t}))}
+    ids = [torch.tensor([numbers[name] for name in text], device="cpu") for text in names]
+    return list(zip(texts, ids * len(texts) if len(ids) == 1 else ids, strict=False))
+
+
+def _without_padding(pattern: Pattern, ids: Tensor | None) -> tuple[Pattern, Tensor | None]:
+    start, stop = _extent(pattern)
+    known = None if ids is None else ids[start:stop].to(pattern.device)
+    return _cut(pattern, start, stop), known
+
+
+def heads(recording: Recording, *, progress: bool | None = None) -> Heads:
+    """Score each head and name its role, by control.
+
+    A head is named after a relation, such as ``induction``, where it brings more weight to
+    certain keys than each control does: a uniform head, its own other queries, the text in
+    shuffled order. `regard.lens.naming.roles` defines them, and `HeadScores` the numbers beside a
+    name. Exact and the same at every call, in memory O(L); scores on repeats need tokens.
+
+    Args:
+        progress: show a bar; by default on a terminal.
+
+    Raises:
+        RecordError: if only some rows were recorded, if several runs were, or if tokens do not
+            fit the sequences.
+
+    Example:
+        >>> import regard, torch
+        >>> tokens = [*"abcdefghij", *"abcdefghij"]
+        >>> follows = torch.eye(20).roll(9, 0) * 50  # what came after the token's copy
+        >>> keys = torch.eye(20)[None, None]
+        >>> with regard.record(tokens=tokens) as recording:
+        ...     _ = regard.attention(follows[None, None], keys, keys, mask=regard.causal())
+        >>> (head,) = regard.lens.heads(recording)
+        >>> print(head.role, head.evidence)
+        induction 1.00 ± 0.00 over 10 queries
+    """
+    layers = require_one_run(recording.of_kind(), "heads")
+    return score_heads(layers, recording.tokens, progress=progress)

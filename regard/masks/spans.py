@@ -1,0 +1,283 @@
+"""Spans of keys whose scores are changed: hidden, or shifted by a number.
+
+A key hidden amid a row's interval leaves no interval. Such keys are kept as spans beside it, two
+integers a row each, so that no mask has the size of the weights.
+
+Axes: N spans, B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from regard._contexts import is_concrete
+from regard._devices import upload
+from regard._indices import chosen, from_start, runs
+from regard._shapes import Bool, Float, Int
+from regard.masks.bounds import AffineBounds, IndexBounds
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Spans of keys in each row; −inf hides their keys, another number is added to their scores.
+
+    They may overlap: hidden keys stay hidden, and numbers add up.
+    """
+
+    start: Int[Tensor, "N #b #h L"]
+    """The first key, 0 ≤ start ≤ stop ≤ S."""
+    stop: Int[Tensor, "N #b #h L"]
+    """One past the last; equal to start where the span does not touch the row."""
+    added: Float[Tensor, "N"]
+    """Added after softcap and bias; float64 on the CPU, wherever the tables are."""
+
+    def hidden(self, rows: slice, columns: slice) -> Bool[Tensor, "b h l s"]:
+        """Write out which keys of a block are hidden."""
+        blocks = zip(self.hides.unbind(), self._blocks(rows, columns), strict=True)
+        return reduce(torch.logical_or, (inside & hides for hides, inside in blocks))
+
+    def added_block(
+        self, rows: slice, columns: slice, dtype: torch.dtype
+    ) -> Float[Tensor, "b h l s"] | None:
+        """Write out what is added to the scores of a block; None if nothing is."""
+        if not self.adds:
+            return None
+        added = self.added.masked_fill(self.added.isneginf(), 0).to(dtype)
+        added = upload(added, self.start.device)
+        blocks = self._blocks(rows, columns)
+        return sum(
+            (inside * added[i] for i, inside in enumerate(blocks)), start=added.new_zeros(())
+        )
+
+    @property
+    def hides(self) -> Bool[Tensor, "N"]:
+        """Which spans are hidden, on the device of the tables."""
+        return upload(self.added.isneginf(), self.start.device)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Start, stop and what is added."""
+        return self.start, self.stop, self.added
+
+    @property
+    def adds(self) -> bool:
+        """Whether some span may have a finite number."""
+        return not is_concrete(self.added) or not bool(self.added.isneginf().all())
+
+    def hidden_apart(self) -> tuple[Int[Tensor, "N b h L"], Int[Tensor, "N b h L"]]:
+        """Start and stop of the hidden spans of each row, in order, cut so that none overlap."""
+        hides = self.hides[:, None, None, None]
+        order = torch.where(hides, self.start, torch.iinfo(torch.int64).max).argsort(0)
+        start = self.start.gather(0, order)
+        stop = torch.where(hides, self.stop, self.start).gather(0, order)
+        covered = torch.zeros_like(stop[0])
+        starts, stops = [], []
+        for low, high in zip(start.unbind(), stop.unbind(), strict=True):
+            starts.append(torch.maximum(low, covered))
+            covered = torch.maximum(high, covered)
+            stops.append(torch.maximum(high, starts[-1]))
+        return torch.stack(starts), torch.stack(stops)
+
+    def joined(self, other: Spans) -> Spans:
+        """These spans and others of the same rows."""
+        shape = torch.broadcast_shapes(self.start.shape[1:], other.start.shape[1:])
+        start, stop = (
+            torch.cat([table.expand(-1, *shape) for table in tables])
+            for tables in ((self.start, other.start), (self.stop, other.stop))
+        )
+        return Spans(start, stop, torch.cat((self.added, other.added)))
+
+    def without_shifts(self) -> Spans | None:
+        """Keep the spans that are hidden."""
+        kept = self.added.isneginf()
+        return self._kept(kept.nonzero().flatten().tolist())
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Spans | None:
+        """Apply a function to each span's tables ``(b, h, L)``.
+
+        Spans that touch no row any more are left out where values are concrete and on the CPU.
+        """
+        start, stop = (torch.stack([function(t) for t in ts]) for ts in (self.start, self.stop))
+        spans = Spans(start, stop, self.added)
+        if spans.start.is_cuda or not is_concrete(spans.start):
+            return spans
+        touched = (spans.start < spans.stop).flatten(1).any(1)
+        return spans._kept([i for i, touches in enumerate(touched.tolist()) if touches])
+
+    def _kept(self, numbers: list[int]) -> Spans | None:
+        if len(numbers) == len(self.added):
+            return self
+        if not numbers:
+            return None
+        return Spans(self.start[numbers], self.stop[numbers], self.added[numbers])
+
+    def _blocks(self, rows: slice, columns: slice) -> Iterator[Bool[Tensor, "b h l s"]]:
+        key = torch.arange(columns.start, columns.stop, device=self.start.device)
+        tables = (table[..., rows, None].unbind() for table in (self.start, self.stop))
+        for start, stop in zip(*tables, strict=True):
+            yield (key >= start) & (key < stop)
+
+
+def trimmed(
+    bounds: AffineBounds | IndexBounds, spans: Spans
+) -> tuple[AffineBounds | IndexBounds, Spans | None]:
+    """Move the ends of rows past hidden spans that touch them, and cut spans to what is left.
+
+    So a row is fully masked exactly where its start is its stop. Where values are concrete and on
+    the CPU, spans without a key are left out.
+    """
+    start, stop = bounds.start, bounds.stop
+    hidden = list(zip(*(table.unbind() for table in spans.hidden_apart()), strict=True))
+    for low, high in hidden:
+        start = torch.where((low <= start) & (start < high), high, start)
+    for low, high in reversed(hidden):
+        stop = torch.where((low < stop) & (stop <= high), low, stop)
+    start = torch.minimum(start, stop)
+    low, high = torch.maximum(spans.start, start), torch.minimum(spans.stop, stop)
+    touched = low < high
+    low, high = torch.where(touched, low, 0), torch.where(touched, high, 0)
+    cut = IndexBounds(bounds.positions, start, stop)
+    if start.is_cuda or not is_concrete(start):
+        return cut, Spans(low, high, spans.added)
+    moved = (start != bounds.start).any() | (stop != bounds.stop).any()
+    has_moved, *touches = torch.cat((moved[None], touched.flatten(1).any(1))).tolist()  # one read
+    kept = [i for i, touch in enumerate(touches) if touch]
+    rest = Spans(low[kept], high[kept], spans.added[kept]) if kept else None
+    return cut if has_moved else bounds, rest
+
+
+def join_spans(parts: Sequence[Spans | None], queries: Sequence[int]) -> Spans | None:
+    """Put the spans of some rows below those of others, as few as hold them all.
+
+    Args:
+        parts: the spans of each part, keys counted alike.
+        queries: the number of rows of each part.
+    """
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    needed: Counter[float] = Counter()
+    for spans in present:
+        needed |= Counter(spans.added.tolist())
+    numbers = list(needed.elements())
+    heads = torch.broadcast_shapes(*(spans.start.shape[1:3] for spans in present))
+    shape = (2, len(numbers), *heads, sum(queries))
+    tables = torch.zeros(shape, dtype=torch.int64, device=present[0].start.device)
+    first = 0
+    for part, count in zip(parts, queries, strict=True):
+        rows = slice(first, first + count)
+        places = {number: numbers.index(number) for number in needed}
+        tensors = () if part is None else part.tensors
+        for start, stop, number in zip(*tensors, strict=True):
+            place = places[float(number)]
+            tables[0, place, ..., rows], tables[1, place, ..., rows] = start, stop
+            places[float(number)] += 1
+        first = rows.stop
+    added = torch.tensor(numbers, dtype=torch.float64, device="cpu")
+    return Spans(tables[0], tables[1], added)
+
+
+@dataclass(frozen=True)
+class ScoreChange:
+    """A change of the scores of some keys, for some queries, in some heads."""
+
+    added: float
+    keys: tuple[int, ...] | slice
+    queries: tuple[int, ...] | slice | None
+    heads: tuple[int, ...] | slice | None
+
+    def __repr__(self) -> str:
+        hides = self.added == -math.inf
+        parts = [_text(self.keys)] if hides else [f"{self.added:g}", _text(self.keys)]
+        others = {"queries": self.queries, "heads": self.heads}
+        parts += [f"{name}={_text(index)}" for name, index in others.items() if index is not None]
+        return f"{'hide' if hides else 'add_to_scores'}({', '.join(parts)})"
+
+    def tables(
+        self, positions: Int[Tensor, "#b #h L"], keys: int, heads: int
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Start and stop in each row, ``(b, h, L)``, for each run of adjacent keys.
+
+        Raises:
+            IndexError: for a key or a head that does not exist.
+        """
+        touched = _holds(self.queries, positions, keys)
+        numbers = chosen(self.heads, heads, "heads")
+        some = [head in numbers for head in range(heads)]
+        if not all(some):
+            touched = touched & upload(torch.tensor(some, device="cpu"), positions.device)[:, None]
+        return [
+            (touched * first, touched * stop)  # no `where`, for which a graph fixes a symbol
+            for first, stop in _key_runs(self.keys, keys)
+        ]
+
+
+def resolve_changes(
+    changes: Sequence[ScoreChange], bounds: AffineBounds | IndexBounds, keys: int, heads: int
+) -> tuple[AffineBounds | IndexBounds, Spans | None]:
+    """Compute the spans of changes for given sizes, and trim rows and spans.
+
+    Raises:
+        IndexError: for a key or a head that does not exist.
+    """
+    starts, stops, added = [], [], []
+    for change in changes:
+        for start, stop in change.tables(bounds.positions, keys, heads):
+            starts.append(start)
+            stops.append(stop)
+            added.append(change.added)
+    if not starts:
+        return bounds, None
+    start, stop = (torch.stack(torch.broadcast_tensors(*table)) for table in (starts, stops))
+    numbers = torch.tensor(added, dtype=torch.float64, device="cpu")
+    return trimmed(bounds, Spans(start, stop, numbers))
+
+
+def _key_runs(indices: tuple[int, ...] | slice, keys: int) -> list[tuple[int, int]]:
+    if not isinstance(indices, slice) or indices.step not in (None, 1):
+        return runs(chosen(indices, keys, "keys"))
+    start, stop = _end(indices.start, 0, keys), _end(indices.stop, keys, keys)
+    return [(start, stop)] if start < stop else []
+
+
+def _end(end: int | None, default: int, size: int) -> int:
+    if end is None:
+        return default
+    return max(from_start(end, size), 0) if end < 0 else min(end, size)
+
+
+def _holds(
+    indices: tuple[int, ...] | slice | None, positions: Int[Tensor, "#b #h L"], size: int
+) -> Bool[Tensor, "#b #h L"]:
+    """Tell which positions an index holds; negative numbers count from a size."""
+    if indices is None:
+        return torch.ones_like(positions, dtype=torch.bool)
+    if isinstance(indices, slice):
+        start, stop, step = (indices.start, indices.stop, indices.step or 1)
+        first = 0 if start is None else max(from_start(start, size), 0)
+        held = (positions - first) % step == 0
+        if start is not None:
+            held = held & (positions >= first)
+        if stop is not None:
+            held = held & (positions < from_start(stop, size))
+        return held
+    held = torch.zeros_like(positions, dtype=torch.bool)
+    for number in indices:
+        place = from_start(number, size)
+        if place >= 0:
+            held = held | (positions - place == 0)
+    return held
+
+
+def _text(indices: tuple[int, ...] | slice) -> str:
+    if isinstance(indices, slice):
+        step = "" if indices.step in (None, 1) else f", {indices.step}"
+        return f"slice({indices.start}, {indices.stop}{step})"
+    return str(indices[0]) if len(indices) == 1 else str(list(indices))

@@ -1,0 +1,167 @@
+"""What the explorer's routes are given: the subject, a run, a place in it, and its computations."""
+
+import asyncio
+from collections.abc import Callable
+from threading import Event
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Header, Query, Request
+from pydantic import Field
+
+from regard.errors import Error
+from regard.page._errors import ExplorerError
+from regard.page._run import MEAN, Run
+from regard.page._sentences import NAME, PLACE, RANGE
+from regard.page._work import Lane, ReplacedError, Work
+from regard.page.subjects import ModelSubject, Subject
+
+__all__ = [
+    "CurrentJobs",
+    "CurrentKey",
+    "CurrentPlace",
+    "CurrentQuery",
+    "CurrentRun",
+    "CurrentSubject",
+    "MissingError",
+    "Range",
+    "Update",
+    "View",
+    "Whole",
+    "require",
+    "require_head",
+    "require_model",
+]
+
+Result = TypeVar("Result")
+Name = Annotated[str | None, Header(max_length=64, pattern=NAME)]
+Update = Annotated[int, Field(ge=0, le=2**53)]
+Whole = Annotated[int, Query(ge=0, le=2**31)]
+Place = Annotated[str, Query(pattern=PLACE)]
+Range = Annotated[str, Query(pattern=RANGE)]
+
+
+class MissingError(Error, LookupError):
+    """A text, layer, head, token or update that does not exist."""
+
+
+class Jobs:
+    """Computations of one request: cancelled when its sender hangs up."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.work: Work = request.app.state.work
+
+    async def run(
+        self,
+        view: str | None,
+        compute: Callable[..., Result],
+        *arguments: object,
+        lane: Lane = Lane.SHOWN,
+        cancel: bool = False,
+    ) -> Result:
+        """Compute something in a thread; see `Work.run`.
+
+        Args:
+            view: what it is for.
+            compute: does it.
+            arguments: of `compute`.
+            lane: what it may have to wait for.
+            cancel: whether `compute` takes, after its arguments, the event that cancels it.
+        """
+
+        def begin(cancelled: Event) -> Result:
+            return compute(*arguments, *([cancelled] if cancel else []))
+
+        job = asyncio.ensure_future(self.work.run(view, begin, lane))
+        hang_up = asyncio.ensure_future(self._hang_up())
+        try:
+            await asyncio.wait({job, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+            if not job.done():
+                raise ReplacedError("replaced")  # the sender has hung up
+            return await job
+        finally:
+            hang_up.cancel()
+            job.cancel()
+
+    async def _hang_up(self) -> None:
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+
+
+# These are coroutines though none waits: in threads, requests would overtake each other, and the
+# older of a view would replace the newer.
+
+
+async def _subject(request: Request, update: Update | None = None) -> Subject:
+    subject: Subject = request.app.state.subject
+    if update is None:
+        return subject
+    model = require_model(subject)
+    work: Work = request.app.state.work
+    return await work.run(None, lambda _: model.at(update))
+
+
+CurrentSubject = Annotated[Subject, Depends(_subject)]
+
+
+async def _run(subject: CurrentSubject, name: str) -> Run:
+    try:
+        return subject.run(name)
+    except KeyError:
+        raise MissingError("this text is not open any more; open it again") from None
+
+
+async def _view(x_client: Name = None, x_view: Name = None) -> str | None:
+    return None if x_client is None or x_view is None else f"{x_client}/{x_view}"
+
+
+async def _jobs(request: Request) -> Jobs:
+    return Jobs(request)
+
+
+CurrentRun = Annotated[Run, Depends(_run)]
+
+
+async def _place(run: CurrentRun, layer: Place, head: Place) -> tuple[int | str, int | str]:
+    """Layer and head, of which each may be a mean."""
+    if layer == MEAN:
+        if head != MEAN:
+            raise ExplorerError("a mean over layers is one over heads too; ask for head=mean")
+        return MEAN, MEAN
+    require_head(run, int(layer), None if head == MEAN else int(head))
+    return int(layer), MEAN if head == MEAN else int(head)
+
+
+async def _query(run: CurrentRun, query: Whole) -> int:
+    return require("query", query, len(run.tokens))
+
+
+async def _key(run: CurrentRun, key: Whole) -> int:
+    return require("key", key, len(run.tokens))
+
+
+CurrentPlace = Annotated[tuple[int | str, int | str], Depends(_place)]
+CurrentQuery = Annotated[int, Depends(_query)]
+CurrentKey = Annotated[int, Depends(_key)]
+CurrentJobs = Annotated[Jobs, Depends(_jobs)]
+View = Annotated[str | None, Depends(_view)]
+
+
+def require_model(
+    subject: Subject, otherwise: str = "this is a recording, which can't be run over another text"
+) -> ModelSubject:
+    if not isinstance(subject, ModelSubject):
+        raise ExplorerError(otherwise)
+    return subject
+
+
+def require(name: str, value: int, count: int) -> int:
+    if value >= count:
+        raise MissingError(f"there is no {name} {value}; there are 0 … {count - 1}")
+    return value
+
+
+def require_head(run: Run, layer: int, head: int | None = None) -> None:
+    require("layer", layer, len(run.layers))
+    if head is not None:
+        require("head", head, len(run.layers[layer].heads))

@@ -1,0 +1,112 @@
+"""What answers the page's requests, whatever carries them: HTTP or a notebook's messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from regard.page._change_routes import router as change_router
+from regard.page._dependencies import MissingError
+from regard.page._errors import ExplorerError
+from regard.page._routes import router
+from regard.page._sentences import describe_errors
+from regard.page._work import BusyError, ReplacedError, Work
+from regard.record import RecordError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from regard.page.subjects import Subject
+
+__all__ = ["BODY", "interface"]
+
+BODY = 2**21
+"""Most bytes of a request."""
+
+_STATUS: dict[type[Exception], int] = {
+    ExplorerError: 422,
+    MissingError: 404,
+    ReplacedError: 409,
+    BusyError: 503,
+    RecordError: 410,
+}
+
+
+def interface(subject: Subject, work: Work) -> FastAPI:
+    """Make what answers the page's requests, for a model or a recording.
+
+    Args:
+        subject: what is explored.
+        work: what computes; it is closed when the interface ends.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        app.state.work.close()
+
+    app = FastAPI(
+        title="regard explore",
+        summary="What every token attends to, at any length.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.subject, app.state.work = subject, work
+    app.add_middleware(_BodyLimit)
+    app.include_router(router)
+    app.include_router(change_router)
+    for kind in _STATUS:
+        app.add_exception_handler(kind, _refuse_error)
+    app.add_exception_handler(RequestValidationError, _refuse_request)
+    app.add_exception_handler(HTTPException, _refuse_address)
+    return app
+
+
+async def _refuse_error(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
+    return JSONResponse({"error": str(error)}, status_code=_STATUS[type(error)])
+
+
+async def _refuse_address(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException), "it is registered for those"
+    sentence = f"{request.method} {request.url.path}: {error.detail}"
+    return JSONResponse({"error": sentence}, status_code=error.status_code, headers=error.headers)
+
+
+async def _refuse_request(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
+    assert isinstance(error, RequestValidationError), "it is registered for those"
+    return JSONResponse({"error": describe_errors(error.errors())}, status_code=422)
+
+
+class _BodyLimit:
+    """Refuses bodies that are larger than any text may be, before they are read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        sentence = f"the request is larger than {BODY:,} bytes"
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > BODY:
+            await JSONResponse({"error": sentence}, status_code=413)(scope, receive, send)
+            return
+        left = BODY
+
+        async def receive_counted() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:  # the header gave no length
+                raise HTTPException(413, sentence)
+            return message
+
+        await self._app(scope, receive_counted, send)

@@ -1,0 +1,142 @@
+"""Reports of what the explorer shows; what lies in one is made in `regard.page.file.report`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard._files import replace_file
+from regard.page._errors import ExplorerError
+from regard.page._live import live_html
+from regard.page._shown import as_subject
+from regard.page.file.report import ReportRun, objection, report_page, tokens_within
+
+if TYPE_CHECKING:
+    from regard.gpt import GPT, Tokenizer
+    from regard.inputs import Problem
+    from regard.page._run import Run
+    from regard.page.subjects import Subject
+    from regard.record import Recording
+
+__all__ = ["LARGEST", "report", "report_html"]
+
+LARGEST = 32_000_000
+"""Bytes of the largest report that is written."""
+WEIGHTS = 2**27
+"""Most weights that a report stands for: a browser computes them all for the pictures of heads."""
+
+
+def report(
+    shown: Recording | GPT | Subject,
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    start: str = "",
+    live: bool = False,
+    tokenizer: Tokenizer | None = None,
+    text: str | None = None,
+) -> int:
+    """Write the explorer's page as one HTML file that opens offline, without a server.
+
+    The file holds queries, keys and log-sum-exps, kept in few bits, and values where they are
+    known; the page recomputes every weight from them and says how far off it may be.
+
+    A live report holds the model itself, which runs in the page: over any text, one token after the
+    other, and with its attention changed.
+
+    Args:
+        shown: a recording; a model of `regard.gpt`; or what the explorer shows.
+        path: the file; one that is there is replaced.
+        title: what the page calls a recording or a model.
+        start: what the page opens with, as the address of an explorer's page says it after ``#``.
+        live: whether the file holds the model, its weights in half precision where that holds them
+            exactly; of at most 12 MB.
+        tokenizer: of a model, its own.
+        text: of a model, what it reads first; None is an example.
+
+    Returns:
+        The bytes written.
+
+    Raises:
+        ExplorerError: for masks and biases that are not intervals, numbers that are none, and what
+            is too long for a file; live, for a recording, a tokenizer that a page can't stand in
+            for, and a model that is too large.
+        TypeError: a model comes without its tokenizer, something else with one, or what is neither
+            a model nor a recording.
+        OSError: if the file can't be written, or is a folder, a pipe or the like.
+
+    Example:
+        >>> import os, tempfile, regard
+        >>> from regard.gpt import load
+        >>> model, tokenizer = load()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = os.path.join(folder, "cat.html")
+        ...     size = regard.report(model, file, tokenizer=tokenizer, text="The cat", live=True)
+        >>> size < 12_000_000
+        True
+    """
+    subject = as_subject(shown, tokenizer=tokenizer, text=text, title=title)
+    target = Path(path)
+    if target.exists() and not target.is_file():  # such as /dev/stdout, which no file must replace
+        raise FileExistsError(f"{path} exists and is not a regular file")
+    page = live_html(subject, start=start) if live else report_html(subject, start=start)
+    data = page.encode()
+    replace_file(target, data)
+    return len(data)
+
+
+def report_html(subject: Subject, *, start: str = "") -> str:
+    """Make the report's HTML; see `report`."""
+    runs = [
+        ReportRun(description=run.describe(), scores=[], layers=_problems(run), values=run.values)
+        for run in map(subject.run, subject.about()["runs"])
+    ]
+    about = {**subject.about(), "writes": False, "generates": False, "example": None}
+    about |= {"report": True, "start": start}
+    about.pop("training", None)  # the server alone has it
+    heads = [head for run in runs for layer in run.layers for head in layer]
+    count = sum(head.queries * head.keys for head in heads)
+    if count > WEIGHTS:
+        why = f"stands for {count:,} weights, and browsers compute at most {WEIGHTS:,}"
+        raise _too_long(about, runs, why)
+    page = report_page(about, [_scored(subject, run) for run in runs])
+    size = len(page.encode())
+    if size > LARGEST:
+        why = f"takes {size / 1e6:.0f} MB, and at most {LARGEST / 1e6:.0f} MB are written"
+        raise _too_long(about, runs, why)
+    return page
+
+
+def _scored(subject: Subject, run: ReportRun) -> ReportRun:
+    scores = subject.run(run.description["id"]).scores
+    return replace(run, scores=[scores(place) for place in range(len(run.layers))])
+
+
+def _too_long(about: dict[str, Any], runs: Sequence[ReportRun], why: str) -> ExplorerError:
+    """The error for texts that are too long; the length that it names is within all limits."""
+    heads = [head for run in runs for layer in run.layers for head in layer]
+    length = max(head.queries for head in heads)
+    count = sum(head.queries * head.keys for head in heads)
+    most = min(isqrt(WEIGHTS * length**2 // count), tokens_within(LARGEST, about, runs))
+    return ExplorerError(
+        f"a report of these {len(heads)} heads on {length} tokens {why}: give at most {most} "
+        "tokens, or use regard explore"
+    )
+
+
+def _problems(run: Run) -> list[list[Problem]]:
+    """The heads of each layer, checked: what a page can recompute."""
+    layers = []
+    for place, layer in enumerate(run.layers):
+        heads = [run.head(place, head).problem for head in range(len(layer.heads))]
+        for why in filter(None, map(objection, heads)):
+            raise ExplorerError(
+                f"{layer.name or f'layer {layer.index}'} {why}, which a report can't "
+                "recompute; use regard explore"
+            )
+        layers.append(heads)
+    return layers

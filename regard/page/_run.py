@@ -1,0 +1,384 @@
+"""One run of a model over a text: everything that the page asks about its patterns.
+
+Axes: H heads of a layer, L queries, S keys, D head dimension, Dv of value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Event, Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.page._bands import (
+    KnownHead,
+    PendingHeads,
+    fits_band,
+    readouts_along,
+    rows,
+    thumbnail,
+)
+from regard.page._json import for_json
+from regard.page._means import Mean
+from regard.page._scores import scores_of
+from regard.page._walk import STRONGEST, walk
+from regard.page._windows import Window, Windows, average_window, finest_block
+from regard.page._work import require_wanted
+from regard.pattern import Pattern
+from regard.pattern.readouts import Blocks
+from regard.record import Layer
+from regard.steps import written_out
+from regard.view.tokens import readable, visible
+
+MEAN = "mean"
+_LINES = 2**19
+"""Most weights of rows, or of a column, that take milliseconds: some tens on one core."""
+_WINDOW = 2**22
+"""Most of a window, whose weights are computed a block at a time."""
+_SKETCH = 2**24
+"""Most weights of a sketch that take some tens of milliseconds on one core."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Run:
+    """The layers of a recording, for one sequence of its batch."""
+
+    id: str
+    title: str
+    tokens: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    sequence: int = 0
+    text: str | None = None
+    following: tuple[tuple[int, str, float], ...] | None = None
+    """The likeliest next tokens: id, piece, probability."""
+    probabilities: Tensor | None = None
+    """Of every next token, ``(V,)``, where a model ran."""
+    before: tuple[float, ...] | None = None
+    """Of a run that was changed: what the `following` had as it was."""
+    causal: bool | None = None
+    """Whether all its attention is causal; None: as its patterns are."""
+    values: tuple[Tensor, ...] | None = None
+    """For each layer the values ``(H, S, Dv)``, if they are known."""
+    notes: tuple[str, ...] = ()
+    effects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What its next token rests on, by what was switched off, as far as that was measured."""
+    _layers: dict[int, Pattern] = field(default_factory=dict)
+    _heads: dict[tuple[int, int], Pattern] = field(default_factory=dict)
+    _readouts: dict[tuple[int | str, int | str], Tensor] = field(default_factory=dict)
+    _windows: Windows = field(default_factory=Windows)
+    _pending: PendingHeads = field(default_factory=PendingHeads)
+    _lock: Lock = field(default_factory=Lock)
+
+    def describe(self) -> dict[str, Any]:
+        """What the page shows first."""
+        following = self.following
+        return {
+            "id": self.id,
+            "title": self.title,
+            "text": self.text,
+            "tokens": [{"text": readable(t), "label": visible(t)} for t in self.tokens],
+            "length": len(self.tokens),
+            "causal": self.is_causal,
+            "layers": [
+                {"index": layer.index, "name": layer.name, "heads": list(layer.heads)}
+                for layer in self.layers
+            ],
+            "next": None
+            if following is None
+            else [
+                {"token": token, "text": readable(piece), "label": visible(piece), "probability": p}
+                | ({} if self.before is None else {"before": self.before[place]})
+                for place, (token, piece, p) in enumerate(following)
+            ],
+            "values": self.values is not None,
+            "notes": list(self.notes),
+        }
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether each query sees exactly the keys up to itself, but for what was cut."""
+        if self.causal is not None:
+            return self.causal
+        return all(self.layer(layer).is_causal for layer in range(len(self.layers)))
+
+    def layer(self, layer: int) -> Pattern:
+        """All heads of a layer, ``(H, L, S)``; the same object each time, as for `head`."""
+        with self._lock:
+            if layer not in self._layers:
+                pattern = self.layers[layer].pattern
+                self._layers[layer] = pattern[self.sequence] if pattern.ndim == 4 else pattern
+            return self._layers[layer]
+
+    def head(self, layer: int, head: int) -> Pattern:
+        """One head, ``(L, S)``; the same object each time, so that it knows its log-sum-exps."""
+        whole = self.layer(layer)
+        with self._lock:
+            known = self._heads.get((layer, head))
+            if known is None or (whole.has_logsumexp and not known.has_logsumexp):
+                known = self._heads[layer, head] = whole[head]
+            return known
+
+    # Whether a request takes milliseconds
+
+    def has_row(self, layer: int | str, head: int | str) -> bool:
+        """Whether a row or a weight is a matter of milliseconds: it needs nothing of other rows."""
+        return len(self._places(layer, head)) * len(self.tokens) <= _LINES
+
+    def has_column(self, layer: int | str, head: int | str) -> bool:
+        """Whether a column is: it needs the log-sum-exps of all rows."""
+        return self.has_row(layer, head) and self._has_logsumexps(layer, head)
+
+    def has_map(self, layer: int | str, head: int | str, window: Window) -> bool:
+        """Whether a window is, see `map`: it is put together from larger ones, or small."""
+        if self._windows.hold((layer, head), len(self.tokens), window):
+            return True
+        area = (window.queries[1] - window.queries[0]) * (window.keys[1] - window.keys[0])
+        few = len(self._places(layer, head)) * area <= _WINDOW
+        return few and self._has_logsumexps(layer, head)
+
+    def has_sketch(self, layer: int | str, head: int | str, block: int) -> bool:
+        """Whether a sketch is, see `sketch`."""
+        length = len(self.tokens)
+        return len(self._places(layer, head)) * -(-length // block) * length <= _SKETCH
+
+    def _has_logsumexps(self, layer: int | str, head: int | str) -> bool:
+        heads = [self.head(*place) for place in self._places(layer, head)]
+        return all(pattern.has_logsumexp for pattern in heads)
+
+    def _with_logsumexp(
+        self,
+        layer: int,
+        head: int,
+        cancelled: Event | None,
+        *,
+        averaged: bool = False,
+        along: bool = False,
+    ) -> Pattern:
+        """One head with its log-sum-exps, which are computed but once.
+
+        What else is wanted of all its weights is kept from that pass: the map, averaged, and the
+        readouts along the text.
+        """
+        known = self._known(layer, head, cancelled, averaged=averaged, along=along)
+        if known.cells is not None:
+            self._windows.keep((layer, head), len(self.tokens), known.cells)
+        return known.pattern
+
+    def _known(
+        self, layer: int, head: int, cancelled: Event | None, *, averaged: bool, along: bool
+    ) -> KnownHead:
+        """The same, with its map, if that is wanted and comes in the same pass."""
+        pattern = self.head(layer, head)
+        if pattern.has_logsumexp:
+            return KnownHead(pattern, None, None)
+        block = finest_block(len(self.tokens)) if averaged else None
+        pending = self._pending.of((layer, head), pattern)
+        known = pending.finish(cancelled, block, along=along)
+        with self._lock:
+            if known.along is not None:
+                self._readouts[layer, head] = known.along
+            self._heads[layer, head] = known.pattern
+        self._pending.discard((layer, head))
+        return known
+
+    # Answers
+
+    def scores(self, layer: int, cancelled: Event | None = None) -> dict[str, Any]:
+        """What each head of a layer does."""
+        return for_json(
+            {
+                "layer": layer,
+                "heads": [
+                    self._score(layer, place, cancelled)
+                    for place in range(len(self.layers[layer].heads))
+                ],
+            }
+        )
+
+    def _score(self, layer: int, head: int, cancelled: Event | None) -> dict[str, Any]:
+        known = self._with_logsumexp(layer, head, cancelled)
+        return scores_of(known, self.layers[layer], head, self.tokens, cancelled)
+
+    def thumbnails(self, layer: int, size: int, cancelled: Event | None = None) -> Tensor:
+        """Small pictures of all heads of a layer, ``(H, rows, columns)``."""
+        pictures = []
+        for head in range(len(self.layers[layer].heads)):
+            pattern = self.head(layer, head)
+            if not fits_band(pattern):  # else the picture comes in the same pass
+                pattern = self._with_logsumexp(layer, head, cancelled)
+            pictures.append(thumbnail(pattern, size, cancelled))
+        return torch.stack(pictures)
+
+    def map(self, layer: int | str, head: int | str, window: Window, cancelled: Event) -> Tensor:
+        """Average a window of a head or a mean to cells of block × block, ``(rows, columns)``."""
+        if MEAN in {layer, head}:
+            average = partial(self._average_mean, layer, head)
+        else:
+            known = self._with_logsumexp(int(layer), int(head), cancelled, averaged=True)
+            average = partial(average_window, known)
+        length = len(self.tokens)
+        return self._windows.read((layer, head), length, average, window, cancelled)
+
+    def _average_mean(
+        self, layer: int | str, head: int | str, window: Window, cancelled: Event
+    ) -> Tensor:
+        """Average a window of a mean; the whole as its heads' log-sum-exps are computed."""
+        whole, places = (0, len(self.tokens)), self._places(layer, head)
+        is_kept = window == Window(whole, whole, finest_block(len(self.tokens)))
+        if not is_kept or len(places) == 1:
+            return self.mean(layer, head, cancelled).map(window, cancelled)
+        total = torch.zeros((), device="cpu")
+        for place in places:
+            known = self._known(*place, cancelled, averaged=True, along=False)
+            cells = known.cells
+            if cells is None:
+                cells = average_window(known.pattern, window, cancelled)
+            total = total + cells.float()
+        return total / len(places)
+
+    def sketch(
+        self, layer: int | str, head: int | str, block: int, cancelled: Event | None = None
+    ) -> Tensor:
+        """Stand in for the whole map until it has come: one query for each block of them.
+
+        It is the one in the block's middle, whose weights are averaged over blocks of keys. That
+        needs no log-sum-exps but these queries' own.
+
+        Returns:
+            The mean over the heads, ``(⌈L / block⌉, ⌈S / block⌉)``.
+        """
+        length = len(self.tokens)
+        middles = torch.arange(block // 2, length + block // 2, block, device="cpu")
+        queries = middles.clamp(max=length - 1)
+        cells: list[Tensor] = []
+        for place in self._places(layer, head):
+            require_wanted(cancelled)
+            cells += self.head(*place).at(queries).read(Blocks(1, block))
+        return torch.stack(cells).mean(0)
+
+    def mean(
+        self,
+        layer: int | str,
+        head: int | str,
+        cancelled: Event | None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Mean:
+        """The mean over the heads of a layer, or of all layers; all its log-sum-exps are known.
+
+        `progress` is called with how many are. Of a single head the page shows map and readouts,
+        whatever it asks for first.
+        """
+        places, known = self._places(layer, head), []
+        shown = len(places) == 1
+        for number, place in enumerate(places, start=1):
+            known.append(self._with_logsumexp(*place, cancelled, averaged=shown, along=shown))
+            if progress is not None:
+                progress(number)
+        return Mean(known)
+
+    def row(
+        self, layer: int | str, head: int | str, query: int, cancelled: Event | None = None
+    ) -> Tensor:
+        """What a query attends to, ``(S,)``."""
+        return self._single_rows(layer, head, query).row(0, cancelled)
+
+    def column(
+        self, layer: int | str, head: int | str, key: int, cancelled: Event | None = None
+    ) -> Tensor:
+        """What attends to a key, ``(L,)``."""
+        return self.mean(layer, head, cancelled).column(key, cancelled)
+
+    def cell(
+        self,
+        layer: int | str,
+        head: int | str,
+        query: int,
+        key: int,
+        cancelled: Event | None = None,
+    ) -> dict[str, Any]:
+        """One weight and what it comes from."""
+        row = self._single_rows(layer, head, query)
+        if MEAN in {layer, head}:
+            return for_json(row.cell(0, key, cancelled))
+        (pattern,) = row.patterns
+        problem = pattern.problem.crop(slice(0, 1), slice(key, key + 1))
+        steps = dict(written_out(problem.cast(torch.float64)))
+        score = float(steps["masked"].flatten()[0])
+        return for_json(
+            {
+                "weight": float(pattern[0, key]),
+                "score": score,
+                "logsumexp": float(pattern.logsumexp[0]),
+                "visible": score != -torch.inf,
+            }
+        )
+
+    def _single_rows(self, layer: int | str, head: int | str, query: int) -> Mean:
+        """One row of each head, which needs no log-sum-exp but its own."""
+        heads = [self.head(*place) for place in self._places(layer, head)]
+        return Mean([rows(pattern, query, query + 1) for pattern in heads])
+
+    def readouts(
+        self,
+        layer: int | str,
+        head: int | str,
+        cancelled: Event | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Tensor:
+        """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
+
+        Those of a mean of several heads are kept, for they can take minutes, and those that come
+        with a head's log-sum-exps.
+
+        Args:
+            layer: a layer, or all.
+            head: a head, or all.
+            cancelled: ends it early.
+            progress: called with how many rows of heads were gone through, and of how many: once
+                for the log-sum-exps, and once for the readouts.
+        """
+        if (layer, head) in self._readouts:
+            return self._readouts[layer, head]
+        places, length = self._places(layer, head), len(self.tokens)
+        count = len(places)
+
+        def report(rows: int) -> None:
+            if progress is not None:
+                progress(rows, 2 * count * length)
+
+        mean = self.mean(layer, head, cancelled, lambda number: report(number * length))
+        if count == 1:
+            along = self._readouts.get(places[0])
+            return readouts_along(mean.patterns[0], cancelled) if along is None else along
+        along = mean.readouts(cancelled, lambda read: report((length + read) * count))
+        self._readouts[layer, head] = along
+        return along
+
+    def steps(
+        self,
+        layer: int,
+        head: int,
+        query: int,
+        *,
+        first: int = 0,
+        count: int = STRONGEST,
+        picked: int | None = None,
+    ) -> dict[str, Any]:
+        """One query's attention, number by number; see `walk`."""
+        values = None if self.values is None else self.values[layer][head]
+        return for_json(
+            walk(self.head(layer, head), values, query, first=first, count=count, picked=picked)
+        )
+
+    def _places(self, layer: int | str, head: int | str) -> list[tuple[int, int]]:
+        """The layers and heads that numbers, or means, stand for."""
+        layers = range(len(self.layers)) if layer == MEAN else [int(layer)]
+        return [
+            (number, place)
+            for number in layers
+            for place in (range(len(self.layers[number].heads)) if head == MEAN else [int(head)])
+        ]

@@ -1,0 +1,152 @@
+"""Windows of a pattern, averaged down to square cells, and the whole of it, kept.
+
+A cell is the mean of block × block weights; where the window ends within a cell, of those that lie
+in the window. Blocks are powers of two, so that large cells can be put together from small ones:
+from the whole pattern, once computed, come all windows whose cells are no finer than its own.
+
+Axes: L queries, S keys.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Event, Lock
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from regard.page._work import require_wanted
+from regard.pattern import MeanPattern, Pattern
+
+Span = tuple[int, int]
+
+_FINEST = 2048
+"""Cells along a side of a whole pattern that is kept, or up to twice as many."""
+_KEPT = 4  # whole patterns, of 64 MiB at most
+_JOINED = 4  # cells along a side at a time: one long sum would round more
+_BANDS = 16  # that a large window is computed in, so that it can be cancelled in between
+_SMALL = 2**22  # weights of a window that is not worth cutting into bands
+
+
+class Window(NamedTuple):
+    """A rectangle of a pattern, in blocks."""
+
+    queries: Span
+    """First and stop."""
+    keys: Span
+    block: int
+    """Tokens along a side of a cell, a power of two."""
+
+
+def average_window(pattern: Pattern | MeanPattern, window: Window, cancelled: Event) -> Tensor:
+    """Compute a window of a head's pattern, ``(rows, columns)`` cells, in bands from the top."""
+    queries, keys, block = window
+    band = queries[1] - queries[0]
+    if band * (keys[1] - keys[0]) > _SMALL:
+        band = -(-band // (_BANDS * block)) * block
+    rows = []
+    for first in range(queries[0], queries[1], band):
+        require_wanted(cancelled)
+        for down in _whole_and_rest(first, min(first + band, queries[1]), block):
+            parts = [
+                pattern.image(_cells(down, block), _cells(across, block), queries=down, keys=across)
+                for across in _whole_and_rest(*keys, block)
+            ]
+            rows.append(torch.cat(parts, dim=-1))
+    return torch.cat(rows)
+
+
+def finest_block(length: int) -> int:
+    """The cells of wholes that are kept: the largest power of two that fits `_FINEST` times."""
+    return 1 << max(0, (length // _FINEST).bit_length() - 1)
+
+
+class Windows:
+    """Windows of the patterns of many heads, of which the last few wholes are kept."""
+
+    def __init__(self) -> None:
+        self._wholes: OrderedDict[Hashable, tuple[int, Tensor]] = OrderedDict()
+        self._lock = Lock()
+
+    def hold(self, head: Hashable, length: int, window: Window) -> bool:
+        """Whether a window can be put together from the whole of a head that is kept."""
+        with self._lock:
+            finest, _ = self._wholes.get(head, (None, None))
+        return finest is not None and _covered_by(finest, length, window)
+
+    def read(
+        self,
+        head: Hashable,
+        length: int,
+        average: Callable[[Window, Event], Tensor],
+        window: Window,
+        cancelled: Event,
+    ) -> Tensor:
+        """Find a window among the wholes that are kept, or compute it; in float32.
+
+        Args:
+            head: whose pattern it is.
+            length: its queries, and its keys.
+            average: computes a window of it, as `average_window` does.
+            window: what of it.
+            cancelled: set once the window is not needed any more.
+        """
+        queries, keys, block = window
+        with self._lock:
+            finest, sums = self._wholes.get(head, (0, None))
+        if sums is None and queries == keys == (0, length):
+            finest = finest_block(length)
+            sums = self.keep(head, length, average(window._replace(block=finest), cancelled))
+        if sums is None or not _covered_by(finest, length, window):
+            return average(window, cancelled).float()
+        rows, columns = (
+            slice(first // finest, -(-stop // finest)) for first, stop in (queries, keys)
+        )
+        total = _join(sums[rows, columns], block // finest)
+        down, across = (_counts(span, block, total.device) for span in (queries, keys))
+        return (total / across).div_(down[:, None])
+
+    def keep(self, head: Hashable, length: int, cells: Tensor) -> Tensor:
+        """Keep the whole of a head, averaged to cells of `finest_block`; gives their sums."""
+        finest = finest_block(length)
+        counts = _counts((0, length), finest, cells.device)
+        sums = (cells.float() * counts).mul_(counts[:, None])
+        with self._lock:
+            self._wholes[head] = finest, sums
+            while len(self._wholes) > _KEPT:
+                self._wholes.popitem(last=False)
+        return sums
+
+
+def _covered_by(finest: int, length: int, window: Window) -> bool:
+    """Whether a window's cells are made of whole cells of a size."""
+    ends = (*window.queries, *window.keys)
+    return window.block >= finest and not any(end % finest and end != length for end in ends)
+
+
+def _whole_and_rest(first: int, stop: int, block: int) -> list[Span]:
+    """Split a range into what whole cells cover, and the last cell if it is a smaller one."""
+    edge = stop - (stop - first) % block
+    return [(a, b) for a, b in ((first, edge), (edge, stop)) if a < b]
+
+
+def _cells(span: Span, block: int) -> int:
+    return -(-(span[1] - span[0]) // block)
+
+
+def _counts(span: Span, block: int, device: torch.device) -> Tensor:
+    """How many tokens each cell covers, as float32."""
+    edges = torch.arange(*span, block, device=device)
+    return ((edges + block).clamp(max=span[1]) - edges).float()
+
+
+def _join(sums: Tensor, many: int) -> Tensor:
+    """Add up squares of so many cells along a side, a power of two; the last ones may be cut."""
+    while many > 1:
+        side = min(many, _JOINED)
+        sums = avg_pool2d(sums[None], side, ceil_mode=True, divisor_override=1)[0]
+        many //= side
+    return sums

@@ -1,0 +1,1 @@
+"""The page of every host: the server, a report in one file, a notebook."""

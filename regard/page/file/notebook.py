@@ -1,0 +1,61 @@
+"""What a notebook shows of the page: the widget's parts, or a picture of the heads in its place."""
+
+from __future__ import annotations
+
+from html import escape
+
+from regard.page.file.bundle import static, whole_page
+
+__all__ = ["explorer_html", "still_html", "widget_module", "widget_page"]
+
+_WIDGET = {name: f"widget/{name}" for name in ("request.js", "link.js", "scheme.js")}
+"""Modules in place of those that need an address, and of what the notebook decides."""
+
+
+def explorer_html(url: str, port: int, still: str | None, *, install: str | None) -> str:
+    """The link to a running explorer, and below it a picture of the heads.
+
+    Args:
+        url: where it is.
+        port: its port.
+        still: the heads, a PNG in base64.
+        install: the command that installs what shows the page without a server.
+    """
+    link = f'<a href="{escape(url)}" target="_blank" rel="noopener">{escape(url)}</a>'
+    text = (
+        f"{link}. Where the link does not open, as in VS Code, in Colab or with a Jupyter on "
+        f"another machine, forward port {port} of the machine that Python runs on, such as by "
+        f"ssh -N -L {port}:127.0.0.1:{port} that-machine, and open it in a browser."
+    )
+    if install is not None:
+        command = f"<code>{escape(install)}</code>"
+        text += f" After {command} the page needs no server and is shown in every notebook."
+    return _over_picture(text, still)
+
+
+def still_html(title: str, still: str | None) -> str:
+    """What a notebook shows of a widget without a kernel.
+
+    Args:
+        title: what the page calls it.
+        still: the heads, a PNG in base64.
+    """
+    return _over_picture(f"{escape(title)}. Run this cell to see the page.", still)
+
+
+def widget_page() -> str:
+    """The page for the frame of a widget, whose requests are messages to the kernel."""
+    return whole_page("widget", instead=_WIDGET)
+
+
+def widget_module() -> str:
+    """What anywidget runs in the notebook's own page."""
+    return static("widget/host.js")
+
+
+def _over_picture(text: str, still: str | None) -> str:
+    head = f'<div style="line-height:1.45">regard explore: {text}</div>'
+    if still is None:
+        return head
+    style = "background:#fff;border-radius:4px;max-width:100%;height:auto"
+    return f'{head}<img alt="The heads" style="{style}" src="data:image/png;base64,{still}">'

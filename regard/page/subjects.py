@@ -1,0 +1,346 @@
+"""What the explorer shows; here a model, which runs over any text.
+
+Axes: H heads, T tokens, E model dimension, D head dimension.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from hashlib import sha256
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+import regard
+from regard.gpt import CheckpointError, Sampling, load, stream
+from regard.gpt.unwrap import as_gpt
+from regard.gpt.utf8 import normalized
+from regard.intercept import last_logits, takes_logits_to_keep
+from regard.page._changes import Change, changed, check_changes
+from regard.page._effects import Over, measure_effects, measure_passages
+from regard.page._errors import ExplorerError
+from regard.page._run import Run
+from regard.page.example import readable_example, readable_examples
+
+if TYPE_CHECKING:
+    from regard.gpt import GPT, Tokenizer
+    from regard.page.training import TrainingHistory
+
+LIKELIEST = 10
+CHARACTERS = 200_000
+"""Longest text that is taken."""
+GENERATED = 500
+"""Most tokens that are generated at a time."""
+_KEPT = 16  # runs that stay open
+_EARLIER = 2  # models of earlier updates that stay open
+
+
+class Subject(Protocol):
+    """What the server serves."""
+
+    def about(self) -> dict[str, Any]:
+        """What it is, and what can be done with it."""
+
+    def run(self, name: str) -> Run:
+        """An open run."""
+
+
+class ModelSubject:
+    """A model of `regard.gpt` and its tokenizer.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        title: what it is called.
+        text: the text that is open at first.
+        ids: its tokens instead, as numbers.
+        notes: what to say of them.
+        training: the history of its heads, if it was recorded.
+
+    Example:
+        >>> from regard.page import ModelSubject
+        >>> from regard.gpt import load
+        >>> subject = ModelSubject(*load(), title="the model", text="The cat sat.")
+        >>> subject.about()["writes"]
+        True
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        tokenizer: Tokenizer,
+        *,
+        title: str,
+        text: str | None = None,
+        ids: Sequence[int] | None = None,
+        notes: Sequence[str] = (),
+        training: TrainingHistory | None = None,
+    ) -> None:
+        self.training = training
+        self._earlier: OrderedDict[int, ModelSubject] = OrderedDict()
+        self._loading = Lock()
+        self._model = as_gpt(model).eval()
+        self._device = self._model.device
+        self._tokenizer = tokenizer
+        self._title = title
+        self._runs: OrderedDict[str, tuple[Run, list[int]]] = OrderedDict()
+        self._lock = Lock()
+        self._first = ""
+        self._example = readable_example(tokenizer)
+        self._examples = [
+            {"name": name, "text": example}
+            for name, example in readable_examples(tokenizer).items()
+        ]
+        if ids is None:
+            first = self.read(self._example if text is None else text)
+        else:
+            first = self._open(list(ids), notes)
+        self._first = first.id
+
+    def about(self) -> dict[str, Any]:
+        """What it is, and what can be done with it."""
+        config = self._model.config
+        return {
+            "title": self._title,
+            "shape": f"{shape_text(config.layers, config.heads)}, context {config.context}",
+            "has_read": self._model.has_read,
+            "writes": True,
+            "generates": True,
+            "example": self._example,
+            "examples": self._examples,
+            "limits": {
+                "characters": CHARACTERS,
+                "tokens": config.context,
+                "generate": GENERATED,
+            },
+            "runs": [self._first],
+            **({} if self.training is None else {"training": len(self.training.steps)}),
+        }
+
+    def first(self) -> tuple[GPT, Tokenizer, Run, list[int]]:
+        """The model and its tokenizer, and the text that was open at first, with its ids."""
+        return self._model, self._tokenizer, *self._runs[self._first]
+
+    def at(self, update: int) -> ModelSubject:
+        """The model as it was at an update of its training; the last two stay open.
+
+        Raises:
+            ExplorerError: it was not kept, or is damaged.
+        """
+        kept = {} if self.training is None else self.training.kept
+        if update not in kept:
+            raise ExplorerError(
+                f"the model of update {update} was not kept; train with --keep-every"
+            )
+        with self._loading:
+            if update not in self._earlier:
+                try:
+                    model, tokenizer = load(kept[update], device=self._device)
+                except (CheckpointError, OSError) as error:
+                    raise ExplorerError(str(error)) from error
+                self._earlier[update] = ModelSubject(
+                    model,
+                    tokenizer,
+                    title=f"{self._title}, update {update}",
+                    text=self.run(self._first).text,
+                    training=self.training,
+                )
+            self._earlier.move_to_end(update)
+            while len(self._earlier) > _EARLIER:
+                self._earlier.popitem(last=False)
+            return self._earlier[update]
+
+    def run(self, name: str) -> Run:
+        """An open run.
+
+        Raises:
+            KeyError: it is not open, or not any more.
+        """
+        with self._lock:
+            self._runs.move_to_end(name)
+            return self._runs[name][0]
+
+    def read(self, text: str) -> Run:
+        """Run the model over a text, read as those that models are trained on.
+
+        Raises:
+            ExplorerError: the text is empty, too long, or has characters without a token.
+        """
+        text = normalized(text)
+        if not text:
+            raise ExplorerError("the text is empty; give at least one character")
+        if len(text) > CHARACTERS:
+            raise ExplorerError(
+                f"the text has {len(text):,} characters; at most {CHARACTERS:,} are taken at a time"
+            )
+        try:
+            ids = self._tokenizer.encode(text)
+        except ValueError as error:  # a character that this tokenizer has no token for
+            raise ExplorerError(str(error)) from error
+        context = self._model.config.context
+        notes = []
+        if len(ids) > context:
+            notes.append(
+                f"the text has {len(ids):,} tokens; these are the first {context}, the model's "
+                "context"
+            )
+        return self._open(ids[:context], notes)
+
+    def append(self, run: Run, token: int) -> Run:
+        """Run over the same tokens and one more.
+
+        Raises:
+            ExplorerError: the token is not one of the vocabulary.
+        """
+        vocabulary = self._model.config.vocab_size
+        if not 0 <= token < vocabulary:
+            raise ExplorerError(f"token {token} is not one of 0 … {vocabulary - 1}")
+        return self._open_last([*self._ids(run), token])
+
+    def change(self, run: Run, changes: Sequence[Change]) -> Run:
+        """Run over the same tokens with some attention changed; its run says what was before.
+
+        Raises:
+            ExplorerError: for a change of what the model or the text does not have, and for a run
+                that is changed already.
+        """
+        if run.before is not None:
+            raise ExplorerError("this run is changed already; change the text as it is")
+        check_changes(changes, run)
+        distinct = tuple(dict.fromkeys(changes))
+        return self._open(self._ids(run), run.notes, changes=distinct, plain=run)
+
+    def effects(self, run: Run, over: Over, progress: Callable[[int, int], None]) -> dict[str, Any]:
+        """Measure what the likeliest next token rests on; see `measure_effects`."""
+        ids = torch.tensor(self._ids(run), device=self._device)
+        return measure_effects(self._model, ids, run, over, progress)
+
+    def passages(
+        self, run: Run, spans: Sequence[tuple[int, int]], progress: Callable[[int, int], None]
+    ) -> dict[str, Any]:
+        """Measure which passages the next token needs; see `measure_passages`."""
+        ids = torch.tensor(self._ids(run), device=self._device)
+        return measure_passages(self._model, ids, run, spans, progress)
+
+    def generate(
+        self, run: Run, *, tokens: int, temperature: float, seed: int | None
+    ) -> Iterator[dict[str, Any]]:
+        """Draw tokens one by one; at last the run over all of them.
+
+        Raises:
+            ExplorerError: for a number out of range.
+        """
+        if not 1 <= tokens <= GENERATED:
+            raise ExplorerError(f"tokens is {tokens}; 1 … {GENERATED} are drawn at a time")
+        ids = self._ids(run)
+        try:
+            sampling = Sampling(temperature=temperature, seed=seed)
+            prompt = torch.tensor(ids, device="cpu")
+            drawn = stream(self._model, prompt, tokens=tokens, sampling=sampling)
+        except ValueError as error:
+            raise ExplorerError(str(error)) from error
+        return self._draw(ids, drawn)
+
+    def _draw(self, ids: list[int], drawn: Iterator[Tensor]) -> Iterator[dict[str, Any]]:
+        longer = list(ids)
+        for token in drawn:
+            longer.append(int(token))
+            (piece,) = self._tokenizer.tokens([int(token)])
+            yield {"token": int(token), "piece": piece}
+        yield {"run": self._open_last(longer)}
+
+    def _ids(self, run: Run) -> list[int]:
+        with self._lock:
+            known = self._runs.get(run.id)
+        if known is None:
+            raise ExplorerError("this text is not open any more; open it again")
+        return known[1]
+
+    def _open_last(self, ids: list[int]) -> Run:
+        context = self._model.config.context
+        notes = []
+        if len(ids) > context:
+            notes.append(f"the context is full: these are the last {context} tokens")
+        return self._open(ids[-context:], notes)
+
+    def _open(
+        self,
+        ids: list[int],
+        notes: Sequence[str],
+        *,
+        changes: tuple[Change, ...] = (),
+        plain: Run | None = None,
+    ) -> Run:
+        name = sha256(repr((ids, changes) if changes else ids).encode()).hexdigest()[:16]
+        with self._lock:
+            known = self._runs.get(name)
+        run = self._compute(name, ids, notes, changes, plain) if known is None else known[0]
+        with self._lock:
+            self._runs[name] = run, ids
+            self._runs.move_to_end(name)
+            for old in [other for other in self._runs if other != self._first][:-_KEPT]:
+                del self._runs[old]
+        return run
+
+    def _compute(
+        self,
+        name: str,
+        ids: list[int],
+        notes: Sequence[str],
+        changes: Sequence[Change],
+        plain: Run | None,
+    ) -> Run:
+        outputs: list[Tensor] = []
+        here = get_ident()
+
+        def keep(_module: object, _given: object, out: Tensor) -> None:
+            if get_ident() == here:  # another thread may be running the same model
+                outputs.append(out)
+
+        last = last_logits(1) if takes_logits_to_keep(self._model) else {}
+        with ExitStack() as stack:
+            for block in self._model.h:
+                stack.callback(block.attn.c_attn.register_forward_hook(keep).remove)  # type: ignore[union-attr]
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(changed(self._model, changes))
+            with regard.record(self._model) as recording:
+                text = torch.tensor(ids, device=self._device)[None]
+                logits = self._model(text, **last)[0, -1]
+        shares = logits.softmax(-1)
+        if shares.isnan().any():
+            raise ExplorerError("the model's logits are not numbers; its weights are damaged")
+        before = None if plain is None else plain.probabilities
+        # Of a changed run also what was likely before, so that both can stand beside each other.
+        most = shares if before is None else shares.maximum(before)
+        top = most.topk(min(LIKELIEST, len(shares))).indices
+        pieces = self._tokenizer.tokens(top.tolist())
+        config = self._model.config
+        shared = config.heads // config.group_count
+        return Run(
+            id=name,
+            title=self._title,
+            tokens=tuple(self._tokenizer.tokens(ids)),
+            layers=recording.of_kind(),
+            text=self._tokenizer.decode(ids),
+            following=tuple(zip(top.tolist(), pieces, shares[top].tolist(), strict=True)),
+            probabilities=shares,
+            before=None if before is None else tuple(before[top].tolist()),
+            causal=None if plain is None else plain.is_causal,
+            values=tuple(
+                out[0][:, -config.group_count * config.head_dim :]  # after queries and keys
+                .unflatten(-1, (config.group_count, -1))
+                .transpose(0, 1)  # (G, T, D)
+                .repeat_interleave(shared, dim=0)
+                for out in outputs
+            ),  # (H, T, D) each
+            notes=tuple(notes),
+        )
+
+
+def shape_text(layers: int, heads: int) -> str:
+    """Say how many there are: 1 layer × 2 heads."""
+    return f"{layers} layer{'s' * (layers != 1)} × {heads} head{'s' * (heads != 1)}"

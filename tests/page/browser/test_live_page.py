@@ -1,0 +1,241 @@
+"""A live report in a browser: from a file, without a network, and with all that takes a model."""
+
+import pytest
+
+import regard
+from regard.page import ModelSubject
+from regard.page._changes import SwitchOff
+
+TEXT = "A green parrot lived in the tent. Leila said to it"
+OTHER = "Back came the same words, back came"
+OFF = SwitchOff(kind="off", layer=1, head=3)
+
+
+@pytest.fixture(scope="module")
+def server(shipped):
+    """What a server answers of the same model and text."""
+    return ModelSubject(*shipped, title="the model", text=TEXT)
+
+
+@pytest.fixture(scope="module")
+def file(shipped, tmp_path_factory):
+    model, tokenizer = shipped
+    path = tmp_path_factory.mktemp("live") / "live.html"
+    size = regard.report(
+        model, path, title="the model", tokenizer=tokenizer, text=TEXT, live=True, start="l=1&h=3"
+    )
+    assert path.stat().st_size == size < 12_000_000
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def opened(pages, settled, file):
+    """The page, opened once; whatever it asks for or complains about fails the tests."""
+    complaints = []
+    with pages(viewport={"width": 1440, "height": 900}, offline=True) as page:
+        page.on(
+            "console",
+            lambda message: complaints.append(message.text) if message.type == "error" else None,
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+
+        def on_request(request):
+            if not request.url.startswith((file, "data:", "blob:")):
+                complaints.append(f"asks {request.url}")
+
+        page.on("request", on_request)
+        page.goto(file)
+        page.locator("#tokens .token").first.wait_for()
+        yield settled(page)
+    assert complaints == []
+
+
+@pytest.fixture
+def page(opened, settled):
+    """The page with the text that it opens with."""
+    write(opened, settled, TEXT)
+    return opened
+
+
+def write(page, settled, text, side=""):
+    """Open a text in place of the one that is shown."""
+    if not page.locator(f"#entry{side}").is_visible():
+        page.locator(f"#edit{side}").click()
+    page.locator(f"#entry-text{side}").fill(text)
+    page.locator(f"#entry-run{side}").click()
+    page.locator(f"#entry{side}").wait_for(state="hidden")
+    settled(page)
+
+
+def read(page, name="#tokens"):
+    return "".join(page.locator(f"{name} .token").all_text_contents())
+
+
+def expected(page):
+    """The labels of the next tokens."""
+    return page.locator("#predictions .name").evaluate_all(
+        "(all) => all.map((one) => one.lastChild.textContent)"
+    )
+
+
+def shown_weight(page):
+    return float(page.locator("#cross dd.strong").first.get_attribute("title"))
+
+
+def look_at(page, settled, layer, head, query, key):
+    page.evaluate(f"location.hash = '#l={layer}&h={head}&q={query}&k={key}'")
+    settled(page)
+
+
+def likeliest(run, count=3):
+    return [piece.replace(" ", "␣") for _, piece, _ in run.following[:count]]
+
+
+def test_a_new_text_a_token_more_and_tokens_drawn(page, settled, server):
+    run = server.read(OTHER)
+    write(page, settled, OTHER)
+    assert read(page) == OTHER
+    assert expected(page)[:3] == likeliest(run)
+    query = len(run.tokens) - 1
+    page.locator("#tokens .token").last.click()
+    settled(page)
+    strongest = int(run.row(1, 3, query).argmax())
+    assert shown_weight(page) == pytest.approx(float(run.row(1, 3, query)[strongest]), abs=1e-4)
+    page.locator("#predictions button").first.click()
+    settled(page)
+    longer = server.append(run, run.following[0][0])
+    assert read(page) == longer.text
+    assert expected(page)[:3] == likeliest(longer)
+    page.locator("#generate-tokens").fill("6")
+    page.locator("#generate").click()
+    page.locator("#generate", has_text="Generate").wait_for()
+    settled(page)
+    assert page.locator("#tokens .token").count() == query + 1 + 1 + 6
+    assert read(page).startswith(longer.text)
+
+
+def test_what_is_typed_is_followed_key_by_key(page, settled, server):
+    page.locator("#edit").click()
+    page.locator("#entry-text").fill(OTHER[:-5])
+    settled(page)
+    page.locator("#entry-text").press_sequentially(OTHER[-5:])
+    settled(page)
+    assert read(page) == OTHER
+    assert expected(page)[:3] == likeliest(server.read(OTHER))
+    assert page.locator("#entry").is_visible()
+    page.locator("#entry-cancel").click()
+    settled(page)
+    assert read(page) == TEXT
+
+
+def test_a_head_switched_off_undone_and_compared(page, settled, server):
+    plain = server.run(server.about()["runs"][0])
+    changed = server.change(plain, [OFF])
+    place = (3, 1, 9, 4)
+    page.locator("#grid .cell[data-layer='1'][data-head='3']").click()
+    page.locator("#switch").click()
+    settled(page)
+    before, after = (run.probabilities[plain.following[0][0]] for run in (plain, changed))
+    figures = page.locator("#effect").text_content()
+    assert figures.startswith("With head 1·3 switched off, ")
+    page.locator("#tokens .token").nth(place[2]).click()
+    settled(page)  # or what this click moves may be under the next one
+    page.locator("#grid .cell[data-layer='3'][data-head='1']").click()
+    settled(page)
+    row = changed.row(*place[:3])
+    assert shown_weight(page) == pytest.approx(float(row.max()), abs=1e-4)
+    assert abs(float(row.max() - plain.row(*place[:3]).max())) > 1e-3  # the change is seen there
+    page.locator("#beside").click()
+    settled(page)
+    assert page.locator("#map-second canvas").first.is_visible()
+    both = [float(one) for one in page.locator("#cross dd.strong").evaluate_all(TITLES)]
+    assert both[0] == pytest.approx(float(plain.row(*place[:3]).max()), abs=1e-4)
+    assert float(before) != float(after)
+    page.locator("#beside").click()
+    page.locator("#undo").click()
+    settled(page)
+    assert page.locator("#chips button").count() == 0
+    assert shown_weight(page) == pytest.approx(float(plain.row(*place[:3]).max()), abs=1e-4)
+
+
+TITLES = "(all) => all.map((one) => one.title)"
+
+
+def test_what_matters_here(page, settled, finding, server):
+    table = {
+        over: server.effects(server.run(server.about()["runs"][0]), over, lambda *_: None)
+        for over in ("heads", "keys")
+    }
+    page.locator("#matters").click()
+    page.locator("#matters", has_text="Hide").wait_for()
+    settled(page)
+    plain = server.run(server.about()["runs"][0])
+    assert page.locator("#finding").text_content() == finding(plain, **table)
+    page.locator("#matters").click()
+
+
+def test_two_texts_side_by_side(page, settled):
+    page.locator("#compare").select_option("text")
+    settled(page)
+    write(page, settled, OTHER, side="-second")
+    assert (read(page), read(page, "#tokens-second")) == (TEXT, OTHER)
+    page.locator("#compare").select_option("off")
+    settled(page)
+
+
+def test_in_firefox(firefox, file):
+    firefox.goto(file)
+    firefox.wait_for("document.documentElement.dataset.settled === 'true'")
+    firefox.click("#edit")
+    firefox.fill("#entry-text", OTHER)
+    firefox.click("#entry-run")
+    firefox.wait_for("document.querySelector('#entry').hidden")
+    firefox.wait_for("document.documentElement.dataset.settled === 'true'")
+    text = "[...document.querySelectorAll('#tokens .token')].map((one) => one.textContent).join('')"
+    assert firefox.evaluate(text) == OTHER
+    many = "document.querySelectorAll('#predictions button:enabled').length"
+    assert firefox.evaluate(many) == 10
+
+
+def test_back_takes_texts_back(page, settled):
+    """A text typed key by key is one step, as is one of several tokens that were drawn."""
+    write(page, settled, OTHER)
+    assert read(page) == OTHER
+    page.locator("#predictions button").first.click()
+    settled(page)
+    longer = read(page)
+    assert len(longer) > len(OTHER)
+    page.locator("#generate-tokens").fill("9")
+    page.locator("#generate").click()
+    page.locator("#generate", has_text="Generate").wait_for()
+    settled(page)
+    assert len(read(page)) > len(longer)
+    page.locator("#edit").click()
+    page.locator("#entry-text").fill("A hen")
+    page.locator("#entry-text").press_sequentially(" sat")
+    page.locator("#entry-run").click()
+    settled(page)
+    assert read(page) == "A hen sat"
+    page.go_back()
+    settled(page)
+    assert len(read(page)) > len(longer)
+    for text in (longer, OTHER, TEXT):
+        page.go_back()
+        settled(page)
+        assert read(page) == text
+
+
+@pytest.mark.thorough
+def test_back_takes_a_text_back_that_was_typed_faster_than_it_was_read(page, settled):
+    write(page, settled, OTHER)
+    page.locator("#edit").click()
+    page.locator("#entry-text").evaluate(
+        """field => {
+            for (field.value of ["A", "A hen"]) field.dispatchEvent(new InputEvent("input"));
+        }"""
+    )
+    settled(page)
+    assert read(page) == "A hen"
+    page.go_back()
+    settled(page)
+    assert read(page) == OTHER
