@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotary
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 import regard
-from regard.integrations import cache_scores
+from regard_experiments.kv import cache_scores
 
 B, H, G, L, D = 2, 6, 3, 23, 5
 

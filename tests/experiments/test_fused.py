@@ -17,7 +17,7 @@ from support.tolerances import as_exact_as_torch, interval_masks, large
 
 import regard
 from regard.backends import choose
-from regard.backends._results import with_sink
+from regard.backends.results import with_sink
 
 OPTIONS = {
     "plain": {},

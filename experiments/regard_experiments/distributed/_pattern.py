@@ -24,7 +24,7 @@ from regard.pattern.readout import Readout, Sizes, Tile
 from regard_experiments.distributed._merge import take_in_sink
 from regard_experiments.distributed._plan import Plan, make_plan
 from regard_experiments.distributed._readouts import Gathering, gathering
-from regard_experiments.distributed.agree import agree
+from regard._ranks import agree
 
 
 class ShardedPattern(Readable):

@@ -20,7 +20,7 @@ from regard.masks import Mask
 from regard.masks.rows import Rows
 from regard.pattern.readout import Tile
 from regard_experiments.distributed._layout import Chunk, Layout
-from regard_experiments.distributed.agree import agree
+from regard._ranks import agree
 from regard_experiments.distributed.ring import Ring, circulate
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard._shapes import Int, Shaped
 from regard_experiments.distributed._layout import Layout
-from regard_experiments.distributed.agree import agree
+from regard._ranks import agree
 from regard_experiments.distributed.ring import Ring, circulate
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.integrations import cache_scores
+from regard_experiments.kv import cache_scores
 from regard.masks import causal
 from regard.pattern import Pattern
 from regard.pattern.readouts import Received

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends._objections import objection_to_context, objection_to_pair
+from regard.backends.objections import objection_to_context, objection_to_pair
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
 from regard.backends.native._activation import compute_gelu, gelu, gelu_gradient

@@ -17,10 +17,9 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from regard_experiments.distributed.agree import agree
-from regard_experiments.distributed.ring import Ring
 from torch import Tensor
 
+from regard._ranks import RankGroup, agree
 from regard.errors import Error
 
 _TIMEOUT = timedelta(minutes=10)
@@ -110,9 +109,8 @@ class Ranks:
             yield status
         except Exception as error:  # noqa: BLE001 - raised again by `agree`
             failure = error
-        ring = Ring(self._slow_group if long else None)
         everyone = agree(
-            ring,
+            RankGroup(self._slow_group if long else None),
             status.equal,
             {"own": status.own},
             failure,

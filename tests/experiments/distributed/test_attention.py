@@ -7,7 +7,7 @@ import torch
 from support.ring import CAUSAL, PROBLEMS, ROUNDING, exact
 
 import regard
-from regard import distributed
+from regard_experiments import distributed
 from regard.errors import Error
 from regard.nn import MultiHeadAttention
 

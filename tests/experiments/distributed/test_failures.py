@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from regard import distributed
+from regard_experiments import distributed
 from regard.errors import Error
 
 # The error of every rank; or that of rank 1, and that of the others.

@@ -8,7 +8,7 @@ import torch
 from regard_experiments.distributed import Layout, _kernels
 from regard_experiments.distributed._merge import merge, take_in_sink
 from regard_experiments.distributed._plan import Plan
-from regard_experiments.distributed.agree import agree
+from regard._ranks import agree
 from regard_experiments.distributed.ring import Ring, circulate
 
 import regard

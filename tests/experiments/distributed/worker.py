@@ -17,7 +17,7 @@ from regard_experiments.distributed.ring import Ring
 from support.ring import CAUSAL, PROBLEMS, READ, readouts
 
 import regard
-from regard import distributed
+from regard_experiments import distributed
 from regard.nn import MultiHeadAttention
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends._objections import (
+from regard.backends.objections import (
     THREE_DTYPES,
     objection_to_dtype,
     objection_to_length,
