@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ EXPERIMENTS = "regard-experiments"
 """The distribution that brings the extension for CUDA."""
 
 
+@runtime_checkable
 class Backend(Protocol):
     """A way to compute attention; a module with these two functions is one."""
 
@@ -36,6 +37,7 @@ class Backend(Protocol):
         """
 
 
+@runtime_checkable
 class Reader(Protocol):
     """Kernels that compute readouts of a pattern; a module with these functions is one."""
 
@@ -76,6 +78,7 @@ class Reader(Protocol):
         """Compute a divergence of each row of one pattern from that of another, ``(N, L)``."""
 
 
+@runtime_checkable
 class DeviceReader(Reader, Protocol):
     """A reader of a device whose attention kernels give log-sum-exps that may be too coarse."""
 
@@ -83,6 +86,7 @@ class DeviceReader(Reader, Protocol):
         """Compute log-sum-exps ``(N, L)`` above a size anew, without waiting for a number."""
 
 
+@runtime_checkable
 class Extension(Protocol):
     """What computes and reads attention on a type of device."""
 

@@ -9,7 +9,7 @@ import contextlib
 import pytest
 import torch
 from hypothesis import assume, given, settings
-from regard_experiments.gpu.fused import _run, efficient
+from regard_experiments.gpu.fused import _run, cudnn, efficient, flash
 from support.cases import HALF, cases
 from support.draws import normal
 from support.fake_cuda import documented_kernels
@@ -106,10 +106,9 @@ def test_a_visible_nan_makes_a_nan_of_the_logsumexp():
     assert bool(pattern.logsumexp.isnan().all())
 
 
-@pytest.mark.parametrize("backend", ["flash", "cudnn", "efficient"])
-def test_torch_knows_the_calls_and_their_gradients(backend, monkeypatch):
+@pytest.mark.parametrize("module", [flash, cudnn, efficient])
+def test_torch_knows_the_calls_and_their_gradients(module, monkeypatch):
     """On tensors without numbers: the names, the shapes, and that a gradient comes back."""
-    module = getattr(regard_experiments.gpu.fused, backend)
     monkeypatch.setattr(_run, "without_autocast", contextlib.nullcontext)  # meta has none
     query = torch.empty(2, 4, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)
     key = torch.empty(2, 2, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)

@@ -75,7 +75,7 @@ def test_a_wrong_kernel_that_is_named_is_an_error(name, monkeypatch):
 
 def test_another_backend_takes_over_from_a_wrong_kernel_and_says_so(monkeypatch):
     counted(monkeypatch, flash, lambda context: context.roll(1, -2))
-    monkeypatch.setattr(choice, "_preferred", lambda problem: ("flash", "eager"))
+    monkeypatch.setattr(choice, "_preferred", lambda problem: (("flash", "eager"), []))
     with (
         documented_kernels(checked=True),
         pytest.warns(RuntimeWarning, match=f"attention is computed by eager; not flash: {OFF}"),

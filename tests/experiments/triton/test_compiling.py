@@ -13,7 +13,8 @@ pytestmark = pytest.mark.thorough
 
 pytest.importorskip("triton")
 
-SCRIPT = Path(__file__).parents[1] / "support" / "compiling.py"
+ROOT = Path(__file__).parents[3]
+SCRIPT = Path(__file__).parents[2] / "support" / "compiling.py"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def compiled(tmp_path_factory):
 
 
 def test_the_required_version_is_the_one_that_the_project_declares():
-    declared = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    declared = (ROOT / "experiments" / "pyproject.toml").read_text(encoding="utf-8")
     assert f'"{hardware.TRITON};' in declared
     assert declared.count("triton>") == 1
 
