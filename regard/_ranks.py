@@ -110,7 +110,9 @@ def agree(
         raise failure
     for rank, other in enumerate(messages):
         if _FAILURE in other:
-            raise Error(f"rank {rank} of {group.size} can't take part, and raises {other[_FAILURE]}")
+            raise Error(
+                f"rank {rank} of {group.size} can't take part, and raises {other[_FAILURE]}"
+            )
     for name in {name: None for other in messages for name in other if name not in (own or {})}:
         for rank, other in enumerate(messages):
             if other.get(name) != messages[0].get(name):

@@ -19,7 +19,7 @@ from regard.backends.extensions import (
     extension_of,
     extension_with,
     extensions,
-    why_missing,
+    why_no_extension,
 )
 from regard.inputs import Problem
 
@@ -71,14 +71,14 @@ def choose(
     """
     refused = {} if refused is None else refused
     if backend is not None:
-        found, extension = _find(backend, problem)
+        found, extension = _find(backend)
         why = refused.get(backend) or found.objection(problem)
         if why is not None:
             raise ValueError(f"backend={backend!r} cannot run this: {why}. Use backend='eager'.")
         return Choice(backend, version=extension and extension.version(backend))
     names, objections = _preferred(problem)
     for name in names:
-        found, extension = _find(name, problem)
+        found, extension = _find(name)
         why = refused.get(name) or found.objection(problem)
         if why is None:
             return Choice(name, tuple(objections), extension and extension.version(name))
@@ -98,7 +98,7 @@ def choose_checked(problem: Problem, backend: str | None = None) -> Choice:
     refused: dict[str, str] = {}
     choice = choose(problem, backend)
     while choice.experimental:
-        _, extension = _find(choice.name, problem)
+        _, extension = _find(choice.name)
         failure = extension and extension.failure(choice.name, problem)
         if failure is None:
             break
@@ -117,20 +117,18 @@ def _preferred(problem: Problem) -> tuple[tuple[str, ...], list[tuple[str, str]]
     extension = extension_of(device)
     if extension is not None:
         return extension.preferred(problem), []
-    missing = [(_FUSED, why_missing())] if is_nvidia(device) else []
+    missing = [(_FUSED, why_no_extension())] if is_nvidia(device) else []
     return ("torch_sdpa", "eager"), missing
 
 
-def _find(name: str, problem: Problem) -> tuple[Backend, Extension | None]:
+def _find(name: str) -> tuple[Backend, Extension | None]:
     """Find a backend by its name, and the extension that brings it, if one does."""
     if name in _BACKENDS:
         return _BACKENDS[name], None
-    extension = extension_of(problem.query.device)
-    if extension is None or name not in extension.backends:
-        extension = extension_with(name)
+    extension = extension_with(name)
     if extension is None:
         added = [name for extension in extensions() for name in extension.backends]
-        missing = "" if added else f"; {_FUSED}: {why_missing()}"
+        missing = "" if added else f"; {_FUSED}: {why_no_extension()}"
         names = (*NAMES, *added)
         raise ValueError(f"backend is {name!r}, but must be None or one of {names}{missing}")
     return extension.backends[name], extension
@@ -140,7 +138,7 @@ def run(
     problem: Problem, choice: Choice
 ) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"] | None]:
     """Compute context and logsumexp with the backend chosen; None for what it does not tell."""
-    found, _ = _find(choice.name, problem)
+    found, _ = _find(choice.name)
     return found.run(problem)
 
 

@@ -128,9 +128,10 @@ def extension_of(device: torch.device) -> Extension | None:
 
 def extension_with(backend: str) -> Extension | None:
     """The extension that brings a backend of this name; None where none does."""
-    for extension in extensions():
-        if backend in extension.backends:
-            return extension
+    for known in (_loaded.values, extensions):  # none is imported for a name that is known
+        for extension in known():
+            if extension is not None and backend in extension.backends:
+                return extension
     return None
 
 
@@ -153,9 +154,9 @@ def _load(kind: str | None = None) -> None:
 _load._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001 - torch has no public way
 
 
-def why_missing() -> str:
+def why_no_extension() -> str:
     """Say which distribution brings the extension for CUDA, and how to install it."""
     return f"{EXPERIMENTS}, which brings them, is not installed: {_extras.install_experiments()}"
 
 
-why_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001 - likewise
+why_no_extension._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001 - likewise

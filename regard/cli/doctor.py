@@ -12,7 +12,7 @@ import torch
 import typer
 
 from regard.backends import choose_checked
-from regard.backends.extensions import extension_of, why_missing
+from regard.backends.extensions import extension_of, why_no_extension
 from regard.backends.native import Description, describe, why_missing
 from regard.cli.errors import user_errors
 from regard.cli.layout import fitted
@@ -78,7 +78,8 @@ def _gpu() -> list[tuple[str, str]]:
     extension = extension_of(torch.device("cuda"))
     if extension is not None:
         return [("GPU", name), *extension.facts()]
-    kernels = f"torch's choice, and readouts by torch in blocks; of kernels for both, {why_missing()}"
+    kernels = "torch's choice, and readouts by torch, in blocks; not by kernels for both: "
+    kernels += why_no_extension()
     return [("GPU", name), ("GPU kernels", kernels)]
 
 

@@ -1,6 +1,7 @@
 """`regard check`: its exit status, and what it shows."""
 
 import pytest
+
 from regard_course import pages
 
 

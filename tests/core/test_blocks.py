@@ -5,9 +5,9 @@ import re
 
 import pytest
 import torch
-from regard_experiments.distributed import context_parallel
 
 import regard
+from regard_experiments.distributed import context_parallel
 
 LAYER = regard.nn.MultiHeadAttention(6, 2, mask=regard.causal())
 BLOCKS = {

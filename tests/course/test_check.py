@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from regard_course import CourseError, Function, Mistake, check, exercise
 from regard_course._check import judge
 

@@ -9,7 +9,6 @@ import contextlib
 import pytest
 import torch
 from hypothesis import assume, given, settings
-from regard_experiments.gpu.fused import _run, cudnn, efficient, flash
 from support.cases import HALF, cases
 from support.draws import normal
 from support.fake_cuda import documented_kernels
@@ -18,6 +17,7 @@ from support.tolerances import as_exact_as_torch, interval_masks, large
 import regard
 from regard.backends import choose
 from regard.backends.results import with_sink
+from regard_experiments.gpu.fused import _run, cudnn, efficient, flash
 
 OPTIONS = {
     "plain": {},

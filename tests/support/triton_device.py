@@ -8,10 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from regard_experiments.gpu import triton
 from torch.utils._pytree import tree_map
 
 from regard.pattern import divergence, reading
+from regard_experiments.gpu import triton
 from support import fake_gpu
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -49,8 +49,9 @@ def kernels_on_fake_gpu():
     Yields:
         The names of the kernels that were launched, one after the other.
     """
-    from regard_experiments.gpu.triton import _read
     from triton.runtime.interpreter import InterpretedFunction
+
+    from regard_experiments.gpu.triton import _read
 
     launched = []
 

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from regard_site.markup import render
 from regard_site.sources import ROOT
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regard._ranks import agree
 from regard._shapes import Float
 from regard.errors import Error
 from regard.inputs import ScoringOptions
@@ -24,7 +25,6 @@ from regard.pattern.readout import Readout, Sizes, Tile
 from regard_experiments.distributed._merge import take_in_sink
 from regard_experiments.distributed._plan import Plan, make_plan
 from regard_experiments.distributed._readouts import Gathering, gathering
-from regard._ranks import agree
 
 
 class ShardedPattern(Readable):

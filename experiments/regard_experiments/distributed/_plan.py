@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regard._ranks import agree
 from regard.inputs import Problem, Scoring, ScoringOptions, check
 from regard.masks import Mask
 from regard.masks.rows import Rows
 from regard.pattern.readout import Tile
 from regard_experiments.distributed._layout import Chunk, Layout
-from regard._ranks import agree
 from regard_experiments.distributed.ring import Ring, circulate
 
 

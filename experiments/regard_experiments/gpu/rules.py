@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard._shapes import Float, Shaped
+from regard._shapes import Shaped
 from regard.backends.objections import (
     objection_to_context,
     objection_to_dropout,

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends.objections import objection_to_context, objection_to_pair
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
 from regard.backends.native._activation import compute_gelu, gelu, gelu_gradient
@@ -38,6 +37,7 @@ from regard.backends.native._residual_norm import (
 )
 from regard.backends.native._self_attention import self_attention, self_attention_gradient
 from regard.backends.native.library import Description, describe, why_missing
+from regard.backends.objections import objection_to_context, objection_to_pair
 from regard.inputs import Problem
 
 __all__ = [

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from regard_experiments.distributed import Layout
 from support.ranks import run_ranks
+
+from regard_experiments.distributed import Layout
 
 WORKER = Path(__file__).with_name("worker.py")
 

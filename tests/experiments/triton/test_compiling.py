@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from regard_experiments.gpu import hardware
 
 pytestmark = pytest.mark.thorough
