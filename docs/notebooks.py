@@ -15,7 +15,6 @@ from pathlib import Path
 import nbformat
 from nbformat import v4
 from pages import FOLDER, Block, Page, Statement, execute
-
 from regard_course import Answer, Exercise, exercise
 
 _PICTURE = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<target>[^)]+)\)")

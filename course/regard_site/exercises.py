@@ -10,8 +10,8 @@ from html import escape
 from typing import Any
 
 from markdown_it.token import Token
-
 from regard_course import Answer, CourseError, Exercise, exercise
+
 from regard_site.code import code_block
 from regard_site.sources import ROOT
 

@@ -75,13 +75,13 @@ def choose(
         why = refused.get(backend) or found.objection(problem)
         if why is not None:
             raise ValueError(f"backend={backend!r} cannot run this: {why}. Use backend='eager'.")
-        return Choice(backend, version=extension and extension.version(backend))
+        return Choice(backend, version=_version(backend, extension))
     names, objections = _preferred(problem)
     for name in names:
         found, extension = _find(name)
         why = refused.get(name) or found.objection(problem)
         if why is None:
-            return Choice(name, tuple(objections), extension and extension.version(name))
+            return Choice(name, tuple(objections), _version(name, extension))
         objections.append((name, why))
     raise AssertionError("eager objects to nothing")
 
@@ -99,7 +99,7 @@ def choose_checked(problem: Problem, backend: str | None = None) -> Choice:
     choice = choose(problem, backend)
     while choice.experimental:
         _, extension = _find(choice.name)
-        failure = extension and extension.failure(choice.name, problem)
+        failure = None if extension is None else extension.failure(choice.name, problem)
         if failure is None:
             break
         refused[choice.name] = failure
@@ -132,6 +132,10 @@ def _find(name: str) -> tuple[Backend, Extension | None]:
         names = (*NAMES, *added)
         raise ValueError(f"backend is {name!r}, but must be None or one of {names}{missing}")
     return extension.backends[name], extension
+
+
+def _version(name: str, extension: Extension | None) -> str | None:
+    return None if extension is None else extension.version(name)
 
 
 def run(

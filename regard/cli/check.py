@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from regard_course import Answer, CourseError, Exercise, Verdict, check_file, exercise, pages
+from regard_course import check as check_given
 
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.layout import fitted
-from regard_course import Answer, CourseError, Exercise, Verdict, check_file, exercise, pages
-from regard_course import check as check_given
 
 __all__ = ["check"]
 

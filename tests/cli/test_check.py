@@ -1,7 +1,6 @@
 """`regard check`: its exit status, and what it shows."""
 
 import pytest
-
 from regard_course import pages
 
 

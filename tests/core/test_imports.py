@@ -51,8 +51,8 @@ ROOMS = {
     "view": ["view"],
     "page": ["page"],
     "integrations": ["integrations"],
-    "cli": ["cli", "__main__"],
     "the face": ["__init__"],
+    "cli": ["cli", "__main__"],
 }
 ORDER = {module: place for place, modules in enumerate(ROOMS.values()) for module in modules}
 CORE = [module for room in [*ROOMS][: [*ROOMS].index("lens")] for module in ROOMS[room]]

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from regard_course import CourseError, Function, Mistake, check, exercise
 from regard_course._check import judge
 

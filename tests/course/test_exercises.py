@@ -5,9 +5,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+from regard_course import Answer, check, pages
 
 from regard import course
-from regard_course import Answer, check, pages
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = pages()

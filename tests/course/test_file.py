@@ -1,7 +1,6 @@
 """A learner's file: in a process of its own where it may do harm, else in this one."""
 
 import pytest
-
 from regard_course import CourseError, check_file, exercise
 from regard_course._child import reply_to
 

@@ -31,7 +31,7 @@ def installed(**found):
     points = EntryPoints(EntryPoint(kind, f"its_module:{kind}", extensions.GROUP) for kind in found)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "its_module", Module("its_module"))
-        patch.setattr(extensions, "entry_points", lambda **of: points.select(**of))
+        patch.setattr(extensions, "entry_points", points.select)
         patch.setattr(extensions, "_loaded", {})
         yield imported
 

@@ -3,7 +3,6 @@
 import doctest
 
 import pytest
-
 from regard_site.docstrings import rooms
 
 WITHOUT_LIBRARY = {"regard.gpt.TensorBoard"}  # where the tests run

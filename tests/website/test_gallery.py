@@ -1,7 +1,6 @@
 """Exhibits are shown as they were made: tiles are exact means, and can be flown over."""
 
 import torch
-
 from regard_site.gallery.exhibit import read_exhibits
 from regard_site.gallery.long_map import levels
 from regard_site.gallery.pictures import ink

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-
 from regard_site.markup import render
 from regard_site.sources import ROOT
 

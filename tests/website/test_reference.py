@@ -4,9 +4,10 @@ import inspect
 from importlib import import_module
 from pkgutil import iter_modules
 
-import regard
 from regard_site.docstrings import rooms
 from regard_site.reference import address_of
+
+import regard
 
 # Modules that no user imports from, and one that is run.
 INTERNAL = {"backends", "problem", "page", "cli", "errors", "attention", "intercept", "sdpa"}

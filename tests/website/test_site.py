@@ -6,11 +6,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-
-from regard.gpt.checkpoint import HAS_READ
 from regard_site.colours import colours
 from regard_site.markup import render
 from regard_site.sources import ROOT, sections
+
+from regard.gpt.checkpoint import HAS_READ
 
 LIMIT = 15_000_000  # bytes
 

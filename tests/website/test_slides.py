@@ -5,7 +5,6 @@ import html
 import re
 
 import pytest
-
 from regard_site.slides import write_slides
 from regard_site.sources import ROOT
 

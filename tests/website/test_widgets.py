@@ -6,11 +6,11 @@ import re
 
 import pytest
 import torch
-
-import regard
 from regard_site.markup import render
 from regard_site.sources import ROOT
 from regard_site.widgets import printed
+
+import regard
 
 # A number printed with four decimals is off by half of one; what follows from such numbers by two
 # such errors for each of a few products.

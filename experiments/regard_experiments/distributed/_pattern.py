@@ -82,8 +82,9 @@ class ShardedPattern(Readable):
         """Say what to do in place of anything but readouts."""
         raise Error(
             f"this pattern lies on {self._plan.ring.size} ranks, which can take readouts of it "
-            "together, such as read(TopK(8), Entropy()) or entropy(); for anything else put "
-            "query and key together with regard_experiments.distributed.unshard, and make a regard.Pattern"
+            "together, such as read(TopK(8), Entropy()) or entropy(); for anything else put query "
+            "and key together with regard_experiments.distributed.unshard, and make a "
+            "regard.Pattern"
         )
 
     __getitem__ = __matmul__ = __rmatmul__ = crop = dense = verify = plot = to = _refuse

@@ -179,7 +179,8 @@ def _whole(ring: Ring, sizes: list[int], name: str) -> Layout:
     if sizes != wanted:
         raise ValueError(
             f"the ranks hold {sizes} {name}, {layout.length} in all, of which the layout gives "
-            f"them {wanted}; cut the whole sequence with regard_experiments.distributed.shard(x, dim)"
+            f"them {wanted}; cut the whole sequence with "
+            "regard_experiments.distributed.shard(x, dim)"
         )
     return layout
 

@@ -1,4 +1,4 @@
-"""What `regard` finds for CUDA tensors: an extension, as `regard.backends.extensions` defines it."""
+"""What `regard` finds for CUDA tensors: an extension as `regard.backends.extensions` has it."""
 
 from __future__ import annotations
 
