@@ -3,12 +3,13 @@
 `load()` gives the trained model that comes with the package.
 """
 
+from regard.gpt._fused_block import fuse
 from regard.gpt._link_effects import LinkEffects, link_effects
-from regard.gpt._step import step_objection
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.cache import GPTCache
 from regard.gpt.checkpoint import load, load_training, save
 from regard.gpt.config import GPTConfig
+from regard.gpt.engine import Engine
 from regard.gpt.errors import CheckpointError, DivergedError, SaveError
 from regard.gpt.generate import (
     generate,
@@ -17,6 +18,7 @@ from regard.gpt.generate import (
     stream_text,
     stream_texts,
 )
+from regard.gpt.gpt2 import read_gpt2, write_gpt2
 from regard.gpt.ids import check_ids
 from regard.gpt.model import GPT
 from regard.gpt.parameter_count import ParameterCounts, parameter_counts
@@ -43,6 +45,7 @@ __all__ = [
     "CheckpointError",
     "Corpus",
     "DivergedError",
+    "Engine",
     "GPTCache",
     "GPTConfig",
     "History",
@@ -57,6 +60,7 @@ __all__ = [
     "TrainResult",
     "check_ids",
     "evaluate",
+    "fuse",
     "generate",
     "generate_texts",
     "history",
@@ -68,13 +72,14 @@ __all__ = [
     "parameter_counts",
     "prepare",
     "python_texts",
+    "read_gpt2",
     "read_texts",
     "recipe_of",
     "save",
     "split_texts",
-    "step_objection",
     "stream",
     "stream_text",
     "stream_texts",
     "train",
+    "write_gpt2",
 ]

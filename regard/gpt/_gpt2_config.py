@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from regard.gpt.checkpoint import load_json
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
+from regard.gpt.model_files import load_json
 
 # Ours, theirs, and the value that theirs has where the file leaves it out.
 _FIELDS: tuple[tuple[str, str, Any], ...] = (

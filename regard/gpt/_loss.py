@@ -19,8 +19,8 @@ from torch import Tensor
 from regard._contexts import are_plain, is_transformed, product_dtype
 from regard._shapes import Float, Int
 from regard.backends import native
-from regard.gpt._linear import linear
 from regard.gpt._memory_pool import allocate, scratch
+from regard.gpt.layers import linear
 
 IGNORED = -100
 """The target of a position without loss; `cross_entropy`'s default `ignore_index`."""

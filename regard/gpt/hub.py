@@ -15,14 +15,12 @@ from typing import Literal
 
 from regard._extras import install
 from regard.gpt._gpt2_config import config_of
-from regard.gpt.checkpoint import CONFIG, WEIGHTS, load_json
 from regard.gpt.errors import CheckpointError
+from regard.gpt.model_files import CONFIG, INDEX, WEIGHTS, load_json
 from regard.gpt.tokenizer import FILE as TOKENIZER
 
 Part = Literal["weights", "tokenizer"]
 
-INDEX = "model.safetensors.index.json"
-"""Names the file of each weight, where there are several."""
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 """A tokenizer in GPT-2's own two files."""
 _SECONDS = 10.0

@@ -21,10 +21,10 @@ from regard import _huge_pages
 from regard._contexts import to_autocast_dtype
 from regard._shapes import Float, Int
 from regard.backends import native
-from regard.gpt._linear import Embedding, Linear, may_use_kernel
+from regard.gpt.layers import Embedding, Linear, may_use_kernel
 
 LARGEST = 127
-"""Of the integers; −128 is left out, so that a row's largest and smallest number are alike."""
+"""Symmetric int8 range: [−127, 127]."""
 _TILE = 2**22
 """Numbers of a matrix that are floating point at once: as it is rounded, and in a product of many
 vectors."""

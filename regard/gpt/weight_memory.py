@@ -32,8 +32,8 @@ def load_into_huge_pages(
 def to_huge_pages(model: nn.Module) -> None:
     """Move the weights that lie on the CPU to huge pages, side by side.
 
-    A `GPT` does so when it is converted to another dtype. Parameters and buffers stay the objects
-    that they are.
+    `load` gives a model whose weights lie there, until it is converted to another dtype. Parameters
+    and buffers stay the objects that they are.
     """
     tensors = [
         tensor

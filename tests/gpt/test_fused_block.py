@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import regard
 from regard.backends import native
 from regard.gpt import GPT, GPTCache, GPTConfig
-from regard.gpt._linear import Linear
-from regard.gpt._pointwise import LayerNorm
+from regard.gpt.layers import Linear
+from regard.gpt.layers import LayerNorm
 
 CONFIG = {"vocab_size": 29, "context": 13, "layers": 2, "heads": 6, "dim": 42}
 IDS = torch.arange(5 * 11).reshape(5, 11) * 7 % 29

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.backends import native
 from regard.gpt import GPT, GPTConfig, Sampling, generate
-from regard.gpt._linear import Linear, linear
+from regard.gpt.layers import Linear, linear
 
 CONFIG = GPTConfig(vocab_size=29, context=13, layers=2, heads=3, dim=12)
 

@@ -11,10 +11,10 @@ from torch import nn
 
 import regard
 from regard.gpt import GPT, GPTConfig, Sampling, _step, generate, load, stream
-from regard.gpt._linear import Embedding, Linear
+from regard.gpt.layers import Embedding, Linear
 from regard.gpt._step import step_logits, step_objection
 from regard.gpt.cache import GPTCache
-from regard.gpt.mlp import SwiGLU
+from regard.gpt.layers import SwiGLU
 
 pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 

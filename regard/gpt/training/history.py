@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import isnan, nan
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ from torch import Tensor
 
 from regard._files import replace_file
 from regard._shapes import Float
-from regard.gpt import _tensors
-from regard.gpt._incremental import evaluating
-from regard.gpt.checkpoint import load_json
+from regard.gpt import model_files
 from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
+from regard.gpt.model_files import load_json
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.training.checkpoints import METRICS, PATTERNS, TrainingRunFolder
 from regard.gpt.training.config import TrainConfig
@@ -162,7 +160,7 @@ def history(folder: str | Path) -> History:
         raise CheckpointError(f"{place / _PROBE} is of another version: {probe.get('version')!r}")
     files = sorted(path for path in place.glob("*.safetensors") if path.stem.isdigit())
     try:
-        recordings = [_tensors.read(path) for path in files]
+        recordings = [model_files.read(path) for path in files]
         names = [_roles(path) for path in files]
         evidence = [_evidence(path) for path in files]
         return History(
@@ -227,7 +225,7 @@ class HistoryWriter:
         path = self._place / f"{step:08}.safetensors"
         made = path.with_name(f".{path.name}.tmp")
         try:
-            _tensors.write(
+            model_files.write(
                 made,
                 {"scores": scores.view(count, each, -1), "images": images.half()},
                 about={"roles": json.dumps(roles), "evidence": json.dumps(evidence)},
@@ -245,11 +243,8 @@ def heads_recorder(
     config: TrainConfig,
     step: int,
 ) -> Callable[[int, GPT], object] | None:
-    """What is called at every update that is to be recorded; None where none is.
-
-    Rank 0 records. The others run the model too, since each may hold a shard of it.
-    """
-    if not config.record_every:
+    """A function that records what the heads do, on rank 0; None where nothing is recorded."""
+    if not config.record_every or not ranks.is_main:
         return None
     context, tokenizer = model.config.context, corpus.tokenizer
     ids = torch.tensor(tokenizer.encode(config.probe)[:context], device="cpu")
@@ -257,12 +252,7 @@ def heads_recorder(
         start = torch.from_numpy(corpus.validation[: max(1, context // 2)].astype("int64"))
         ids = torch.cat([start, start])[:context]
     ids = ids.to(next(model.parameters()).device)
-    return HistoryWriter(folder, ids, tokenizer, step) if ranks.is_main else partial(_forward, ids)
-
-
-def _forward(ids: Tensor, _step: int, model: GPT) -> None:
-    with evaluating(model):
-        model(ids)
+    return HistoryWriter(folder, ids, tokenizer, step)
 
 
 def _number(head: HeadScores, name: str) -> float:
@@ -271,7 +261,7 @@ def _number(head: HeadScores, name: str) -> float:
 
 
 def _roles(path: Path) -> tuple[tuple[str, ...], ...]:
-    roles, evidence = json.loads(_tensors.about(path)["roles"]), iter(_evidence(path))
+    roles, evidence = json.loads(model_files.about(path)["roles"]), iter(_evidence(path))
     return tuple(tuple(_role(name, next(evidence, {})) for name in layer) for layer in roles)
 
 
@@ -286,4 +276,4 @@ def _role(name: str, about: Mapping[str, Any]) -> str:
 
 def _evidence(path: Path) -> tuple[dict[str, Any], ...]:
     """Of each head in order; none in files of earlier versions."""
-    return tuple(json.loads(_tensors.about(path).get("evidence", "[]")))
+    return tuple(json.loads(model_files.about(path).get("evidence", "[]")))

@@ -17,11 +17,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from regard.gpt.checkpoint import load
+from regard.gpt._fused_block import fuse
 from regard.gpt.training._console import ProgressBar, print_line, validation_line
-from regard.gpt.training._optimizer_shards import read_optimizer, save_checkpoint
 from regard.gpt.training.batches import Batch
-from regard.gpt.training.checkpoints import METRICS
+from regard.gpt.training.checkpoints import METRICS, OPTIMIZER
 from regard.gpt.training.divergence import diverged, divergence_advice, require_finite
 from regard.gpt.training.evaluate import mean_loss
 from regard.gpt.training.history import heads_recorder
@@ -75,20 +74,19 @@ class Loop:
         self.validation = self.validation.to(device)  # (M,)
         self.end = setup.document_end
 
-        # Model: in one process, copied to all ranks (DDP), or sharded over them (FSDP).
+        # Model: in one process, or copied to all ranks (DDP).
         parameters = sum(p.numel() for n, p in setup.model.named_parameters() if n != "wpe.weight")
-        self.parallel = parallelize(setup.model, ranks, config.parallel)
+        self.parallel = parallelize(setup.model, ranks)
         self.model, loss = self.parallel.model, self.parallel.loss
         if setup.compile:
             loss = cast("torch.nn.Module", torch.compile(loss))
 
         # Optimizer: its learning rate is set at every update.
         optimizer = make_optimizer(self.model, config)
-        if setup.shards is not None:
+        if setup.resumes:
             with ranks.synchronized():
-                path = self.folder.checkpoint(self.state.step)
-                state = read_optimizer(path, self.model, config, setup.shards, ranks)
-                restore_optimizer(self.model, optimizer, config, state)
+                path = self.folder.checkpoint(self.state.step) / OPTIMIZER
+                restore_optimizer(self.model, optimizer, config, path)
         self.train_step = TrainStep(
             parallel=self.parallel,
             ranks=ranks,
@@ -122,6 +120,7 @@ class Loop:
         observers = Observers(callbacks)
         state, ended_by = self.state, None
         with (
+            fuse(self.model),
             self._open_metrics(),
             ProgressBar(console, self.config.steps, state.step) as bar,
             deferred_signals() as stop,
@@ -149,11 +148,8 @@ class Loop:
                     bar.console,
                     f"stopped after {state.step} updates; saved in {self.folder.root}",
                 )
-        model = self.model.eval()
-        if self.parallel.is_sharded:  # the caller wants all of it
-            model, _ = load(self.folder.checkpoint(state.step), device=self.setup.device)
         return TrainResult(
-            model=model,
+            model=self.model.eval(),
             tokenizer=self.setup.corpus.tokenizer,
             signal=ended_by,
             record=self.record(interrupted=ended_by is not None),
@@ -260,25 +256,25 @@ class Loop:
 
     def _save(self, *, interrupted: bool) -> None:
         self._read()  # of an interrupted training run, which may have diverged
-        self.parallel.reshard()
         setup = self.setup
-        save_checkpoint(
-            self.ranks,
-            self.folder,
-            self.state.step,
-            self.parallel,
-            setup.corpus.tokenizer,
-            optimizer_state(self.model, self.train_step.optimizer),
-            state={
-                "gpt": asdict(self.model.config),
-                "config": asdict(self.config),
-                "computed": {"bfloat16": setup.bfloat16, "compile": setup.compile},
-                "corpus": setup.corpus_origin,
-                "progress": asdict(self.state),
-            },
-            record=self.record(interrupted=interrupted),
-            keep_every=self.config.keep_every,
-        )
+        with self.ranks.synchronized():
+            if self.ranks.is_main:
+                self.folder.save(
+                    self.state.step,
+                    self.model,
+                    setup.corpus.tokenizer,
+                    optimizer_state(self.model, self.train_step.optimizer),
+                    state={
+                        "gpt": asdict(self.model.config),
+                        "config": asdict(self.config),
+                        "computed": {"bfloat16": setup.bfloat16, "compile": setup.compile},
+                        "corpus": setup.corpus_origin,
+                        "progress": asdict(self.state),
+                    },
+                    record=self.record(interrupted=interrupted),
+                    keep_every=self.config.keep_every,
+                )
+        self.folder.step = self.state.step
 
     def finish_save(self) -> None:
         """Complete the latest checkpoint, if an interruption came while it was written."""

@@ -45,8 +45,7 @@ class Metrics:
         validation_loss: in nats a token of held-out text, where it was measured at this step.
         bits_per_byte: the same in bits a byte of that text, which makes tokenizers comparable.
         checkpoint: the folder of the checkpoint, where one was written at this step.
-        model: the model, in training mode. Where ranks hold shards of it, all of them have to run
-            it together.
+        model: the model, in training mode.
 
     Example:
         >>> import io, tempfile

@@ -17,8 +17,6 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from regard_experiments.distributed.agree import agree
-from regard_experiments.distributed.ring import Ring
 from torch import Tensor
 
 from regard.errors import Error
@@ -108,18 +106,33 @@ class Ranks:
         failure = None
         try:
             yield status
-        except Exception as error:  # noqa: BLE001 - raised again by `agree`
+        except Exception as error:  # noqa: BLE001 - raised again by `_exchange`
             failure = error
-        ring = Ring(self._slow_group if long else None)
-        everyone = agree(
-            ring,
-            status.equal,
-            {"own": status.own},
-            failure,
-            cure="start every rank by the same command, with the same text and the same versions; "
-            "where processors differ, choose precision and compile yourself",
-        )
-        status.all = [one["own"] for one in everyone]
+        status.all = self._exchange(status, failure, self._slow_group if long else None)
+
+    def _exchange(
+        self, status: RankStatus, failure: Exception | None, group: dist.ProcessGroup | None
+    ) -> list[dict[str, Any]]:
+        """Send this rank's facts to all; raise on all where one fails or the facts differ."""
+        why = None if failure is None else f"{type(failure).__name__}: {failure}"
+        everyone: list[Any] = [None] * self.size
+        dist.all_gather_object(everyone, (status.equal, status.own, why), group=group)
+        if failure is not None:
+            raise failure
+        for rank, (_, _, why) in enumerate(everyone):
+            if why is not None:
+                raise Error(f"rank {rank} of {self.size} can't take part, and raises {why}")
+        first = everyone[0][0]
+        for rank, (facts, _, _) in enumerate(everyone):
+            for name in {**first, **facts}:
+                if facts.get(name) != first.get(name):
+                    raise ValueError(
+                        f"the ranks disagree about {name}: rank 0 has {first.get(name)}, rank "
+                        f"{rank} has {facts.get(name)}; start every rank by the same command, with "
+                        "the same text and the same versions; where processors differ, choose "
+                        "precision and compile yourself"
+                    )
+        return [own for _, own, _ in everyone]
 
     def require_shared(self, folder: Path) -> None:
         """Raise on every rank unless all see the same folder."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version as regard_version
@@ -17,9 +17,8 @@ from regard._files import require_writable
 from regard.gpt.config import GPTConfig
 from regard.gpt.model import GPT
 from regard.gpt.training._console import print_line
-from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training.batches import Batches
-from regard.gpt.training.checkpoints import CORPUS, TrainingRunFolder, lock_folder
+from regard.gpt.training.checkpoints import CORPUS, FolderLock, TrainingRunFolder, lock_folder
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import python_texts
 from regard.gpt.training.hardware import bfloat16, compiling, this_machine
@@ -56,8 +55,7 @@ class Setup:
         bfloat16: whether matrix products are computed in it.
         compile: whether the model goes through `torch.compile`.
         state: the progress so far.
-        shards: of a resumed training run, the checksums of the optimizer's files where several
-            ranks wrote it; None for a new training run.
+        resumes: whether the optimizer's state is that of the latest checkpoint.
     """
 
     folder: TrainingRunFolder
@@ -69,7 +67,7 @@ class Setup:
     bfloat16: bool
     compile: bool
     state: TrainState
-    shards: Mapping[str, str] | None
+    resumes: bool
 
     @property
     def device(self) -> torch.device:
@@ -159,7 +157,7 @@ def _setup(
         }
         status.equal |= equal_facts(gpt, config, corpus)
         status.equal |= {name: decision.on for name, decision in decisions.items()}
-    lines = [f"{ranks.size} processes: {config.parallel}"] if ranks.size > 1 else []
+    lines = [f"{ranks.size} processes"] if ranks.size > 1 else []
     for name, decision in decisions.items():
         lines.append(f"{name}: {'yes' if decision.on else 'no'}, {decision.reason}")
     sizes = f"{len(corpus.training):,} tokens to train on, {len(corpus.validation):,} held out"
@@ -176,7 +174,7 @@ def _setup(
         bfloat16=decisions["bfloat16"].on,
         compile=decisions["compile"].on,
         state=state,
-        shards=None,
+        resumes=False,
     )
 
 

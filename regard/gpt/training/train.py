@@ -11,8 +11,7 @@ from rich.console import Console
 from regard.gpt.checkpoint import require_no_model
 from regard.gpt.config import GPTConfig
 from regard.gpt.training._console import print_line
-from regard.gpt.training._folder_lock import FolderLock
-from regard.gpt.training.checkpoints import LOCK
+from regard.gpt.training.checkpoints import LOCK, FolderLock
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import require_texts
 from regard.gpt.training.loop import Loop

@@ -78,8 +78,7 @@ class TrainStep:
             with sync, self._memory.used():
                 losses.append(self._backward(ids, targets, weights))
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        own_norm = torch.nn.utils.get_total_norm(gradients)
-        norm = self.parallel.full_norm(own_norm)
+        norm = torch.nn.utils.get_total_norm(gradients)
         total = self.ranks.sum(sum(losses, losses[0].new_zeros(())))
         outcome = torch.stack([total, norm])  # (2,)
         if not outcome.is_cuda:
@@ -90,7 +89,7 @@ class TrainStep:
                 self.optimizer.zero_grad()
                 raise
         if outcome.is_cuda or gradient_norm > _CLIP_MARGIN * self.config.clip:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.config.clip, own_norm)
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.config.clip, norm)
         rate = learning_rate(step, self.config)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["share"]
