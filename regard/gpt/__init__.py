@@ -24,17 +24,17 @@ from regard.gpt.model import GPT
 from regard.gpt.parameter_count import ParameterCounts, parameter_counts
 from regard.gpt.sampling import Sampling
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
+from regard.gpt.training.callbacks import Callback, TensorBoard
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import python_texts, read_texts, split_texts
 from regard.gpt.training.evaluate import evaluate
-from regard.gpt.training.history import History, history
-from regard.gpt.training.metrics import Callback, Metrics
+from regard.gpt.training.history import HeadHistory, head_history
+from regard.gpt.training.metrics import Metrics
 from regard.gpt.training.packed_corpus import Corpus, open_corpus
 from regard.gpt.training.prepare import prepare
 from regard.gpt.training.result import TrainResult
 from regard.gpt.training.resume import recipe_of
 from regard.gpt.training.schedule import learning_rate
-from regard.gpt.training.tensorboard import TensorBoard
 from regard.gpt.training.train import train
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
     "Engine",
     "GPTCache",
     "GPTConfig",
-    "History",
+    "HeadHistory",
     "LinkEffects",
     "Metrics",
     "ParameterCounts",
@@ -63,7 +63,7 @@ __all__ = [
     "fuse",
     "generate",
     "generate_texts",
-    "history",
+    "head_history",
     "learning_rate",
     "link_effects",
     "load",

@@ -41,7 +41,7 @@ from regard.masks import Mask
 
 
 class BlockOptions(NamedTuple):
-    """What a block computes with beside its tensors."""
+    """Options of a block, besides its tensors."""
 
     heads: int
     """H."""
@@ -94,14 +94,15 @@ def fuse(model: nn.Module) -> Iterator[None]:
         >>> with fuse(model):
         ...     model.loss(ids[:, :-1], ids[:, 1:]).backward()
     """
-    blocks = [block for block in as_gpt(model, whole=False).h if type(block) is Block]
+    modules = as_gpt(model, whole=False).h
+    blocks = [block for block in modules if type(block) is Block and block.fused is None]
     for block in blocks:
         block.fused = run_fused
     try:
         yield
     finally:
         for block in blocks:
-            block.fused = None
+            del block.fused
 
 
 def run_fused(
@@ -139,7 +140,7 @@ def run_fused(
 
 
 def _options(block: Block, dtype: torch.dtype) -> BlockOptions | None:
-    """What it computes with, or None where that is more than is written out here."""
+    """A block's options, or None if it computes more than is written out here."""
     attn, drop, mlp, norm = block.attn, block.drop, block.mlp, type(block.ln_1)
     if type(attn) is not Attention:
         return None
@@ -192,7 +193,7 @@ def _fits(weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]) ->
 
 
 class _Kept(NamedTuple):
-    """What the backward pass reads; the matrices are in the dtype of the products."""
+    """Tensors saved for the backward pass; the matrices have the dtype of the products."""
 
     stream_1: Float[Tensor, "N E"]
     normed_1: Float[Tensor, "N E"]
@@ -214,7 +215,7 @@ class _Kept(NamedTuple):
 
 
 class _LinearGradient(NamedTuple):
-    """Where the gradient of a matrix is written, and what is needed."""
+    """Buffers for the gradient of a matrix, and which gradients are needed."""
 
     matrix: Tensor
     """Float32."""
@@ -279,7 +280,7 @@ class _FusedBlock(torch.autograd.Function):
         )
         matrices = kept.attention, kept.output, kept.expand, kept.contract
         shapes = [
-            matrix.shape if needs_it else (1,)  # what nobody needs shall not take memory
+            matrix.shape if needs_it else (1,)  # no memory for a gradient that is not needed
             for matrix, (needs_it, _) in zip(matrices, needs_matrices, strict=True)
         ]
         gains_1, bias_1, gains_2, bias_2, *of_matrices = allocate(
@@ -396,7 +397,7 @@ def _attention_gradients(
 def _allocate_kept(
     shape: torch.Size, stream: Tensor | None, weights: BlockWeights, options: BlockOptions
 ) -> _Kept:
-    """What the backward pass reads: memory to be written, but for the matrices.
+    """Allocate what the backward pass reads; only the matrices are filled.
 
     Args:
         shape: B, T, E.

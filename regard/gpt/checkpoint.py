@@ -26,6 +26,7 @@ from regard.gpt.model_files import (
     dump,
     dump_json,
     json_checksums,
+    load_into_huge_pages,
     load_json,
     read_each,
     read_shapes,
@@ -34,7 +35,6 @@ from regard.gpt.model_files import (
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
 from regard.gpt.unwrap import as_gpt, require_own_tokenizer, weights_to_write
-from regard.gpt.weight_memory import load_into_huge_pages
 
 SHIPPED = Path(__file__).parent / "shipped"
 """The folder of the model that comes with the package."""

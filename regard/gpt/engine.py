@@ -165,8 +165,9 @@ def _copy(model: GPT) -> GPT:
     try:
         copied.load_state_dict(state, assign=True)
     except RuntimeError as error:  # a missing weight, or one of another shape
+        reason = " ".join(str(error).split())
         raise ValueError(
-            f"model's weights are not those that its configuration says: {error}"
+            f"model's weights are not those that its configuration says: {reason}"
         ) from None
     return copied.requires_grad_(requires_grad=False)
 
@@ -249,9 +250,9 @@ def _other_cache(ids: Tensor) -> ValueError:
     )
 
 
-def _weights(model: GPT, cache: GPTCache) -> native.Weights:
+def _weights(model: GPT, cache: GPTCache) -> native.GPTWeights:
     config = model.config
-    return native.Weights(
+    return native.GPTWeights(
         heads=config.heads,
         groups=config.group_count,
         dim=config.head_dim,
@@ -268,11 +269,11 @@ def _weights(model: GPT, cache: GPTCache) -> native.Weights:
     )
 
 
-def _layer(block: Block, cache: KVCache) -> native.Layer:
+def _layer(block: Block, cache: KVCache) -> native.GPTLayer:
     attention, mlp = block.attn, block.mlp
     maps: tuple[Any, ...] = (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)
     assert cache.memory is not None
-    return native.Layer(
+    return native.GPTLayer(
         attention_norm=_norm(block.ln_1),
         query_norm=None if attention.q_norm is None else _norm(attention.q_norm),
         key_norm=None if attention.k_norm is None else _norm(attention.k_norm),

@@ -27,7 +27,6 @@ from regard.gpt.sampling import Sampler, Sampling, require_tokens
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.unwrap import as_gpt, evaluating
 
-Model = GPT | Engine
 Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 
 Past = Literal["slide", "refuse"]
@@ -51,12 +50,14 @@ class TextOptions(Options, total=False):
 
 
 @overload
-def generate(model: Model, ids: Tensor, **options: Unpack[Options]) -> Tensor: ...
+def generate(model: GPT | Engine, ids: Tensor, **options: Unpack[Options]) -> Tensor: ...
 @overload
 def generate(
-    model: Model, ids: Sequence[Tensor | Sequence[int]], **options: Unpack[Options]
+    model: GPT | Engine, ids: Sequence[Tensor | Sequence[int]], **options: Unpack[Options]
 ) -> list[Tensor]: ...
-def generate(model: Model, ids: Prompts, **options: Unpack[Options]) -> Tensor | list[Tensor]:
+def generate(
+    model: GPT | Engine, ids: Prompts, **options: Unpack[Options]
+) -> Tensor | list[Tensor]:
     """Continue one sequence or several.
 
     Each comes out as if it were alone, to the rounding of the logits: shorter prompts are padded on
@@ -120,7 +121,7 @@ def _read(tokens: Tensor, device: torch.device) -> Tensor:
 
 
 def stream(
-    model: Model,
+    model: GPT | Engine,
     ids: Prompts,
     *,
     tokens: int,
@@ -165,7 +166,7 @@ def stream(
 
 
 def stream_text(
-    model: Model, tokenizer: Tokenizer, prompt: str, **options: Unpack[TextOptions]
+    model: GPT | Engine, tokenizer: Tokenizer, prompt: str, **options: Unpack[TextOptions]
 ) -> Iterator[str]:
     """The text that follows a prompt, in pieces, each as soon as its characters are complete.
 
@@ -197,7 +198,7 @@ def stream_text(
 
 
 def stream_texts(
-    model: Model,
+    model: GPT | Engine,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     **options: Unpack[TextOptions],
@@ -224,7 +225,7 @@ def stream_texts(
 
 
 def _stream_texts(
-    model: Model,
+    model: GPT | Engine,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     *,
@@ -248,7 +249,7 @@ def _stream_texts(
 
 
 def generate_texts(
-    model: Model,
+    model: GPT | Engine,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     **options: Unpack[TextOptions],
@@ -270,11 +271,11 @@ def generate_texts(
     return texts
 
 
-def _device(model: Model) -> torch.device:
+def _device(model: GPT | Engine) -> torch.device:
     return model.device if isinstance(model, Engine) else as_gpt(model).device
 
 
-def _prompts(model: Model, ids: Prompts) -> list[Tensor]:
+def _prompts(model: GPT | Engine, ids: Prompts) -> list[Tensor]:
     """The prompts as tensors on the model's device, checked."""
     device = model.device
     if isinstance(ids, Tensor):
@@ -296,13 +297,15 @@ def _prompts(model: Model, ids: Prompts) -> list[Tensor]:
     return [upload(prompt, device) for prompt in prompts]
 
 
-def _check(ids: Tensor, model: Model) -> None:
+def _check(ids: Tensor, model: GPT | Engine) -> None:
     """Check ids on the CPU; ids on CUDA are left to the device."""
     if not ids.is_cuda:
         check_ids(ids, model.config)
 
 
-def _draw(model: Model, prompts: list[Tensor], tokens: int, sampling: Sampling) -> Iterator[Tensor]:
+def _draw(
+    model: GPT | Engine, prompts: list[Tensor], tokens: int, sampling: Sampling
+) -> Iterator[Tensor]:
     if not prompts or tokens == 0:
         return
     sequences = IncrementalDecoder(model, prompts, tokens)
@@ -328,7 +331,7 @@ class IncrementalDecoder:
 
     def __init__(
         self,
-        model: Model,
+        model: GPT | Engine,
         prompts: Sequence[Int[Tensor, "N"]],
         tokens: int,
     ) -> None:

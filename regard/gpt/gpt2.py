@@ -27,6 +27,7 @@ from regard.gpt.model_files import (
     WEIGHTS,
     count_layers,
     dump_json,
+    load_into_huge_pages,
     load_json,
     opened,
     read_shapes,
@@ -35,7 +36,6 @@ from regard.gpt.model_files import (
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.unwrap import as_gpt, require_own_tokenizer, weights_to_write
-from regard.gpt.weight_memory import load_into_huge_pages
 
 _PREFIX = "transformer."
 _UNEMBEDDING = "lm_head.weight"
@@ -158,13 +158,13 @@ def write_gpt2(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None
         TypeError: `model` is no GPT, or `transformers` can't read this kind of tokenizer.
     """
     folder, model = Path(folder), as_gpt(model)
-    config = gpt2_config(model.config)
-    contents = {folder / CONFIG: dump_json(config)}
+    own = weights_to_write(model)
+    contents = {folder / CONFIG: dump_json(gpt2_config(model.config))}
     if tokenizer is not None:
         contents |= _tokenizer_files(folder, tokenizer, model)
     weights = {
         _PREFIX + name: (weight.mT if _TRANSPOSED.fullmatch(name) else weight).contiguous()
-        for name, weight in ((n, w.cpu()) for n, w in weights_to_write(model).items())
+        for name, weight in ((n, w.cpu()) for n, w in own.items())
     }
     contents[folder / WEIGHTS] = safetensors.torch.save(weights, metadata={"format": "pt"})
     folder.mkdir(parents=True, exist_ok=True)

@@ -117,12 +117,12 @@ class RMSNorm(nn.RMSNorm):
 def add_and_normalize(
     norm: nn.Module, x: Float[Tensor, "*b E"], added: Float[Tensor, "*b E"] | None
 ) -> tuple[Float[Tensor, "*b E"], Float[Tensor, "*b E"]]:
-    """``x + added`` and its norm, with the bits of one after the other.
+    """``x + added`` and its norm, equal to one after the other to the bit.
 
     Args:
-        norm: what normalizes; called as a module where hooks are to see it.
+        norm: the norm; called as a module if it has hooks.
         x: the residual stream.
-        added: what is added to it; None: nothing.
+        added: the addition to it; None for none.
     """
     if added is not None and type(norm) in {LayerNorm, RMSNorm} and not has_hooks(norm):
         results = _residual_norm(cast("LayerNorm | RMSNorm", norm), x, added)
@@ -144,7 +144,7 @@ def gelu(x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b E"]:
 def _residual_norm(
     norm: LayerNorm | RMSNorm, x: Tensor, added: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
-    """Sum and norm by the kernel, or None where it does not take them."""
+    """Sum and norm by the kernel, or None where it does not support the tensors."""
     if is_transformed() or x.dtype != torch.float32 or not supports(x):
         return None
     dtype = product_dtype(x)
@@ -154,7 +154,7 @@ def _residual_norm(
     weight, bias = norm.weight, norm.bias if isinstance(norm, LayerNorm) else None
     for parameter in (weight, bias):
         if parameter is not None and parameter.shape != x.shape[-1:]:
-            return None  # other shapes torch refuses, or normalizes several axes
+            return None  # of other shapes, torch raises an error or normalizes several axes
     if not supports_parameter(weight) or not (bias is None or supports_parameter(bias)):
         return None
     if dtype not in native.DTYPES or norm.eps is None or native.why_missing() is not None:
@@ -163,19 +163,19 @@ def _residual_norm(
 
 
 def supports(x: Tensor) -> bool:
-    """Whether the kernels take a tensor."""
+    """Whether the kernels support a tensor."""
     return are_plain(x) and x.dtype in native.DTYPES and x.numel() > 0
 
 
 def supports_added(added: Tensor | None, x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether they take what is added to x: in the dtype of products, or nothing."""
+    """Whether they support an addition to x: None, or a tensor in the dtype of products."""
     if added is None:
         return True
     return added.dtype == dtype and added.shape == x.shape and supports(added)
 
 
 def supports_parameter(x: Tensor) -> bool:
-    """Whether they take a parameter: float32 and contiguous."""
+    """Whether they support a parameter: float32 and contiguous."""
     return are_plain(x) and x.dtype == torch.float32 and x.is_contiguous()
 
 
@@ -201,7 +201,7 @@ class Attention(nn.Module):
 
     @staticmethod
     def mask_of(config: GPTConfig, layer: int) -> Mask:
-        """What the queries of a layer see."""
+        """The mask of a layer, by its window."""
         size = config.layer_window(layer)
         return causal() if size is None else causal() & window(size)
 
@@ -232,7 +232,7 @@ class Attention(nn.Module):
         cache: KVCache | None = None,
         mask: Mask | None = None,
     ) -> Tensor:
-        """Attend; where `patterns` is a list, this layer's lazy pattern is appended to it."""
+        """Attend; append this layer's lazy pattern to `patterns`, if that is a list."""
         query, key, value = self.project(x, rotation)
         mask = self.mask if mask is None else self.mask & mask
         if cache is not None:

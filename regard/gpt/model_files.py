@@ -12,14 +12,16 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard import _huge_pages
 from regard._files import as_any_new_file, as_os_error
 from regard.gpt.errors import CheckpointError
 
@@ -27,6 +29,7 @@ CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
 INDEX = "model.safetensors.index.json"
 """Names the file of each weight, where there are several."""
 _CHECKSUM = "sha256"
+_PLAIN = (Tensor, nn.Parameter)
 _PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -217,3 +220,34 @@ def _with_checksum(
     """The tensors on the CPU, and the header's entries with their checksum."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     return tensors, {**(about or {}), _CHECKSUM: checksum(tensors)}
+
+
+def load_into_huge_pages(
+    shapes: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, Tensor]]
+) -> dict[str, Tensor]:
+    """Copy the weights of a file to huge pages, in float32; they come one by one.
+
+    Else they would be read from where the system keeps the file, which is slower.
+    """
+    memory = _huge_pages.allocate(*((shape, torch.float32) for shape in shapes.values()))
+    state = dict(zip(shapes, memory, strict=True))
+    for name, weight in weights:
+        state[name].copy_(weight)
+    return state
+
+
+def to_huge_pages(model: nn.Module) -> None:
+    """Move the weights that lie on the CPU to huge pages, side by side.
+
+    `load` gives a model whose weights lie there, until it is converted to another dtype. Parameters
+    and buffers stay the objects that they are.
+    """
+    tensors = [
+        tensor
+        for tensor in chain(model.parameters(), model.buffers())
+        if type(tensor) in _PLAIN and tensor.is_cpu and tensor.is_contiguous()
+    ]
+    with torch.no_grad():
+        memory = _huge_pages.allocate(*((tensor.shape, tensor.dtype) for tensor in tensors))
+        for tensor, moved in zip(tensors, memory, strict=True):
+            tensor.data = moved.copy_(tensor)

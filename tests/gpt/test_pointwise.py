@@ -31,12 +31,6 @@ def counted(monkeypatch):
     return calls
 
 
-@pytest.fixture(autouse=True)
-def _by_modules(monkeypatch):
-    """What is tested here runs where a block is no single node."""
-    monkeypatch.setattr("regard.gpt.model.run_fused", lambda *_: None)
-
-
 def gpt(**options):
     torch.manual_seed(0)
     return GPT(GPTConfig(**{**vars(CONFIG), **options}))

@@ -31,6 +31,7 @@ from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.metrics import read_metrics
 from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import Ranks
+from regard.gpt.unwrap import evaluating
 from regard.lens.naming.head_scores import score_heads
 from regard.lens.naming.heads import SCORES, Heads, HeadScores
 from regard.lens.naming.roles import LEAD, Role
@@ -50,7 +51,7 @@ _OPEN = "too few to say"  # of both roles that leave open what a head does
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class History:
+class HeadHistory:
     """The heads of a training run, over its updates.
 
     Attributes:
@@ -67,13 +68,13 @@ class History:
     Example:
         >>> import io, tempfile
         >>> from rich.console import Console
-        >>> from regard.gpt import GPTConfig, TrainConfig, history, train
+        >>> from regard.gpt import GPTConfig, TrainConfig, head_history, train
         >>> gpt = GPTConfig(layers=1, heads=1, dim=4, context=8)
         >>> config = TrainConfig(tokenizer="char", steps=2, record_every=1)
         >>> quiet = Console(file=io.StringIO())
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = train(folder, texts=["abc " * 200], gpt=gpt, config=config, console=quiet)
-        ...     heads = history(folder)
+        ...     heads = head_history(folder)
         >>> heads.steps, heads.score("first_token").shape
         ((1, 2), torch.Size([2, 1, 1]))
     """
@@ -124,7 +125,7 @@ class History:
         return Heads(rows)
 
 
-def history(folder: str | Path) -> History:
+def head_history(folder: str | Path) -> HeadHistory:
     """The recordings of a training run's heads (`TrainConfig.record_every`).
 
     Args:
@@ -139,13 +140,13 @@ def history(folder: str | Path) -> History:
     Example:
         >>> import io, tempfile
         >>> from rich.console import Console
-        >>> from regard.gpt import GPTConfig, TrainConfig, history, train
+        >>> from regard.gpt import GPTConfig, TrainConfig, head_history, train
         >>> gpt = GPTConfig(layers=1, heads=1, dim=4, context=8)
         >>> config = TrainConfig(tokenizer="char", steps=2, record_every=2)
         >>> quiet = Console(file=io.StringIO())
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = train(folder, texts=["abc " * 200], gpt=gpt, config=config, console=quiet)
-        ...     print(history(folder).steps)
+        ...     print(head_history(folder).steps)
         (2,)
     """
     run = TrainingRunFolder.latest(Path(folder))
@@ -163,7 +164,7 @@ def history(folder: str | Path) -> History:
         recordings = [model_files.read(path) for path in files]
         names = [_roles(path) for path in files]
         evidence = [_evidence(path) for path in files]
-        return History(
+        return HeadHistory(
             steps=tuple(int(path.stem) for path in files),
             ids=tuple(probe["ids"]),
             tokens=tuple(probe["tokens"]),

@@ -18,14 +18,19 @@ from rich.console import Console
 from torch import Tensor
 
 from regard.gpt._fused_block import fuse
-from regard.gpt.training._console import ProgressBar, print_line, validation_line
 from regard.gpt.training.batches import Batch
+from regard.gpt.training.callbacks import Callback, Observers, UpdateObserver
 from regard.gpt.training.checkpoints import METRICS, OPTIMIZER
-from regard.gpt.training.divergence import diverged, divergence_advice, require_finite
 from regard.gpt.training.evaluate import mean_loss
 from regard.gpt.training.history import heads_recorder
-from regard.gpt.training.metrics import Callback, Metrics, MetricsFile, Timer
-from regard.gpt.training.observers import Observers, UpdateObserver
+from regard.gpt.training.metrics import (
+    Metrics,
+    MetricsFile,
+    ProgressBar,
+    Timer,
+    print_line,
+    validation_line,
+)
 from regard.gpt.training.optimizer import (
     make_optimizer,
     optimizer_state,
@@ -37,7 +42,7 @@ from regard.gpt.training.result import TrainResult, bits_per_byte, training_reco
 from regard.gpt.training.schedule import learning_rate
 from regard.gpt.training.setup import Setup
 from regard.gpt.training.signals import SIGNALS, StopSignal, Terminated, deferred_signals, interrupt
-from regard.gpt.training.train_step import TrainStep
+from regard.gpt.training.train_step import TrainStep, diverged, divergence_advice, require_finite
 
 _VALIDATED = 65_536  # tokens; validating on all of a large text would take longer than training
 
@@ -112,7 +117,7 @@ class Loop:
             ranks, self.folder, corpus, self.model, config, self.state.step
         )
         self.metrics_file: MetricsFile | None = None  # rank 0's, while it trains
-        self.unread: list[Unread] = []  # updates whose loss is still on the GPU
+        self.unread: list[Unread] = []  # updates whose loss has not been read from the GPU
         self.failure: Exception | None = None  # this rank's, until the others know of it
 
     def run(self, console: Console, callbacks: Sequence[Callback | UpdateObserver]) -> TrainResult:
@@ -296,7 +301,7 @@ class Loop:
 
     @contextmanager
     def _failing_later(self, stop: StopSignal | None = None) -> Iterator[None]:
-        """Keep what only this rank fails at, or is stopped by, until `_synchronize`."""
+        """Defer an error or a signal of this rank until `_synchronize`, where all ranks meet."""
         try:
             yield
         except KeyboardInterrupt:

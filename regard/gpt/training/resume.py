@@ -11,7 +11,6 @@ from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
 from regard.gpt.model_files import CONFIG
 from regard.gpt.tokenizer import Tokenizer
-from regard.gpt.training._console import print_line
 from regard.gpt.training._sources import source_of
 from regard.gpt.training.checkpoints import (
     CORPUS,
@@ -21,6 +20,7 @@ from regard.gpt.training.checkpoints import (
     lock_folder,
 )
 from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.metrics import print_line
 from regard.gpt.training.packed_corpus import Corpus, open_corpus
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainState

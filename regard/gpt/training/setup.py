@@ -16,12 +16,12 @@ from rich.console import Console
 from regard._files import require_writable
 from regard.gpt.config import GPTConfig
 from regard.gpt.model import GPT
-from regard.gpt.training._console import print_line
 from regard.gpt.training.batches import Batches
 from regard.gpt.training.checkpoints import CORPUS, FolderLock, TrainingRunFolder, lock_folder
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import python_texts
 from regard.gpt.training.hardware import bfloat16, compiling, this_machine
+from regard.gpt.training.metrics import print_line
 from regard.gpt.training.packed_corpus import Corpus, open_corpus
 from regard.gpt.training.prepare import prepare
 from regard.gpt.training.ranks import Ranks

@@ -10,13 +10,12 @@ from rich.console import Console
 
 from regard.gpt.checkpoint import require_no_model
 from regard.gpt.config import GPTConfig
-from regard.gpt.training._console import print_line
+from regard.gpt.training.callbacks import Callback, UpdateObserver
 from regard.gpt.training.checkpoints import LOCK, FolderLock
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import require_texts
 from regard.gpt.training.loop import Loop
-from regard.gpt.training.metrics import Callback
-from regard.gpt.training.observers import UpdateObserver
+from regard.gpt.training.metrics import print_line
 from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainResult
