@@ -32,7 +32,7 @@ Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 Past = Literal["slide", "refuse"]
 
 _MOST_TOKENS = 2**50  # whose number of bytes is one that torch holds
-_TOGETHER = 16  # tokens of a text on CUDA that are read at once
+_TOGETHER = 16  # tokens of a text on CUDA that are read back at once
 
 
 class Options(TypedDict, total=False):
@@ -60,8 +60,8 @@ def generate(
 ) -> Tensor | list[Tensor]:
     """Continue one sequence or several.
 
-    Each comes out as if it were alone, to the rounding of the logits: shorter prompts are padded on
-    the left, and the padding is hidden.
+    Each continuation is what it would be alone, to the rounding of the logits: shorter prompts are
+    padded on the left, and the padding is masked.
 
     Past the context: the model sees at most its context, T tokens. With ``past="slide"`` a sequence
     that has more drops its oldest quarter, and the rest is read again from position 0; so the model
@@ -76,8 +76,9 @@ def generate(
         sampling: how they are sampled; None is `Sampling()`.
         past: past the context, whether to drop the oldest tokens or to raise.
 
-    On CUDA nothing is read while tokens are drawn. Those that are copied to the CPU are checked;
-    where `ids` lie on CUDA the result does too, and a token of −1 says that logits were not finite.
+    On CUDA no token is read back while tokens are drawn. Tokens that are copied to the CPU are
+    checked; if `ids` are on CUDA so is the result, and a token of −1 marks logits that are not
+    finite.
 
     Returns:
         `ids` with `tokens` more at the end, ``(B, N + tokens)`` or ``(N + tokens,)``; for a list,
@@ -113,7 +114,7 @@ def generate(
 
 
 def _read(tokens: Tensor, device: torch.device) -> Tensor:
-    """Copy drawn tokens to a device; those that reach the CPU are known, and so are checked."""
+    """Copy drawn tokens to a device; check them if that is the CPU."""
     tokens = tokens.to(device)
     if not tokens.is_cuda:
         require_tokens(tokens)
@@ -205,7 +206,7 @@ def stream_texts(
 ) -> Iterator[tuple[int, str]]:
     """The texts that follow several prompts, generated together, as `stream_text` does for one.
 
-    A model on CUDA is waited for at every token, whose text is wanted at once.
+    A model on CUDA is synchronized at every token, since its text is wanted at once.
 
     Returns:
         An iterator over pairs: the index of a prompt, and the next piece of its text.
@@ -256,7 +257,7 @@ def generate_texts(
 ) -> list[str]:
     """The texts that follow several prompts, without the prompts; arguments as in `stream_text`.
 
-    On CUDA, 16 tokens are drawn before they are read, so that most wait for nothing: up to 15 more
+    On CUDA, tokens are read back 16 at a time, to synchronize seldom; so up to 15 more are drawn
     than the texts need.
 
     >>> from regard.gpt import load

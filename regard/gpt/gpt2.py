@@ -68,6 +68,16 @@ def read_gpt2(path_or_name: str | Path, *, int8: bool = False) -> GPT:
             damaged; or the model is not a GPT-2, or has options that are not supported: the message
             names the field or the weight; so for one that is NaN, infinite or not of floating
             point.
+
+    Example:
+        >>> import tempfile
+        >>> from regard.gpt import GPT, GPTConfig, read_gpt2, write_gpt2
+        >>> model = GPT(GPTConfig(vocab_size=11, context=8, layers=1, heads=2, dim=4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_gpt2(model, folder)
+        ...     again = read_gpt2(folder)
+        >>> bool((again.wte.weight == model.wte.weight).all())
+        True
     """
     folder = model_folder(path_or_name, fetch=True, parts=("weights",))
     if not (folder / CONFIG).is_file():
@@ -156,6 +166,15 @@ def write_gpt2(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None
         ValueError: GPT-2 lacks an option of this model, or the tokenizer is another model's; the
             message names the field. Or the weights are int8, shards of FSDP, or not finite.
         TypeError: `model` is no GPT, or `transformers` can't read this kind of tokenizer.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from regard.gpt import GPT, GPTConfig, write_gpt2
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_gpt2(GPT(GPTConfig(layers=1, heads=2, dim=4)), folder)
+        ...     print(*sorted(path.name for path in Path(folder).iterdir()))
+        config.json model.safetensors
     """
     folder, model = Path(folder), as_gpt(model)
     own = weights_to_write(model)

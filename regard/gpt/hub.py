@@ -1,8 +1,8 @@
 """A model's folder, by its path or by a name on the Hugging Face hub.
 
-Models of the hub lie in the cache of `huggingface_hub` (the extra `hub`), where other programs find
-them, too. They are fetched into it only for a caller that asks for that, each file whole or not at
-all, and nothing pickled ever is.
+Models of the hub are in the cache of `huggingface_hub` (the extra `hub`), where other programs find
+them too. They are fetched only for a caller that asks for it, each file whole or not at all, and
+nothing pickled ever is.
 """
 
 from __future__ import annotations

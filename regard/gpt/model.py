@@ -1,7 +1,8 @@
 """A GPT in the layout of GPT-2, with the options of later models.
 
-By default: pre-norm blocks, learned positions, GELU, tied embeddings. The options are the fields of
-`GPTConfig`; without them nothing of what they bring is there.
+By default: pre-norm blocks, learned positions, GELU, tied embeddings; the fields of `GPTConfig` are
+the options. This file knows neither accelerators nor files: `Engine` generates, `fuse` trains,
+`load`, `save`, `read_gpt2` and `to_int8` take a model from outside.
 
 Axis letters: B batch, T tokens, E model dimension, H heads, G key/value heads, D head dimension, V
 vocabulary. Every leading dimension is optional: ``(T,)`` ids work as ``(B, T)`` ids do. The
@@ -116,7 +117,7 @@ class GPT(nn.Module):
         config: the model's shape.
 
     Attributes:
-        has_read: what it was trained on, in a sentence for whoever looks at it; None if not known.
+        has_read: what it was trained on, in a sentence; None if not known.
 
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019); the
     activation is eq. 2 of Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), in its tanh
@@ -195,7 +196,7 @@ class GPT(nn.Module):
                 cache have room for, or an id outside the vocabulary, of which on CUDA the device
                 tells; see `check_ids`. Or `mask` meets a cache that evicts tokens, or does not fit.
                 Or `logits_to_keep` is negative, or not of one dimension.
-            IndexError: `logits_to_keep` names a position that there is not.
+            IndexError: `logits_to_keep` names a position out of range.
         """
         check_call(ids, self.config)
         check_logits_to_keep(logits_to_keep)
@@ -214,10 +215,10 @@ class GPT(nn.Module):
         cache: GPTCache | None = None,
         mask: Mask | None = None,
     ) -> tuple[Float[Tensor, "*b T V"], tuple[Pattern, ...]]:
-        """Compute `forward`, and give one lazy `Pattern` a layer beside it.
+        """Compute `forward`, and return one lazy `Pattern` a layer with the logits.
 
         Each is of shape ``(B, H, T, S)``, S the tokens in the cache, these included: T without one.
-        With a cache their keys are those in its memory: read them before the cache goes on.
+        With a cache their keys are views of its memory: read them before the next call with it.
         """
         patterns: list[Pattern] = []
         logits = self(ids, cache=cache, mask=mask, patterns=patterns)
@@ -233,20 +234,20 @@ class GPT(nn.Module):
     ) -> Float[Tensor, ""]:
         """The cross-entropy of the logits of `forward`, in nats.
 
-        On a CPU, in float32 and bfloat16, the logits of some positions at a time are computed, with
-        their losses and their gradients, so that a model with a large vocabulary trains in less
-        time and memory; such a loss can be differentiated once. The logits of all exist at once in
-        other dtypes and on other devices, with int8 weights, where `weights` need a gradient, where
-        this module, not all modules, has hooks or a subclass has another `forward`, without the
-        native kernels, under a compiler and under transforms.
+        On a CPU, in float32 and bfloat16, it computes the logits of some positions at a time, with
+        their losses and gradients, so that a model with a large vocabulary trains in less time and
+        memory; such a loss can be differentiated once. It computes all logits at once in other
+        dtypes, on other devices, with int8 weights, if `weights` require a gradient, if this module
+        has hooks of its own or a subclass overrides `forward`, without the native kernels, and
+        under a compiler or a transform.
 
         Args:
             ids: as for `forward`.
             targets: of the shape of `ids`, int64 or int32; the token that each position is to
                 predict, or -100 where there is none.
-            weights: of that shape, any dtype of floats; what the loss of each position counts in
-                their sum. None: the mean over the positions that have a target; NaN where none has,
-                as of `torch.nn.functional.cross_entropy`.
+            weights: of that shape, any dtype of floats; the weight of each position's loss in the
+                sum. None: the mean over the positions that have a target; NaN if none has, as of
+                `torch.nn.functional.cross_entropy`.
             mask: as for `forward`.
 
         Raises:

@@ -40,7 +40,7 @@ def as_gpt(model: nn.Module, *, whole: bool = True) -> GPT:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluate without dropout and gradients; afterwards the model is as it was."""
+    """Evaluate without dropout and gradients; restore each module's mode afterwards."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -53,7 +53,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def weights_to_write(model: GPT, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """A model's weights under its own names, which a file of them can be read by.
+    """A model's weights under its own names, checked so that a file of them can be loaded.
 
     Args:
         model: the model.

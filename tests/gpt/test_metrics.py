@@ -266,14 +266,14 @@ def test_a_run_without_recordings_says_so(tmp_path):
 
 
 def test_tensorboard_is_named_where_it_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.gpt.training.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("regard.gpt.training.callbacks.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=re.escape(install("trackers"))):
         TensorBoard(tmp_path)
 
 
 def test_tensorboard_gets_every_number(tmp_path, monkeypatch):
     calls = record_summaries(monkeypatch)
-    monkeypatch.setattr("regard.gpt.training.tensorboard.find_spec", lambda name: object())
+    monkeypatch.setattr("regard.gpt.training.callbacks.find_spec", lambda name: object())
     board = TensorBoard(tmp_path / "board")
     run(tmp_path / "m", callbacks=[board])
     assert calls[0] == (str(tmp_path / "board"), 1)

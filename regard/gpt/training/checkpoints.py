@@ -105,7 +105,7 @@ class TrainingRunFolder:
         return folder
 
     def describe_latest(self) -> str:
-        """Which checkpoint is left after a failure, for an error's message."""
+        """Say which checkpoint is left after a failure, for an error's message."""
         if self.step is None:
             return "no checkpoint was written before it"
         return f"the checkpoint of update {self.step} is whole"
@@ -303,7 +303,7 @@ class FolderLock:
 
 
 def lock_folder(lock: FolderLock, root: Path) -> None:
-    """Keep other processes from training in a folder, and remove what a killed one left.
+    """Keep other processes from training in a folder, and remove temporary files of a killed one.
 
     Raises:
         CheckpointError: another one trains in it.

@@ -17,7 +17,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from regard.gpt._fused_block import fuse
 from regard.gpt.training.batches import Batch
 from regard.gpt.training.callbacks import Callback, Observers, UpdateObserver
 from regard.gpt.training.checkpoints import METRICS, OPTIMIZER
@@ -125,7 +124,6 @@ class Loop:
         observers = Observers(callbacks)
         state, ended_by = self.state, None
         with (
-            fuse(self.model),
             self._open_metrics(),
             ProgressBar(console, self.config.steps, state.step) as bar,
             deferred_signals() as stop,

@@ -48,7 +48,7 @@ class SingleProcess:
         self.loss: nn.Module = ModelLoss(model)
 
     def gradient_sync(self, *, enabled: bool) -> AbstractContextManager[None]:
-        """Exchange the gradients of a pass inside the block, or leave them to a later pass."""
+        """Reduce the gradients of a pass inside the block, or defer that to a later pass."""
         del enabled
         return nullcontext()
 

@@ -1,7 +1,7 @@
 """The ranks that train a model together, or the single process that trains it.
 
 Each of R ranks computes its rows of every batch; gradients, losses and signals to stop are reduced
-over all. Where one rank fails, such as at reading a file, all raise, so that none waits for it.
+over all. If one rank fails, such as at reading a file, all raise an error, and none waits for it.
 """
 
 from __future__ import annotations
