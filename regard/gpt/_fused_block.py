@@ -53,7 +53,7 @@ class BlockOptions(NamedTuple):
     """Whether the norms are RMS norms, else layer norms."""
     epsilon: float
     dtype: torch.dtype
-    """Of the matrix products, one of the kernels."""
+    """Dtype of the matrix products, one of the kernels'."""
 
 
 class BlockWeights(NamedTuple):
@@ -222,7 +222,7 @@ class _LinearGradient(NamedTuple):
     rounded: Tensor
     """Memory in the dtype of the products; `matrix` itself in float32."""
     needs: tuple[bool, bool]
-    """Of matrix and bias, whether its gradient is needed."""
+    """Whether the gradient of the matrix, and of the bias, is needed."""
 
 
 class _FusedBlock(torch.autograd.Function):

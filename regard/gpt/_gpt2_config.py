@@ -22,7 +22,7 @@ _FIELDS: tuple[tuple[str, str, Any], ...] = (
 )
 _DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 _DROPPED = 0.1  # by each of them where the file leaves it out
-# What else changes the computation: the one value that is supported, which is also the default.
+# Other fields that change the computation: the only supported value, which is also the default.
 _FIXED: dict[str, Any] = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,

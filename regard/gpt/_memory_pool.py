@@ -24,7 +24,7 @@ from torch import Tensor
 from regard import _huge_pages
 
 TensorSpec = tuple[tuple[int, ...], torch.dtype]
-"""Of a tensor its shape, with at least one number, and its dtype."""
+"""Shape, with at least one element, and dtype of a tensor."""
 
 _ALIGNMENT = 64  # bytes, a line of the processor's caches
 _MIN_REGION_BYTES = (

@@ -41,7 +41,7 @@ SHIPPED = Path(__file__).parent / "shipped"
 HAS_READ = (
     "This model has read little but made-up stories of a small world. Outside them it guesses."
 )
-"""Of the shipped model; wherever it is shown, this is said."""
+"""Shown wherever the shipped model is shown."""
 
 
 def save(
@@ -320,7 +320,7 @@ def _load_weights(path: Path, model: GPT, device: torch.device | str) -> dict[st
 
 
 def _load_int8(path: Path, model: GPT, device: torch.device | str) -> dict[str, torch.Tensor]:
-    """What a model on the meta device loads, whose matrices become int8."""
+    """The state dict for a model on the meta device, whose matrices become int8."""
     _require_shapes(path, read_shapes(path), _shapes(model.state_dict()))
     to_int8(model)
     state = int8_state(model, read_each(path))

@@ -136,7 +136,7 @@ class Engine:
 
 
 def _objection_to_modules(model: GPT) -> str | None:
-    """What of the model's modules is not as its configuration makes them."""
+    """The first module that differs from what the configuration makes; None if none does."""
     expected = {name: type(module) for name, module in _skeleton(model).named_modules()}
     for name, module in model.named_modules():
         if type(module) is not expected.get(name):

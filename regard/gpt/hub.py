@@ -24,7 +24,7 @@ Part = Literal["weights", "tokenizer"]
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 """A tokenizer in GPT-2's own two files."""
 _SECONDS = 10.0
-"""How long the hub may take to answer; the library waits as long for a file's size."""
+"""Timeout of a request to the hub; the library has the same for a file's size."""
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
@@ -146,7 +146,7 @@ def _require_config(name: str, files: Container[str]) -> None:
 
 
 def _weight_files(name: str, files: Iterable[str]) -> list[str]:
-    """Those of a repository's files that hold the weights; an index is fetched before them."""
+    """The files of a repository that hold the weights, an index first."""
     if WEIGHTS in files:
         return [WEIGHTS]
     if INDEX in files:

@@ -86,8 +86,8 @@ def linear(
 def may_use_kernel(*arguments: Any) -> bool:
     """Whether a native kernel may compute a product in torch's place.
 
-    Not where gradients may be wanted, nor where something has to see the product or decides how it
-    is computed: a graph, a transform, a profile, autocast, a tensor that is more than its memory.
+    False outside inference mode, where gradients may be required, and under anything that must see
+    or changes the product: a graph, a transform, a profiler, autocast, a tensor subclass.
     """
     if must_dispatch() or not torch.is_inference_mode_enabled():
         return False

@@ -47,7 +47,7 @@ class Tokenizer(Protocol):
         """The text of some ids."""
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, one displayable piece an id."""
+        """The text of each id, as a displayable piece."""
 
     def to_json(self) -> str:
         """Everything there is to keep, as JSON."""

@@ -126,7 +126,9 @@ class KVCache:
         return memory[0].narrow(-2, 0, self._stored), memory[1].narrow(-2, 0, self._stored)
 
     def keys_after(self, new: int) -> int:
-        """How many keys `append` returns for so many new positions; fewer than all, once it evicts.
+        """The number of keys that `append` returns for so many new positions.
+
+        Fewer than all, once it evicts.
 
         Args:
             new: L.
@@ -256,7 +258,7 @@ class KVCache:
         return kept
 
     def _seen_by_next(self) -> int:
-        """How many of the stored positions the next query sees, where there is a window."""
+        """The number of stored positions that the next query sees; only with a window."""
         assert self.window is not None, "without a window the room is the capacity"
         return min(self._stored, self.window - 1)
 

@@ -63,17 +63,29 @@ def circles(graph):
     return found
 
 
+FILES = {name_of(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def graph_of(room):
+    """Which files of a room import which."""
+    own = {name for name in FILES if name.partition(".")[0] == room}
+    return {name: imported(FILES[name], FILES) & own - {name} for name in own}
+
+
 def test_no_files_of_a_room_import_each_other_in_a_circle():
-    files = {name_of(path): path for path in PACKAGE.rglob("*.py")}
-    rooms = {}
-    for name in files:
-        rooms.setdefault(name.partition(".")[0], []).append(name)
-    found = {}
-    for room, own in rooms.items():
-        graph = {name: imported(files[name], files) & set(own) - {name} for name in own}
-        if own_circles := circles(graph):
-            found[room] = own_circles
+    rooms = sorted({name.partition(".")[0] for name in FILES})
+    found = {room: own for room in rooms if (own := circles(graph_of(room)))}
     assert found == KNOWN
+
+
+def test_the_model_of_gpt_knows_no_accelerator_and_no_file_format():
+    graph = graph_of("gpt")
+    known, new = set(), {"gpt.model"}
+    while new:
+        known |= new
+        new = set().union(*(graph[name] for name in new)) - known
+    above = {"_fused_block", "engine", "int8", "gpt2", "hub", "checkpoint", "model_files"}
+    assert known & {f"gpt.{name}" for name in above} == set()
 
 
 def test_a_circle_is_found():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Callback(Protocol):
-    """What `train` calls for every update: a function of the metrics.
+    """A function of the metrics, which `train` calls for every update.
 
     On a GPU it is called once in `TrainConfig.log_every` updates, for each of them in order; the
     model is then that of the last.

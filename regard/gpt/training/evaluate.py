@@ -1,4 +1,4 @@
-"""How well a model predicts a text."""
+"""The loss of a model on a text."""
 
 from __future__ import annotations
 

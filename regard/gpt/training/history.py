@@ -276,5 +276,5 @@ def _role(name: str, about: Mapping[str, Any]) -> str:
 
 
 def _evidence(path: Path) -> tuple[dict[str, Any], ...]:
-    """Of each head in order; none in files of earlier versions."""
+    """The evidence for each head's name, in order; empty in files of earlier versions."""
     return tuple(json.loads(model_files.about(path).get("evidence", "[]")))

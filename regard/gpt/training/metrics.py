@@ -92,7 +92,7 @@ class Metrics:
         return None if self.validation_loss is None else perplexity(self.validation_loss)
 
     def numbers(self) -> dict[str, float | int]:
-        """What was measured at this step, by name."""
+        """The numbers measured at this step, by name."""
         numbers = {
             "step": self.step,
             "loss": self.loss,
@@ -330,7 +330,7 @@ def print_line(console: Console, line: str) -> None:
 
 
 def validation_line(metrics: Metrics) -> str:
-    """What is printed after a validation: two lines, for a terminal of 80 columns."""
+    """The two lines printed after a validation, for a terminal of 80 columns."""
     assert metrics.validation_loss is not None
     peak = "" if metrics.share_of_peak is None else f", {metrics.share_of_peak:.0%} of the peak"
     size = "" if metrics.memory is None else f", {metrics.memory / 1e9:.1f} GB"

@@ -80,7 +80,7 @@ def make_optimizer(model: GPT, config: TrainConfig) -> Optimizers:
 
 
 def _state_kinds(name: str, parameter: Tensor, config: TrainConfig) -> tuple[str, ...]:
-    """What the optimizer keeps for a parameter: all of its shape, but for the number of steps."""
+    """Names of the optimizer's tensors for a parameter; all but `step` have its shape."""
     if config.optimizer == "muon" and _is_matrix_of_a_block(name, parameter):
         return _MUON
     return _ADAMW

@@ -24,7 +24,7 @@ from regard.errors import Error
 _TIMEOUT = timedelta(minutes=10)
 """After such a silence a rank counts as lost; one whose process ended, at once."""
 _LONG_TIMEOUT = timedelta(days=1)
-"""How long the others wait for rank 0 to prepare a corpus."""
+"""Timeout of the other ranks while rank 0 prepares a corpus."""
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Environment variables with the number of processes: torch's, Open MPI's and MPICH's."""
 

@@ -1,4 +1,4 @@
-"""What a training run starts with: folder, text, batches and model of a new training run."""
+"""The setup of a new training run: folder, text, batches and model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TrainingArguments(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Setup:
-    """What the training loop starts with.
+    """The inputs of the training loop.
 
     Attributes:
         folder: the training run's.
@@ -71,7 +71,7 @@ class Setup:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's device."""
         return next(self.model.parameters()).device
 
     @property
@@ -190,7 +190,7 @@ def make_batches(corpus: Corpus, gpt: GPTConfig, config: TrainConfig) -> Batches
 
 
 def equal_facts(gpt: GPTConfig, config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
-    """What has to be equal on all ranks."""
+    """Facts that have to be equal on all ranks."""
     return {
         "the version of regard": regard_version("regard"),
         "the version of torch": str(torch.__version__),

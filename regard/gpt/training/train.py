@@ -71,7 +71,7 @@ def train(
         device: where to train.
         console: where progress is shown; None is standard error.
         callbacks: called with a `Metrics` after every update, in order; of several ranks, on each.
-            On a GPU those of `config.log_every` updates come together, since it is waited for.
+            On a GPU they come once in `config.log_every` updates, to synchronize seldom.
             In the context of one that has `update(number)`, as a `regard.Monitor` has, each update
             is made; what leaving it raises comes where callbacks are called.
 
