@@ -18,13 +18,12 @@ from torch import Tensor
 from regard._devices import upload
 from regard._shapes import Float, Int
 from regard._tensors import tensor_of
-from regard.gpt._detokenizer import Detokenizer
 from regard.gpt.cache import GPTCache
 from regard.gpt.engine import Engine
 from regard.gpt.ids import check_ids
 from regard.gpt.model import GPT
 from regard.gpt.sampling import Sampler, Sampling, require_tokens
-from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.tokenizer import Detokenizer, Tokenizer
 from regard.gpt.unwrap import as_gpt, evaluating
 
 Prompts = Tensor | Sequence[Tensor | Sequence[int]]
