@@ -40,7 +40,7 @@ class MonitorCallback(Callback):  # type: ignore[misc] # lightning need not be i
             self.monitor.end()
 
     def on_train_end(self, *trainer: Any) -> None:  # noqa: ARG002 - likewise
-        """Leave an update that did not come to its end."""
+        """End an update that was interrupted."""
         self._cancel()
 
     def on_exception(self, *trainer: Any) -> None:  # noqa: ARG002 - likewise

@@ -20,11 +20,11 @@ from regard.backends.native._divergence import compare
 from regard.backends.native._gpt_step import (
     MAX_HEADS_OF_GROUP,
     MAX_SEQUENCES,
+    GPTLayer,
     GPTStep,
-    Layer,
+    GPTWeights,
     LinearMap,
     Norm,
-    Weights,
 )
 from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._once_differentiable import once_differentiable
@@ -46,12 +46,12 @@ __all__ = [
     "MAX_SEQUENCES",
     "WIDEST",
     "Description",
+    "GPTLayer",
     "GPTStep",
-    "Layer",
+    "GPTWeights",
     "LinearMap",
     "Norm",
     "NormGradients",
-    "Weights",
     "backward",
     "compare",
     "compute_cross_entropy",
