@@ -131,9 +131,7 @@ def _tensor(value: Any) -> torch.Tensor:
 def _judge_function(subject: Function, given: Any, file: str | None) -> Verdict:
     if not callable(given):
         kind = type(given).__name__
-        raise Error(
-            f"{subject.name} is of type {kind}; expected a function {subject.signature}"
-        )
+        raise Error(f"{subject.name} is of type {kind}; expected a function {subject.signature}")
     cases = _seeded(subject.cases)
     came = [_outcome(given, arguments) for arguments in cases]
     differences = [
