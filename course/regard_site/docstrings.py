@@ -93,14 +93,12 @@ def _room(package: griffe.Module, name: str, described: dict[str, str]) -> Room:
 
 
 def _find(package: griffe.Module, module: griffe.Module, name: str) -> griffe.Object | griffe.Alias:
-    """What a module exports; where a file inside it has the same name, not that file."""
-    member = module.members[name]
-    target = module.imports.get(name, member.path)
-    if not member.is_module or member.is_alias or target == member.path:
-        return member
+    """What a module exports, traced through imports; griffe takes a file of that name instead."""
+    target = module.imports.get(name, "")
     folder, _, last = target.removeprefix("regard.").rpartition(".")
-    inner = package[folder]
-    return inner.members[last] if not inner.members[last].is_module else _find(package, inner, last)
+    if not folder or target == f"{module.path}.{name}":
+        return module.members[name]
+    return _find(package, package[folder], last)
 
 
 def _entry(thing: griffe.Object, path: str, *, same_as: str | None = None) -> Entry:
