@@ -21,6 +21,10 @@ class MonitorCallback(Callback):  # type: ignore[misc] # lightning need not be i
 
     Args:
         monitor: the monitor, of the `LightningModule` or of a model inside it.
+
+    Example:
+        >>> from regard.integrations.lightning import MonitorCallback  # doctest: +SKIP
+        >>> Trainer(callbacks=[MonitorCallback(regard.Monitor(model))])  # doctest: +SKIP
     """
 
     def __init__(self, monitor: Monitor) -> None:
