@@ -101,7 +101,7 @@ def test_free():
         lambda: recording.attentions,
         lambda: recording.kinds,
         recording.dense,
-        recording.heads,
+        lambda: regard.lens.heads(recording),
         lambda: recording.read(regard.readouts.Entropy()),
         lambda: regard.lens.rollout(recording, query=-1),
     ]
