@@ -119,7 +119,7 @@ def attention_forward(
     if others.get("output_attentions"):
         raise RecordError(
             "output_attentions=True asks for weights that regard does not write down; leave it out "
-            "and take recording.attentions"
+            "and take recording[layer]"
         )
     if isinstance(attention_mask, Tensor) and not isinstance(attention_mask, LazyMask):
         attention_mask = _as_read(attention_mask, own, query, has_sink=s_aux is not None)

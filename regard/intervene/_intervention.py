@@ -14,7 +14,7 @@ from regard.intervene.changer import ModelChanger
 from regard.intervene.changes import Ablate, Change, KnockOut, Patch, Selected, Steer, Temper
 from regard.pattern import Pattern
 from regard.record import Recording
-from regard.record.names import KINDS, Kind
+from regard.record.sites import KINDS, AttentionKind
 
 
 class Intervention:
@@ -46,7 +46,7 @@ class Intervention:
         layers: Indices | None = None,
         heads: Indices | None = None,
         batch: Indices | None = None,
-        kind: Kind = "self",
+        kind: AttentionKind = "self",
         by: str | Recording = "zero",
     ) -> None:
         """Replace the context of heads: by 0, or by a mean, which keeps what they always say.
@@ -84,7 +84,7 @@ class Intervention:
         layers: Indices | None = None,
         heads: Indices | None = None,
         batch: Indices | None = None,
-        kind: Kind = "self",
+        kind: AttentionKind = "self",
     ) -> None:
         """Hide keys from queries before the softmax: the rest of a row shares its weight.
 
@@ -120,7 +120,7 @@ class Intervention:
         layers: Indices | None = None,
         heads: Indices | None = None,
         batch: Indices | None = None,
-        kind: Kind = "self",
+        kind: AttentionKind = "self",
     ) -> None:
         """Add a number to the scores of keys, after softcap and bias.
 
@@ -157,7 +157,7 @@ class Intervention:
         layers: Indices | None = None,
         heads: Indices | None = None,
         batch: Indices | None = None,
-        kind: Kind = "self",
+        kind: AttentionKind = "self",
     ) -> None:
         """Multiply the scores, biases included: below 1 rows grow even, above 1 they sharpen.
 
@@ -186,7 +186,7 @@ class Intervention:
         layers: Indices | None = None,
         heads: Indices | None = None,
         batch: Indices | None = None,
-        kind: Kind = "self",
+        kind: AttentionKind = "self",
     ) -> None:
         """Put in the weights of another run, which average this run's values.
 

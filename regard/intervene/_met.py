@@ -11,7 +11,7 @@ from regard._indices import from_start
 from regard.errors import Error
 from regard.intervene._place import Place, key_runs
 from regard.intervene.changes import Change, KnockOut, Selected, Steer
-from regard.record.names import Kind
+from regard.record.sites import AttentionKind
 
 
 class Met:
@@ -34,7 +34,7 @@ class Met:
             self._largest[change, name] = max(count, self._largest.get((change, name), 0))
             self._numbers[change, name].update(_present(name, numbers, count, place))
 
-    def require_all(self, changes: Sequence[Change], layers: dict[Kind, int]) -> None:
+    def require_all(self, changes: Sequence[Change], layers: dict[AttentionKind, int]) -> None:
         """Refuse changes that name what no call had.
 
         Args:

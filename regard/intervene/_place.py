@@ -19,8 +19,7 @@ from regard._shapes import Bool, Float, Int
 from regard.errors import Error
 from regard.inputs import Problem
 from regard.intervene.changes import Selected
-from regard.record.run_history import RunHistory
-from regard.record.sites import Site
+from regard.record.sites import ContinuationTracker, Site
 
 Start = Literal["read", "cached", "dropped"]
 """How a text began: its first token was read here, or came from a cache, or from one that had
@@ -136,7 +135,7 @@ class Progress:
     def __init__(self) -> None:
         self._ends: dict[Site, list[_End]] = {}
         self._sources: dict[Site, _End] = {}
-        self._runs = RunHistory()
+        self._runs = ContinuationTracker()
         self._latest: tuple[int, Place] | None = None
         """Run and place of the latest call of self-attention."""
 
@@ -171,7 +170,7 @@ class Progress:
             self._ends[site] = [_End(last.clone(), max(counts), start), *others][:_TEXTS]
         if site.kind == "self":
             self._latest = run, place
-        self._runs.add_self_attention(run=run, queries=problem.queries, goes_on=known is not None)
+        self._runs.add_self_attention(run=run, queries=problem.queries, continued=known is not None)
         return place
 
     def _place_in(self, run: int) -> Place | None:
@@ -179,7 +178,7 @@ class Progress:
         return self._latest[1] if self._latest is not None and self._latest[0] == run else None
 
     def _cross_place(self, site: Site, problem: Problem, run: int) -> Place:
-        follows = self._runs.follows(site, run=run, queries=problem.queries)
+        follows = self._runs.continues(site, run=run, queries=problem.queries)
         place = self._place_in(run)  # the queries are those of the decoder's self-attention
         if place is not None and place.queries.shape[-1] == problem.queries:
             return replace(place, first_key=0, key_counts=(problem.keys,))

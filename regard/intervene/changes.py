@@ -8,7 +8,7 @@ from typing import ClassVar
 from regard.intercept import Moment, now
 from regard.pattern import Pattern
 from regard.record import Recording
-from regard.record.names import Kind
+from regard.record.sites import AttentionKind
 
 Selected = tuple[int, ...] | slice | None
 """Numbers, checked; None is all."""
@@ -21,7 +21,7 @@ class Change:
     layers: Selected = None
     heads: Selected = None
     batch: Selected = None
-    kind: Kind = "self"
+    kind: AttentionKind = "self"
     time: Moment = field(default_factory=now, repr=False)
     """When it was stated: calls made before stay as they were where they are computed again."""
     method: ClassVar[str]

@@ -32,8 +32,8 @@ from regard.masks.bounds import AffineBounds, IndexBounds
 from regard.masks.spans import Spans, trimmed
 from regard.pattern import Pattern
 from regard.record._recording import Recording
-from regard.record.layer import CallPattern, CallSize, Labels, Layer, parts_of
-from regard.record.names import KINDS
+from regard.record.layer import CallPattern, CallSize, Labels, Layer, split_into_calls
+from regard.record.sites import KINDS
 
 _INDEX, _TENSORS = "recording.json", "recording-{}.safetensors"
 _FORMAT = "regard recording"
@@ -296,7 +296,7 @@ def _calls(entry: Mapping[str, Any], pattern: Pattern) -> Callable[[], list[Call
     if "calls" not in entry:
         return None
     sizes = [CallSize(*(_whole(number) for number in call)) for call in entry["calls"]]
-    return parts_of(pattern, sizes)
+    return split_into_calls(pattern, sizes)
 
 
 def _bounds(

@@ -4,7 +4,7 @@ The first call has the prompt's rows. A later one has a row for each new token, 
 all but the newest were there before: all of them, or the last few of a rolling cache, perhaps
 followed by room of a cache of fixed size. So a call continues a pattern if its keys are the
 pattern's last ones; they are compared. Keys that stay, as those of cross-attention do, tell
-nothing: there the model's self-attention has to say that the run goes on (`RunHistory`).
+nothing: there the model's self-attention has to say that the run goes on (`ContinuationTracker`).
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
@@ -24,7 +24,7 @@ from regard.errors import RecordError
 from regard.inputs import Problem
 from regard.masks.bounds import AffineBounds
 from regard.record._selection import Selection, select_heads
-from regard.record.names import Kind
+from regard.record.sites import AttentionKind
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,7 +51,7 @@ class LayerBuilder(ABC):
         selection: the part of its calls that is kept.
     """
 
-    def __init__(self, call: LayerCall, kind: Kind, *, selection: Selection) -> None:
+    def __init__(self, call: LayerCall, kind: AttentionKind, *, selection: Selection) -> None:
         problem = call.problem
         self.heads = selection.head_numbers(problem.heads[1])
         self._selection = selection
@@ -62,7 +62,7 @@ class LayerBuilder(ABC):
         problem = select_heads(problem, self.heads)
         self._keys = problem.keys if kind == "cross" else _filled(problem)
         self._from_elsewhere = None if kind == "cross" else _from_other_runs(problem)
-        self._goes_on = False
+        self._continued = False
         self._begin(problem.key[..., : self._keys, :])
         self._add(problem, call.number, shift=0, width=self._keys)
 
@@ -78,9 +78,9 @@ class LayerBuilder(ABC):
         return everything if len(self._rows) == len(everything) else tuple(self._rows)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the latest call went on from the one before."""
-        return self._goes_on
+    def continued(self) -> bool:
+        """Whether the latest call continued the previous one."""
+        return self._continued
 
     def extend(self, call: LayerCall) -> bool:
         """Take in another call, if it continues this pattern.
@@ -88,10 +88,10 @@ class LayerBuilder(ABC):
         Raises:
             RecordError: if it goes on from a cache, but not from the one recorded.
         """
-        self._goes_on = not call.begins and self._continues(call)
-        if not self._goes_on and not call.begins:
+        self._continued = not call.begins and self._continues(call)
+        if not self._continued and not call.begins:
             self._refuse_other_caches(call.problem)
-        return self._goes_on
+        return self._continued
 
     def _require_unchanged(self) -> None:  # noqa: B027 - there may be nothing to check
         """Refuse tensors that are kept and were written to, so that they can't be compared."""

@@ -21,7 +21,7 @@ from regard.pattern import Pattern
 from regard.record._layer_builder import LayerBuilder, LayerCall
 from regard.record._selection import Selection
 from regard.record.layer import CallPattern
-from regard.record.names import Kind
+from regard.record.sites import AttentionKind
 
 # Of the keys of a pattern that grows, an eighth is room, and no less than a few: a short one would
 # else be copied at every step.
@@ -43,7 +43,7 @@ class _Piece:
 class PatternBuilder(LayerBuilder):
     """Puts the calls of one pattern together."""
 
-    def __init__(self, call: LayerCall, kind: Kind, *, selection: Selection) -> None:
+    def __init__(self, call: LayerCall, kind: AttentionKind, *, selection: Selection) -> None:
         self._pieces: list[_Piece] = []
         self._versions: list[tuple[Tensor, int]] = []
         self._pattern: Pattern | None = None

@@ -49,7 +49,7 @@ class Unchanged:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers of self-attention, or of what there is, each once however often it ran."""
-        return tuple({layer.index: layer for layer in self.recording.of_kind()}.values())
+        return tuple({layer.index: layer for layer in self.recording.of_kind().layers}.values())
 
     @property
     def tokens(self) -> tuple[str, ...] | None:
