@@ -1,8 +1,8 @@
-"""Names of token ids: what each token spells in a text, not how a vocabulary writes it.
+"""Token names as text rather than as vocabulary entries, and the character ranges of tokens.
 
-GPT-2's vocabulary writes the bytes of a text in an alphabet of its own, in which a space is ``Ġ``;
-SentencePiece's writes a space as ``▁``; WordPiece's marks the tokens that continue a word. What is
-shown of a text, and measured in its characters, is the text.
+GPT-2's vocabulary encodes bytes in its own alphabet, in which a space is ``Ġ``; SentencePiece
+writes a space as ``▁``; WordPiece marks tokens that continue a word. Names are decoded text, so that they
+can be shown, and measured in characters.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from regard._tensors import check_integers
 
 __all__ = ["BYTE_OF", "TokenNames", "displayable", "spell", "token_names"]
 
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of a character, as tokenizers show it
-_VOCABULARY = re.compile(r"[ĠĊ▁]\S|\w</w>$|^##\w")  # a space, an end or a middle of a word
-_WORD = "x"  # which every vocabulary writes as it is
-_LAST = 2**31 - 1  # no vocabulary goes so far, nor do all libraries' integers go further
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of an incomplete character
+_VOCABULARY = re.compile(
+    r"[ĠĊ▁]\S|\w</w>$|^##\w"
+)  # markers of a space, and of the end or middle of a word
+_WORD = "x"  # written unchanged in every vocabulary
+_LAST = 2**31 - 1  # larger than any vocabulary, and the largest integer of some libraries
 _LOST = "\N{REPLACEMENT CHARACTER}"
 
 
 def token_names(tokenizer: Any, ids: Iterable[int]) -> list[str]:
-    """What each token spells within a text, with its spaces and newlines.
+    """Return the text of each token, including spaces and newlines.
 
     Args:
         tokenizer: one of `transformers`, of `tokenizers` or of `regard.gpt`, or any object that has
@@ -37,9 +39,9 @@ def token_names(tokenizer: Any, ids: Iterable[int]) -> list[str]:
         ids: the tokens of one sequence.
 
     Returns:
-        A string for each id, the same wherever it stands. Part of a character is shown as its
-        bytes, such as ``<0xE4>``; special and added tokens as they are. A word of WordPiece has the
-        space before it that its decoder writes, and one that continues a word has none.
+        A string per id, independent of context. Incomplete characters are shown as bytes, such as
+        ``<0xE4>``, special and added tokens unchanged. A WordPiece token that begins a word has a
+        leading space, as its decoder writes; one that continues a word has none.
 
     Raises:
         TypeError: for a tokenizer without any of these methods, and ids that are no integers.
@@ -56,7 +58,7 @@ def token_names(tokenizer: Any, ids: Iterable[int]) -> list[str]:
 
 
 class TokenNames:
-    """Names ids as `token_names` does, each spelled once.
+    """Names ids as `token_names` does, with a cache.
 
     Args:
         tokenizer: as for `token_names`.
@@ -69,17 +71,17 @@ class TokenNames:
         self._written = _written(tokenizer)
         inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
         self._decode = _decoder(tokenizer, inner)
-        # CLIP's decoder leaves the end of a word as it stands in the vocabulary.
+        # CLIP's decoder does not decode the marker of a word's end.
         self._end = getattr(getattr(inner, "model", None), "end_of_word_suffix", None) or ""
         self._added = _added(tokenizer, inner)
         self._known: dict[int, str] = {}
         self._is_bytes = self._decode("Ã", "©") == "é"
-        # Decoders strip the spaces around a text, which are here those of a token, so each token is
-        # decoded between two words; of WordPiece after one, whose words have a space before them.
+        # Decoders strip leading and trailing spaces, so each token is decoded between two words, or
+        # for WordPiece, which writes a space before words, after one word.
         self._after = _WORD if self._decode(_WORD, _WORD) == 2 * _WORD else ""
 
     def __call__(self, ids: Iterable[int]) -> list[str]:
-        """The name of each id."""
+        """Return the name of each id."""
         names = []
         for number in ids:
             if number not in self._known:
@@ -101,7 +103,7 @@ class TokenNames:
         if self._is_bytes:
             return displayable(b"".join(BYTE_OF.get(sign) or _byte(sign) for sign in written))
         text = self._decode(_WORD, written, self._after)
-        # Part of a character is lost in decoding, and is written in the vocabulary as <0xE4>.
+        # Decoding loses incomplete characters, which the vocabulary writes as <0xE4>.
         if text is None or _LOST in text:
             return written
         if not text.startswith(_WORD) or not text.endswith(self._after):
@@ -110,7 +112,7 @@ class TokenNames:
 
 
 def _whole(ids: Any) -> list[int]:
-    """Ids as Python's integers, checked."""
+    """Convert ids to Python integers, and validate them."""
     if isinstance(ids, torch.Tensor):
         check_integers(ids, "ids")
         if ids.ndim != 1:
@@ -136,7 +138,7 @@ def _whole(ids: Any) -> list[int]:
 
 
 def _written(tokenizer: Any) -> Callable[[int], str | None]:
-    """How a tokenizer's vocabulary writes an id."""
+    """Return a function from ids to vocabulary entries."""
     for name in ("convert_ids_to_tokens", "tokens"):
         if callable(several := getattr(tokenizer, name, None)):
             return lambda number: several([number])[0]
@@ -150,10 +152,10 @@ def _written(tokenizer: Any) -> Callable[[int], str | None]:
 
 
 def _decoder(tokenizer: Any, inner: Any) -> Callable[..., str | None]:
-    """How a tokenizer makes text of what its vocabulary writes.
+    """Return a function that decodes vocabulary entries to text.
 
-    The text is None where it refuses the tokens, such as those of another vocabulary, and where all
-    it does is to write a space between any two.
+    It returns None for tokens that the tokenizer refuses, and always if the tokenizer merely joins
+    tokens with spaces.
     """
     decode = getattr(tokenizer, "convert_tokens_to_string", None)
     if decode is None:
@@ -170,7 +172,7 @@ def _decoder(tokenizer: Any, inner: Any) -> Callable[..., str | None]:
 
 
 def _added(tokenizer: Any, inner: Any) -> frozenset[int]:
-    """The ids that are no part of the vocabulary proper, and are written as they are."""
+    """Return the ids of added tokens, which are written unchanged."""
     if (added := getattr(tokenizer, "added_tokens_decoder", None)) is not None:
         return frozenset(added)
     listed = getattr(inner, "get_added_tokens_decoder", None)
@@ -178,23 +180,23 @@ def _added(tokenizer: Any, inner: Any) -> frozenset[int]:
 
 
 def _byte(sign: str) -> bytes:
-    """A sign that is not in GPT-2's alphabet: of ByT5 a byte, else itself."""
+    """Encode a character outside GPT-2's alphabet: a byte in ByT5, otherwise UTF-8."""
     return sign.encode("latin-1") if ord(sign) < 0x100 else sign.encode()
 
 
 def spell(tokens: Sequence[str]) -> tuple[list[int], list[int], str]:
-    """Where each token starts and stops in the text that they spell, in characters; and the text.
+    """Return the start and stop of each token in characters, and the text.
 
-    A token that holds part of a character counts as holding it whole.
+    A token that contains part of a character counts as containing all of it.
 
     Raises:
         TypeError: for anything but strings.
-        ValueError: for tokens as a vocabulary writes them, which spell another text.
+        ValueError: for vocabulary entries, which are not text.
     """
     _check(tokens)
     pieces = [_bytes(token) for token in tokens]
     text = b"".join(pieces).decode(errors="surrogateescape")
-    # Where each character, and each token, stops in bytes.
+    # End of each character and of each token, in bytes.
     signs = list(accumulate(len(sign.encode(errors="surrogateescape")) for sign in text))
     stops = list(accumulate(map(len, pieces)))
     starts = [bisect_right(signs, start) for start in (0, *stops[:-1])]
@@ -203,7 +205,7 @@ def spell(tokens: Sequence[str]) -> tuple[list[int], list[int], str]:
 
 
 def displayable(data: bytes) -> str:
-    r"""The UTF-8 text, with bytes of incomplete characters written out.
+    r"""Decode UTF-8, writing bytes of incomplete characters as hexadecimal.
 
     >>> displayable("é".encode() + b"\xe4")
     'é<0xE4>'
@@ -215,9 +217,9 @@ def displayable(data: bytes) -> str:
 
 
 def _check(tokens: Sequence[str]) -> None:
-    """Refuse what is no list of strings, and strings as a vocabulary writes them.
+    """Refuse anything but a list of strings, and vocabulary entries.
 
-    Those hold no white space at all, and signs with which vocabularies write it.
+    Vocabulary entries contain no white space, but the characters that stand for it.
     """
     is_list = isinstance(tokens, (list, tuple))
     if not is_list or not all(isinstance(token, str) for token in tokens):
@@ -242,10 +244,10 @@ def _bytes(token: str) -> bytes:
 
 
 def _byte_of() -> dict[str, bytes]:
-    """The byte of each sign of GPT-2's alphabet of 256 printable signs.
+    """Return the byte of each character of GPT-2's alphabet of 256 printable characters.
 
-    Printable Latin-1 stands for itself; the other bytes, in order, are written as the signs
-    from U+0100 on.
+    Printable Latin-1 stands for itself; the other bytes, in order, are the characters from
+    U+0100.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -254,4 +256,4 @@ def _byte_of() -> dict[str, bytes]:
 
 
 BYTE_OF = _byte_of()
-"""The byte of each sign of GPT-2's alphabet."""
+"""The byte of each character of GPT-2's alphabet."""

@@ -121,7 +121,7 @@ def test_decoders_of_one_token_over_one_source(how):
     with torch.no_grad(), regard.record(model) as recording:
         for ids in tokens:
             model(source, decoder_input_ids=ids)
-    layers, expected = recording.of_kind("cross"), []
+    layers, expected = recording.of_kind("cross").layers, []
     for ids in tokens:
         with torch.no_grad():
             out = eager(source, decoder_input_ids=ids, output_attentions=True)
