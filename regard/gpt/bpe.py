@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from regard.gpt.tokenizer import FILE, Tokenizer, checked, require_utf8
-from regard.record.spelling import BYTE_OF, displayable
+from regard.record.token_names import BYTE_OF, displayable
 
 END = "<|endoftext|>"
 """The token that ends a document, by GPT-2's name for it."""

@@ -324,7 +324,7 @@ class ModelSubject:
             id=name,
             title=self._title,
             tokens=tuple(self._tokenizer.tokens(ids)),
-            layers=recording.of_kind(),
+            layers=recording.of_kind().layers,
             text=self._tokenizer.decode(ids),
             following=tuple(zip(top.tolist(), pieces, shares[top].tolist(), strict=True)),
             probabilities=shares,

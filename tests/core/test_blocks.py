@@ -8,11 +8,12 @@ import torch
 
 import regard
 from regard_experiments.distributed import context_parallel
+from regard.record import read_while_running
 
 LAYER = regard.nn.MultiHeadAttention(6, 2, mask=regard.causal())
 BLOCKS = {
     "record(...)": lambda: regard.record(LAYER),
-    "record(...) with read": lambda: regard.record(LAYER, read=[regard.readouts.Entropy()]),
+    "read_while_running(...)": lambda: read_while_running(LAYER, regard.readouts.Entropy()),
     "intervene(...)": lambda: regard.intervene(LAYER),
     "update(...)": lambda: regard.Monitor(LAYER).update(),
     "context_parallel(...)": context_parallel,

@@ -1,10 +1,11 @@
-"""Reading calls of the package flash_attn (2.x), whose kernels run on GPUs alone.
+"""Readers of calls to flash_attn (2.x) and flash_attn_interface (FlashAttention-3), for GPUs.
 
-The arguments are the package's, by its names and in its order; each function here has the signature
-of the one that it reads (Dao 2023, arXiv:2307.08691, and the package's documentation).
+Each function has the name and signature of the one that it reads (Dao 2023, arXiv:2307.08691; Shah
+et al. 2024, arXiv:2407.08608). Version 3 has no dropout and no ALiBi; its further options that
+change scores are refused by name.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension; n sequences,
-T tokens of all of them.
+T tokens of all sequences.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from torch import Tensor
 from regard.errors import RecordError
 from regard.inputs import Scoring
 from regard.intercept._call import Call
-from regard.intercept._library_call import LibraryCall
-from regard.intercept._packed import Band, Sequences
+from regard.intercept._library_call import Band, LibraryCall, PackedSequences
 from regard.masks import Mask, dense, padding
 
-Window = tuple[int, int]
+WindowSize = tuple[int, int]
 
 
 def flash_attn_func(
@@ -31,7 +31,7 @@ def flash_attn_func(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,  # noqa: FBT001, FBT002 - the package's signatures
-    window_size: Window = (-1, -1),
+    window_size: WindowSize = (-1, -1),
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,  # noqa: ARG001, FBT001, FBT002
@@ -66,7 +66,7 @@ def flash_attn_varlen_func(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,  # noqa: FBT001, FBT002 - the package's signatures
-    window_size: Window = (-1, -1),
+    window_size: WindowSize = (-1, -1),
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,  # noqa: ARG001, FBT001, FBT002
@@ -78,7 +78,7 @@ def flash_attn_varlen_func(
     if block_table is not None:
         lengths = starts_k.diff().tolist()
         k, v = (_rows_of_pages(pages, block_table, lengths) for pages in (k, v))
-    sequences = Sequences(
+    sequences = PackedSequences(
         query_start=starts_q[:-1],
         query_stop=starts_q[1:],
         key_start=starts_k[:-1],
@@ -125,7 +125,7 @@ def flash_attn_with_kvcache(
     k_cache: Tensor,
     v_cache: Tensor,
     k: Tensor | None = None,
-    v: Tensor | None = None,  # noqa: ARG001 - it lies in the cache by now
+    v: Tensor | None = None,  # noqa: ARG001 - the kernel has written it to the cache
     rotary_cos: Tensor | None = None,
     rotary_sin: Tensor | None = None,  # noqa: ARG001 - comes with rotary_cos
     cache_seqlens: int | Tensor | None = None,
@@ -134,17 +134,17 @@ def flash_attn_with_kvcache(
     block_table: Tensor | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,  # noqa: FBT001, FBT002 - the package's signature
-    window_size: Window = (-1, -1),
+    window_size: WindowSize = (-1, -1),
     softcap: float = 0.0,
     rotary_interleaved: bool = True,  # noqa: ARG001, FBT001, FBT002
     alibi_slopes: Tensor | None = None,
-    num_splits: int = 0,  # noqa: ARG001 - who computes is not what a call depends on
+    num_splits: int = 0,  # noqa: ARG001 - does not affect the result
     return_softmax_lse: bool = False,  # noqa: ARG001, FBT001, FBT002
 ) -> LibraryCall:
     """Read ``flash_attn_with_kvcache``, whose kernel has written k and v to the cache by now.
 
-    q is ``(B, L, H, D)``, the caches ``(B, S, G, D)`` or pages of a block table. The keys are those
-    that are filled; the kernel writes later ones behind torch's back, so they are copied.
+    q is ``(B, L, H, D)``, the caches ``(B, S, G, D)`` or pages of a block table. Only filled
+    entries are keys; they are copied, since the kernel writes to the cache without a version count.
     """
     if rotary_cos is not None:
         raise RecordError(
@@ -187,7 +187,7 @@ def _of_batch(
     )
 
 
-def _band(window_size: Window, *, causal: bool) -> Band:
+def _band(window_size: WindowSize, *, causal: bool) -> Band:
     left, right = window_size
     return Band(left=left, right=0 if causal else right)
 
@@ -206,9 +206,65 @@ def _scoring(
 
 
 def _rows_of_pages(pages: Tensor, block_table: Tensor, lengths: list[int]) -> Tensor:
-    """Put the keys of all sequences one after another, which lie in pages ``(P, size, G, D)``."""
+    """Gather the keys of all sequences from pages ``(P, size, G, D)``, concatenated."""
     rows = [
         pages[own.long().clamp(min=0)].flatten(0, 1)[:length]
         for own, length in zip(block_table, lengths, strict=True)
     ]
     return torch.cat(rows)
+
+
+def flash_attn_3_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,  # noqa: FBT001, FBT002 - the package's signature
+    qv: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    window_size: WindowSize = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,  # noqa: ARG001 - does not affect the result
+    pack_gqa: bool | None = None,  # noqa: ARG001, FBT001 - likewise
+    deterministic: bool = False,  # noqa: ARG001, FBT001, FBT002 - likewise
+    sm_margin: int = 0,  # noqa: ARG001 - likewise
+    return_attn_probs: bool = False,  # noqa: ARG001, FBT001, FBT002 - likewise
+) -> LibraryCall:
+    """Read ``flash_attn_func``: q ``(B, L, H, D)``, k and v ``(B, S, G, D)``."""
+    unknown = {
+        "qv": qv is not None,
+        "q_descale": q_descale is not None,
+        "k_descale": k_descale is not None,
+        "v_descale": v_descale is not None,
+        "attention_chunk": attention_chunk != 0,
+    }
+    for name, given in unknown.items():
+        if given:
+            raise RecordError(
+                f"flash_attn_interface.flash_attn_func was called with {name}, which regard does "
+                "not read; call it without"
+            )
+    return flash_attn_func(
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+    )
+
+
+def refused_flash_attn_3(name: str) -> Any:
+    """Return a reader that refuses a function whose arguments are not supported."""
+
+    def read(*args: Any, **options: Any) -> LibraryCall:  # noqa: ARG001 - none of them is read
+        raise RecordError(
+            f"a model called flash_attn_interface.{name}, of which regard reads flash_attn_func "
+            "alone; give the model another attention, such as attn_implementation='sdpa'"
+        )
+
+    return read

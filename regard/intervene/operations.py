@@ -1,4 +1,4 @@
-"""The changes that an intervention makes, as they were stated."""
+"""The operations of an intervention, as the user stated them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import ClassVar
 from regard.intercept import Moment, now
 from regard.pattern import Pattern
 from regard.record import Recording
-from regard.record.names import Kind
+from regard.record.sites import AttentionKind
 
-Selected = tuple[int, ...] | slice | None
-"""Numbers, checked; None is all."""
+CheckedIndices = tuple[int, ...] | slice | None
+"""Validated indices; None is all."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Change:
-    """A change, and where it is made."""
+class Operation:
+    """An operation, and the layers, heads and sequences it applies to."""
 
-    layers: Selected = None
-    heads: Selected = None
-    batch: Selected = None
-    kind: Kind = "self"
+    layers: CheckedIndices = None
+    heads: CheckedIndices = None
+    batch: CheckedIndices = None
+    kind: AttentionKind = "self"
     time: Moment = field(default_factory=now, repr=False)
-    """When it was stated: calls made before stay as they were where they are computed again."""
+    """When it was stated; earlier calls are unchanged when a checkpoint recomputes them."""
     method: ClassVar[str]
-    """The method of `Intervention` that makes it."""
+    """Name of the method of `Intervention` that creates it."""
 
     def __repr__(self) -> str:
         stated = {each.name: getattr(self, each.name) for each in fields(self) if each.repr}
@@ -37,43 +37,43 @@ class Change:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class KnockOut(Change):
-    """Keys hidden from queries, by their numbers in the text."""
+class KnockOut(Operation):
+    """Hides keys from queries, both given by position in the text."""
 
-    queries: Selected = None
-    keys: Selected = None
+    queries: CheckedIndices = None
+    keys: CheckedIndices = None
     method = "knock_out"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Steer(Change):
-    """A number added to the scores of keys."""
+class Steer(Operation):
+    """Adds a number to the scores of keys."""
 
-    queries: Selected = None
-    keys: Selected = None
+    queries: CheckedIndices = None
+    keys: CheckedIndices = None
     by: float
     method = "steer"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Temper(Change):
-    """A factor on the scores."""
+class Temper(Operation):
+    """Multiplies the scores by a factor."""
 
     by: float
     method = "temper"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Patch(Change):
-    """The weights of another run."""
+class Patch(Operation):
+    """Substitutes the weights of another run."""
 
     pattern: Pattern
     method = "patch"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Ablate(Change):
-    """A context that is 0, its own mean, or that of a recording."""
+class Ablate(Operation):
+    """Replaces a context by 0, by its own mean, or by the mean of a recording."""
 
     by: str | Recording = "zero"
     method = "ablate"

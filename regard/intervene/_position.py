@@ -1,7 +1,7 @@
-"""Where a call's queries and keys stand in the whole text.
+"""Positions of a call's queries and keys in the whole text.
 
-Over a generation with a key/value cache each call has a few queries and many keys, of a rolling
-cache the last ones alone. Changes name queries and keys by their numbers in the text.
+In a generation with a key/value cache each call has few queries and many keys; a rolling cache
+holds only the last keys. Operations name queries and keys by their positions in the text.
 
 Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 """
@@ -18,33 +18,32 @@ from regard._indices import from_start, runs
 from regard._shapes import Bool, Float, Int
 from regard.errors import Error
 from regard.inputs import Problem
-from regard.intervene.changes import Selected
-from regard.record.run_history import RunHistory
-from regard.record.sites import Site
+from regard.intervene.operations import CheckedIndices
+from regard.record.sites import ContinuationTracker, Site
 
-Start = Literal["read", "cached", "dropped"]
-"""How a text began: its first token was read here, or came from a cache, or from one that had
-dropped keys, so that numbers from the start are unknown."""
+TextStart = Literal["read", "cached", "dropped"]
+"""How a text began: its first token was read in the block, was in a cache, or had been evicted
+from a rolling cache, so that positions counted from the start are unknown."""
 
-_TEXTS = 8  # that a model may read in turn, each with a cache
+_TEXTS = 8  # texts with caches that a model may process alternately
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Place:
-    """The numbers of a call's queries and keys in the text."""
+class CallPosition:
+    """Positions of a call's queries and keys in the text."""
 
     queries: Int[Tensor, "#b #h L"]
     first_key: int
-    """The number of the call's first key."""
+    """Position of the call's first key."""
     query_counts: tuple[int, ...]
-    """How many queries each entry of the batch has had, or one for all."""
+    """Number of queries so far per batch entry, or one number for all."""
     key_counts: tuple[int, ...]
-    """How many keys, likewise."""
-    start: Start = "read"
+    """Number of keys so far, likewise."""
+    start: TextStart = "read"
     """How the text began."""
 
-    def rows(self, numbers: Selected) -> Bool[Tensor, "#b #h L"]:
-        """Which of the call's rows are meant."""
+    def rows(self, numbers: CheckedIndices) -> Bool[Tensor, "#b #h L"]:
+        """Return a mask of the selected rows of the call."""
         self._require_certain("queries", numbers)
         if numbers is None:
             return torch.ones_like(self.queries, dtype=torch.bool)
@@ -56,8 +55,8 @@ class Place:
         ]
         return torch.cat(parts)
 
-    def spans(self, numbers: Selected, keys: int) -> list[tuple[Tensor, Tensor]]:
-        """The runs of keys that are meant, each as start and stop ``(b, 1, 1)`` in the call."""
+    def spans(self, numbers: CheckedIndices, keys: int) -> list[tuple[Tensor, Tensor]]:
+        """Return the selected runs of keys, each as start and stop ``(b, 1, 1)`` in the call."""
         self._require_certain("keys", numbers)
         entries = [key_runs(numbers, count) for count in self.key_counts]
         width = max(len(entry) for entry in entries)
@@ -68,19 +67,19 @@ class Place:
         ends = ends.to(self.queries.device)
         return [(ends[:, n, :1, None], ends[:, n, 1:, None]) for n in range(width)]
 
-    def _require_certain(self, name: str, numbers: Selected) -> None:
+    def _require_certain(self, name: str, numbers: CheckedIndices) -> None:
         if numbers is not None and not _count_from_end(numbers):
             self.require_start(f"{name}={numbers!r}", ", or count from the end")
 
     def require_start(self, what: str, other_cure: str = "") -> None:
-        """Refuse numbers from the start of a text where those are unknown.
+        """Refuse positions counted from the start of a text if they are unknown.
 
         Args:
-            what: the numbers, for the message.
-            other_cure: what else helps than an earlier block.
+            what: the positions, for the message.
+            other_cure: another cure, for the message.
 
         Raises:
-            Error: if a cache had dropped keys before the text was read here.
+            Error: if a cache had evicted keys before the block began.
         """
         if self.start == "dropped":
             raise Error(
@@ -96,8 +95,8 @@ def _count_from_end(numbers: tuple[int, ...] | slice) -> bool:
     return numbers.start is not None and numbers.start < 0 and (numbers.stop or -1) < 0
 
 
-def key_runs(numbers: Selected, count: int) -> list[tuple[int, int]]:
-    """Runs of consecutive keys, of so many, that numbers mean; others mean nothing yet."""
+def key_runs(numbers: CheckedIndices, count: int) -> list[tuple[int, int]]:
+    """Return runs of consecutive selected keys; keys beyond the count do not exist yet."""
     if numbers is None:
         return [(0, count)]
     if isinstance(numbers, slice):
@@ -106,7 +105,7 @@ def key_runs(numbers: Selected, count: int) -> list[tuple[int, int]]:
             return [(start, max(start, stop))]
         return runs(range(start, stop, step))
     places = (from_start(number, count) for number in numbers)
-    return runs(place for place in places if 0 <= place < count)
+    return runs(position for position in places if 0 <= position < count)
 
 
 def _among(
@@ -120,28 +119,28 @@ def _among(
 
 
 @dataclass(frozen=True, eq=False)
-class _End:
-    """The end of a text that a site has read."""
+class _TextEnd:
+    """The end of a text that a layer has processed."""
 
     key: Float[Tensor, "B G 1 D"]
-    """The last one, by which the next call of a text with a cache is known."""
+    """The last key, by which the next call with the same cache is recognised."""
     count: int
-    """Of queries."""
-    start: Start = "read"
+    """Number of queries."""
+    start: TextStart = "read"
 
 
-class Progress:
-    """How far each site of a model is in its texts."""
+class TextTracker:
+    """Tracks how much of each text the layers of a model have processed."""
 
     def __init__(self) -> None:
-        self._ends: dict[Site, list[_End]] = {}
-        self._sources: dict[Site, _End] = {}
-        self._runs = RunHistory()
-        self._latest: tuple[int, Place] | None = None
-        """Run and place of the latest call of self-attention."""
+        self._ends: dict[Site, list[_TextEnd]] = {}
+        self._sources: dict[Site, _TextEnd] = {}
+        self._runs = ContinuationTracker()
+        self._latest: tuple[int, CallPosition] | None = None
+        """Run and position of the latest self-attention call."""
 
-    def place(self, site: Site, problem: Problem, run: int) -> Place:
-        """Find the place of the next call of a site, made in a run of the model."""
+    def position(self, site: Site, problem: Problem, run: int) -> CallPosition:
+        """Return the positions of a site's next call."""
         if site.kind == "cross":
             return self._cross_place(site, problem, run)
         positions = problem.rows.positions
@@ -149,16 +148,16 @@ class Progress:
         ends = self._ends.setdefault(site, [])
         before = _last_key(problem, past)
         known = None if before is None else next((e for e in ends if _equal(e.key, before)), None)
-        # Of a rolling cache the first keys are gone: the call's first is a later one of the text.
+        # A rolling cache has evicted the first keys, so the call's first key is a later one.
         first_key = 0 if known is None else max(known.count - past, 0)
         start = _start(known, past, first_key)
         earlier = self._place_in(run) if known is None and site.shares_keys else None
-        if earlier is not None:  # queries before the call's own may have been left out
+        if earlier is not None:  # earlier queries may have been skipped
             first_key = max(max(earlier.query_counts) - past - problem.queries, 0)
             start = earlier.start
         queries = positions + first_key
         counts = _counts(queries)
-        place = Place(
+        position = CallPosition(
             queries=queries,
             first_key=first_key,
             query_counts=counts,
@@ -168,29 +167,29 @@ class Progress:
         last = _last_key(problem, past + problem.queries)
         if last is not None:
             others = [end for end in ends if end is not known]
-            self._ends[site] = [_End(last.clone(), max(counts), start), *others][:_TEXTS]
+            self._ends[site] = [_TextEnd(last.clone(), max(counts), start), *others][:_TEXTS]
         if site.kind == "self":
-            self._latest = run, place
-        self._runs.add_self_attention(run=run, queries=problem.queries, goes_on=known is not None)
-        return place
+            self._latest = run, position
+        self._runs.add_self_attention(run=run, queries=problem.queries, continued=known is not None)
+        return position
 
-    def _place_in(self, run: int) -> Place | None:
-        """The place of the latest self-attention of a run."""
+    def _place_in(self, run: int) -> CallPosition | None:
+        """Return the position of the latest self-attention call of a run."""
         return self._latest[1] if self._latest is not None and self._latest[0] == run else None
 
-    def _cross_place(self, site: Site, problem: Problem, run: int) -> Place:
-        follows = self._runs.follows(site, run=run, queries=problem.queries)
-        place = self._place_in(run)  # the queries are those of the decoder's self-attention
-        if place is not None and place.queries.shape[-1] == problem.queries:
-            return replace(place, first_key=0, key_counts=(problem.keys,))
-        # Of a decoder that generates, each call has the next queries, and all keys every time.
+    def _cross_place(self, site: Site, problem: Problem, run: int) -> CallPosition:
+        follows = self._runs.continues(site, run=run, queries=problem.queries)
+        position = self._place_in(run)  # the queries are those of the decoder's self-attention
+        if position is not None and position.queries.shape[-1] == problem.queries:
+            return replace(position, first_key=0, key_counts=(problem.keys,))
+        # In a generating decoder, each call has the next queries, and all keys of the source.
         last, known = _last_key(problem, problem.keys), self._sources.get(site)
-        goes_on = follows and known is not None and _equal(known.key, last)
-        seen = known.count if known is not None and goes_on else 0
+        continued = follows and known is not None and _equal(known.key, last)
+        seen = known.count if known is not None and continued else 0
         if last is not None:
-            self._sources[site] = _End(last.clone(), seen + problem.queries)
+            self._sources[site] = _TextEnd(last.clone(), seen + problem.queries)
         queries = torch.arange(seen, seen + problem.queries, device=problem.query.device)
-        return Place(
+        return CallPosition(
             queries=queries[None, None],
             first_key=0,
             query_counts=(seen + problem.queries,),
@@ -198,18 +197,18 @@ class Progress:
         )
 
 
-def _start(known: _End | None, past: int, first_key: int) -> Start:
-    """How a text began, as far as its next call tells."""
+def _start(known: _TextEnd | None, past: int, first_key: int) -> TextStart:
+    """Return how a text began, as known from its next call."""
     if known is None:
         return "cached" if past else "read"
     if known.start != "cached":
         return known.start
-    # A cache that drops a key at once was full before; one that grows holds all of the text.
+    # A cache that evicts a key immediately was full before; a growing cache holds all keys.
     return "dropped" if first_key else "read"
 
 
 def _last_key(problem: Problem, count: int) -> Tensor | None:
-    """The last of a call's first keys, as many as this; None where there is none."""
+    """Return the key at index ``count - 1``, or None if there is none."""
     return problem.key[..., count - 1 : count, :] if 0 < count <= problem.keys else None
 
 
