@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import regard
-from regard.record import read_while_running
 from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
 from regard.pattern.readouts import Readout
-from regard.record import Recording
+from regard.record import Recording, read_while_running
 
 HEADS, DIM = 12, 64
 LENGTHS = (4096, 16384)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import regard
-from regard_experiments.distributed import context_parallel
 from regard.record import read_while_running
+from regard_experiments.distributed import context_parallel
 
 LAYER = regard.nn.MultiHeadAttention(6, 2, mask=regard.causal())
 BLOCKS = {

@@ -8,7 +8,7 @@ the reason why nothing could be read. A tensor is named ``layer/reading``.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
