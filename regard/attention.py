@@ -117,8 +117,9 @@ def attention(
         >>> query, key, value = torch.randn(3, 2, 5, 7).unbind()
         >>> regard.attention(query, key, value, mask=regard.causal()).shape
         torch.Size([2, 5, 7])
+        >>> from regard.readouts import Entropy, Received
         >>> context, (received, entropy) = regard.attention(
-        ...     query, key, value, mask=regard.causal(), read=[regard.readouts.Received(), regard.readouts.Entropy()]
+        ...     query, key, value, mask=regard.causal(), read=[Received(), Entropy()]
         ... )
         >>> received.shape, entropy.shape
         (torch.Size([2, 5]), torch.Size([2, 5]))

@@ -1,4 +1,4 @@
-"""Live reports: the page with the model in it; what lies in one is made in `regard.page.file.live`."""
+"""Live reports: the page with the model in it, whose data `regard.page.file.live` makes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ WORK = {
     "hidden spans": """
     query, key, value = torch.randn(3, 4 * length, 16).unbind()  # of one head, four times the size
     amid = slice(length, 2 * length)
-    mask = regard.causal() & regard.masks.hide(amid, queries=slice(2 * length, None)) & regard.masks.hide(-9)
+    hidden = regard.masks.hide(amid, queries=slice(2 * length, None))
+    mask = regard.causal() & hidden & regard.masks.hide(-9)
     context, pattern = regard.attention_with_pattern(query, key, value, mask=mask)
     pattern.read(Entropy(), Received()), pattern[7:9]""",
 }

@@ -346,8 +346,8 @@ def _named(read: Readouts) -> dict[str, Readout[Any, Any]]:
     """Check the readouts, and name those that have no name."""
     if isinstance(read, Readout) or not isinstance(read, (Sequence, Mapping)) or not read:
         raise TypeError(
-            "read must be a list of readouts, such as [regard.readouts.Entropy()], or a dictionary of them "
-            f"by name, but is {read!r}"
+            "read must be a list of readouts, such as [regard.readouts.Entropy()], or a dictionary "
+            f"of them by name, but is {read!r}"
         )
     if isinstance(read, Mapping):
         named = dict(read)

@@ -18,7 +18,8 @@ class AlarmWarning(UserWarning):
         >>> import regard, torch, warnings
         >>> from regard.nn import MultiHeadAttention
         >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
-        >>> monitor = regard.Monitor(layer, every=1, alarms=[regard.lens.Alarm("entropy", above=0.1)])
+        >>> alarm = regard.lens.Alarm("entropy", above=0.1)
+        >>> monitor = regard.Monitor(layer, every=1, alarms=[alarm])
         >>> with warnings.catch_warnings(record=True) as shown:
         ...     warnings.simplefilter("always")
         ...     with monitor.update():

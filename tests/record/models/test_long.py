@@ -30,7 +30,8 @@ attention_mask[:, :{padding}] = 0
 def work(length):
     with torch.no_grad(), regard.record(model) as recording:
         model.model(ids[:, -length:], attention_mask=attention_mask[:, -length:], use_cache=False)
-    received = recording.read(regard.readouts.Received(), regard.readouts.Entropy(), progress=False)["received"]
+    readouts = [regard.readouts.Received(), regard.readouts.Entropy()]
+    received = recording.read(*readouts, progress=False)["received"]
     pattern = recording[1]
     sums = pattern[0, 3, -5:].sum(-1)
     assert received.values.shape == ({layers}, 1, {heads}, length) and (sums - 1).abs().max() < 1e-4
