@@ -1,7 +1,7 @@
 """Write the repository's tree, a line a file, into docs/contributing.md.
 
-The line of a file is the first sentence of its docstring, or of the comment it begins with; the line
-of a room is that of its `__init__.py`, or what stands in `FOLDERS`.
+The line of a file is the first sentence of its docstring, or of the comment it begins with; the
+line of a room is that of its `__init__.py`, or what stands in `FOLDERS`.
 """
 
 from __future__ import annotations
@@ -81,12 +81,9 @@ def line_of(path: Path) -> str:
     if path.suffix == ".py":
         first = ast.get_docstring(ast.parse(text)) or ""
     else:
-        comments = re.match(r"(?:// ?.*\n)+|/\*\*?[\s\S]*?\*/", text)
-        first = (
-            re.sub(r"^(?://|/\*\*?| \*/?) ?|\*/$", "", comments[0], flags=re.MULTILINE)
-            if comments
-            else ""
-        )
+        comment = re.match(r"(?:// ?.*\n)+|/\*\*?[\s\S]*?\*/|", text)
+        assert comment is not None, "the last alternative is empty"
+        first = re.sub(r"^(?://|/\*\*?| \*/?) ?|\*/$", "", comment[0], flags=re.MULTILINE)
     paragraph = " ".join(first.partition("\n\n")[0].split())
     return re.split(r"(?<=[^.]{2})\.(?:\s+(?=[A-Z`])|$)", paragraph)[0]
 

@@ -194,6 +194,7 @@ def heads(recording: Recording, *, progress: bool | None = None) -> Heads:
     name. Exact and the same at every call, in memory O(L); scores on repeats need tokens.
 
     Args:
+        recording: of one run of a model.
         progress: show a bar; by default on a terminal.
 
     Raises:
