@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 from torch import nn
 
-import regard
+from regard.intervene import intervene
 from regard.page._errors import ExplorerError
 from regard.page._fields import Fields, Number, Span
 
@@ -91,7 +91,7 @@ def changed(model: nn.Module, changes: Sequence[Change]) -> Iterator[None]:
     if not changes:
         yield
         return
-    with regard.intervene(model) as change:
+    with intervene(model) as change:
         for one in changes:
             if isinstance(one, SwitchOff):
                 change.ablate(layers=one.layer, heads=one.head)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-import regard
 from regard.gpt import CheckpointError, Sampling, load, stream
 from regard.gpt.tokenizer import normalized
 from regard.gpt.unwrap import as_gpt
@@ -25,6 +24,7 @@ from regard.page._effects import Over, measure_effects, measure_passages
 from regard.page._errors import ExplorerError
 from regard.page._run import Run
 from regard.page.example import readable_example, readable_examples
+from regard.record import record
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, Tokenizer
@@ -307,7 +307,7 @@ class ModelSubject:
                 stack.callback(block.attn.c_attn.register_forward_hook(keep).remove)  # type: ignore[union-attr]
             stack.enter_context(torch.no_grad())
             stack.enter_context(changed(self._model, changes))
-            with regard.record(self._model) as recording:
+            with record(self._model) as recording:
                 text = torch.tensor(ids, device=self._device)[None]
                 logits = self._model(text, **last)[0, -1]
         shares = logits.softmax(-1)
