@@ -10,9 +10,10 @@ import torch
 from support.recordings import D, H, Model, recorded
 
 import regard
+from regard.lens.spans import link_weights
 from regard.lens.spans.link_values import LinkGroups, LinkValues
 from regard.lens.spans.links import place_links
-from regard.record import RecordError, link_weights
+from regard.record import RecordError
 
 
 class Why(Enum):
