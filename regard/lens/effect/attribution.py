@@ -20,7 +20,7 @@ from regard.inputs import Problem
 from regard.intercept import Call, Change, change_calls
 from regard.intervene.changes import Ablate
 from regard.intervene.contexts import ablation
-from regard.lens.effect.draws import same_draws
+from regard.lens.effect.caveats import same_draws
 from regard.record.sites import Site, Sites
 
 
