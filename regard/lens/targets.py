@@ -17,7 +17,6 @@ from regard._indices import check_indices, check_whole, chosen
 from regard._shapes import Float, Int
 from regard._tensors import tensor_of
 from regard.intercept import last_logits, takes_logits_to_keep
-from regard.lens.spans.links import Span
 from regard.record import token_names
 
 
@@ -42,7 +41,7 @@ class _TokenTarget:
         """Describe the target, given the token's name."""
         return f"{self._name} of {token} at position {self.position}"
 
-    def queries(self, length: int) -> Span:
+    def queries(self, length: int) -> tuple[int, int]:
         """The query that predicts the token, and one past it, of a text of so many tokens."""
         (query,) = chosen(check_indices("position", self.position), length, "position")
         return query, query + 1
@@ -131,7 +130,7 @@ class Answer:
         first, stop = ("" if end is None else end for end in (self.tokens.start, self.tokens.stop))
         return f"log-probability of tokens {first}:{stop}"
 
-    def queries(self, length: int) -> Span:
+    def queries(self, length: int) -> tuple[int, int]:
         """The first query that predicts the answer, and one past the last.
 
         Raises:

@@ -118,9 +118,7 @@ def test_keys_are_those_hidden_by_hand(gpt, ids):
     "where", [{"layers": 1}, {"layers": [0, 2], "heads": 1}, {"heads": [0, -1]}]
 )
 def test_keys_can_be_hidden_in_some_heads(gpt, ids, where):
-    effects = regard.lens.effects(
-        gpt, ids, TARGET, over="keys", spans=[(0, 3), (2, 7), (4, 13)], **where
-    )
+    effects = regard.lens.effects(gpt, ids, TARGET, over=[(0, 3), (2, 7), (4, 13)], **where)
     for (first, stop), value in zip(effects.places, effects.values.tolist(), strict=True):
         if stop == len(ids):
             assert value == 0
@@ -312,10 +310,14 @@ def test_it_measures_the_model_as_interventions_around_it_made_it(gpt, ids):
     [
         ({"over": "values"}, ValueError, "over must be 'heads' or 'keys', but is 'values'"),
         ({"method": "patching"}, ValueError, "method must be 'ablation' or 'gradient'"),
-        ({"method": "gradient", "over": "keys"}, ValueError, "over='keys' needs method='ablation'"),
+        (
+            {"method": "gradient", "over": "keys"},
+            ValueError,
+            "over keys or spans take method='ablation'",
+        ),
         ({"by": "one"}, ValueError, "by must be 'zero', 'mean' or a Recording"),
-        ({"by": "mean", "over": "keys"}, ValueError, "over='keys' hides keys: leave by out"),
-        ({"spans": [(0, 1)]}, ValueError, "give over='keys' with them"),
+        ({"by": "mean", "over": "keys"}, ValueError, "keys and spans are hidden: leave by out"),
+        ({"hidden_from": "answer"}, ValueError, "give over='keys' or spans with it"),
         ({"spans": [], "over": "keys"}, ValueError, "spans is empty"),
         ({"spans": [(0, 14)], "over": "keys"}, ValueError, "0 ≤ first < stop ≤ 13"),
         ({"spans": [(3, 3)], "over": "keys"}, ValueError, "is not a span of keys"),

@@ -20,6 +20,7 @@ from regard._shapes import Float, Int
 from regard.errors import RecordError
 from regard.lens.spans.links import Link, Span, TokenLink, place_links
 from regard.lens.spans.passages import Passage, check_spans, require_apart
+from regard.lens.targets import Answer, Logit, LogProbability
 from regard.pattern.readouts import Received
 from regard.record import Recording
 from regard.record.layer import Layer, Tokens
@@ -28,8 +29,6 @@ from regard.record.readings import read_layer
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from regard.lens.targets import Answer, Logit, LogProbability
 
 __all__ = [
     "ENOUGH",
