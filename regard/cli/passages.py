@@ -4,7 +4,7 @@ import json
 import math
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import torch
 import typer
@@ -18,7 +18,9 @@ from regard.cli.model import SHIPPED, Fetch, Model, Weights, has_read
 from regard.cli.reader import Encoded, Reader, open_reader
 from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
-from regard.lens.effect.hybrid import hybrid_note
+from regard.intercept import last_logits, takes_logits_to_keep
+from regard.lens import Answer, Effects, Passage, SpanWeights
+from regard.lens.effect.caveats import hybrid_note
 from regard.lens.spans.links import Span
 from regard.view.passages_report import passages_report
 
@@ -82,11 +84,16 @@ def passages(
         # Of a model whose logits are NaN, or whose attention cannot be recorded.
         with user_errors(ValueError, Error), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "tokens reach", RuntimeWarning)  # `note` says it
-            effects = regard.lens.passage_effects(
+            ids, target = torch.tensor(encoded.ids, device=place), Answer(slice(*span))
+            last = last_logits(1) if takes_logits_to_keep(reader.model) else {}
+            with torch.inference_mode(), regard.record(reader.model) as recording:
+                reader.model(ids[None], **last)
+            looked = regard.lens.passage_weights(recording, parts, target)
+            effects = regard.lens.effects(
                 reader.model,
-                torch.tensor(encoded.ids, device=place),
-                parts,
-                slice(*span),
+                ids,
+                target,
+                over=parts,
                 hidden_from=cast("Literal['question', 'answer']", hidden_from),
             )
     said, note = reader.decode(encoded.ids[slice(*span)]), hybrid_note(reader.model)
@@ -96,7 +103,7 @@ def passages(
         read = has_read(cast("GPT", reader.model), encoded.ids[: span[0]], probability)
     notes = [line for line in (read, note) if line is not None]
     if as_json:
-        content = {"answer": said, **effects.as_dict()}
+        content = {"answer": said, **_as_dict(parts, looked, effects, span)}
         for line in notes:
             typer.echo(f"regard: {line}", err=True)
         typer.echo(json.dumps(content, ensure_ascii=False))
@@ -105,8 +112,43 @@ def passages(
     console.print(Text(f"{model or SHIPPED}: {len(encoded.ids)} tokens", "dim"))
     for line in notes:
         console.print(Text(line, "dim"))
-    for renderable in passages_report(effects, said):
+    for renderable in passages_report(parts, looked, effects, said):
         console.print(renderable)
+
+
+def _as_dict(
+    parts: tuple[Passage, ...], weights: SpanWeights, effects: Effects, answer: Span
+) -> dict[str, Any]:
+    """All numbers but those of single heads, as JSON can hold them."""
+    means, rows = weights.mean.tolist(), []
+    for part, weight, effect in zip(parts, means, effects.values.tolist(), strict=False):
+        first, stop = part.tokens
+        start_character, stop_character = part.characters or (None, None)
+        rows.append(
+            {
+                "first": first,
+                "stop": stop,
+                "start_character": start_character,
+                "stop_character": stop_character,
+                "weight": weight,
+                "text": part.text,
+                "effect": effect,
+            }
+        )
+    first_token, sinks, elsewhere = means[-3:]
+    return {
+        "answer_tokens": list(answer),
+        "log_probability": effects.unchanged,
+        "without_any": effects.without_all,
+        "hidden_from": list(effects.hidden_from or ()),
+        "layers": list(weights.layers),
+        "heads": list(weights.heads),
+        "first_token": first_token,
+        "sinks": sinks,
+        "sink_keys": [first for first, _ in weights.keys[-2]],
+        "elsewhere": elsewhere,
+        "passages": rows,
+    }
 
 
 def _prompt(reader: Reader, document: str, question: str) -> tuple[str, int]:

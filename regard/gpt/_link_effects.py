@@ -19,8 +19,8 @@ from regard.gpt.model import GPT
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.unwrap import as_gpt
 from regard.intervene import intervene
-from regard.lens import Link, LinkValues, LinkWeights, against
-from regard.lens.effect.draws import Draws
+from regard.lens import Link, SpanValues, SpanWeights, link_weights
+from regard.lens.effect.caveats import Draws
 from regard.lens.spans.links import TokenLink, place_links
 from regard.record import record
 from regard.record.readings import bar
@@ -60,10 +60,10 @@ class LinkChange:
         model: where no head may, ``(M,)``.
     """
 
-    unchanged: LinkValues
-    heads: LinkValues
-    layers: LinkValues
-    model: LinkValues
+    unchanged: SpanValues
+    heads: SpanValues
+    layers: SpanValues
+    model: SpanValues
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,8 +88,8 @@ class LinkEffects:
         True
     """
 
-    weights: LinkWeights
-    correct: LinkValues
+    weights: SpanWeights
+    correct: SpanValues
     log_probability: LinkChange
     log_odds: LinkChange
 
@@ -164,7 +164,7 @@ def link_effects(
         >>> from regard.gpt import load
         >>> from regard.gpt.stories import stories
         >>> effects = link_effects(*load(), stories(0, 2))
-        >>> effects.log_probability.heads.mean.shape == effects.weights.deciding.mean.shape
+        >>> effects.log_probability.heads.mean.shape == effects.weights.spans.mean.shape
         True
     """
     model = as_gpt(model, whole=False)
@@ -177,11 +177,11 @@ def link_effects(
             advance(1)
     if not parts:
         raise ValueError(f"texts must have links, but these {len(texts)} texts have none")
-    weights = LinkWeights.merge([part.weights for part in parts])
-    groups = weights.deciding.groups
+    weights = SpanWeights.merge([part.weights for part in parts])
+    same = weights.spans.of_same_spans
 
-    def values(tensors: Iterable[Tensor]) -> LinkValues:
-        return LinkValues(torch.cat(list(tensors)), groups)
+    def values(tensors: Iterable[Tensor]) -> SpanValues:
+        return same(torch.cat(list(tensors)))
 
     def change(place: int) -> LinkChange:
         layers, heads = len(weights.layers), len(weights.heads)
@@ -189,9 +189,9 @@ def link_effects(
         by_head, by_layer, whole = changes.split([layers * heads, layers, 1], dim=1)
         return LinkChange(
             unchanged=values(part.unchanged[place] for part in parts),
-            heads=LinkValues(by_head.unflatten(1, (layers, heads)), groups),
-            layers=LinkValues(by_layer, groups),
-            model=LinkValues(whole[:, 0], groups),
+            heads=same(by_head.unflatten(1, (layers, heads))),
+            layers=same(by_layer),
+            model=same(whole[:, 0]),
         )
 
     return LinkEffects(
@@ -206,7 +206,7 @@ def link_effects(
 class _Part:
     """The numbers of one text: log-probabilities and log-odds."""
 
-    weights: LinkWeights
+    weights: SpanWeights
     correct: Float[Tensor, " M"]
     unchanged: Float[Tensor, "2 M"]
     changes: Float[Tensor, "2 M C"]
@@ -242,7 +242,7 @@ class _Reader:
         with record(model, tokens=[self._pieces]) as recording:
             every = model(ids[None])[0]
         draws.warn(lambda: model(ids[None]))
-        weights = against(recording, self._text.links, text=self._text.text)
+        weights = link_weights(recording, self._text.links, text=self._text.text)
         rows = every[[link.query for link in self._links]]
         unchanged = torch.stack(
             [answer(row[None])[:, 0] for answer, row in zip(self._answers, rows, strict=True)], 1

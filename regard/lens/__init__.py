@@ -7,16 +7,7 @@ knows none of it.
 from regard.lens import circuits
 from regard.lens._fidelity import Fidelity, HeadFidelity, fidelity
 from regard.lens._rollout import rollout
-from regard.lens.effect import (
-    Check,
-    Effect,
-    Effects,
-    Logit,
-    LogProbability,
-    PassageEffects,
-    effects,
-    passage_effects,
-)
+from regard.lens.effect import Check, Effect, Effects, effects
 from regard.lens.monitor import (
     Alarm,
     AlarmWarning,
@@ -30,20 +21,21 @@ from regard.lens.monitor import (
 from regard.lens.naming import Heads, HeadScores, heads
 from regard.lens.spans import (
     Link,
-    LinkValues,
-    LinkWeights,
     Passage,
-    PassageWeights,
-    against,
-    passages,
+    SpanValues,
+    SpanWeights,
+    link_weights,
+    passage_weights,
     split_passages,
     token_offsets,
 )
+from regard.lens.targets import Answer, Logit, LogProbability
 
 __all__ = [
     "Alarm",
     "AlarmWarning",
     "Alert",
+    "Answer",
     "Check",
     "Effect",
     "Effects",
@@ -53,24 +45,21 @@ __all__ = [
     "Heads",
     "JSONLinesWriter",
     "Link",
-    "LinkValues",
-    "LinkWeights",
     "LogProbability",
     "Logit",
     "Monitor",
     "Passage",
-    "PassageEffects",
-    "PassageWeights",
     "QKClip",
+    "SpanValues",
+    "SpanWeights",
     "Writer",
     "WriterWarning",
-    "against",
     "circuits",
     "effects",
     "fidelity",
     "heads",
-    "passage_effects",
-    "passages",
+    "link_weights",
+    "passage_weights",
     "rollout",
     "split_passages",
     "token_offsets",

@@ -16,7 +16,7 @@ from regard.record import Recording
 from regard.record.layer import require_one_run
 
 
-def rollout_of(
+def _rollout_of(
     patterns: Sequence[Pattern], *, query: int | None, source: int | None, residual: float
 ) -> Float[Tensor, "B S"]:
     """Take one row or one column of the rollout; `Recording.rollout` documents it."""
@@ -86,6 +86,7 @@ def rollout(
     One row or column of it takes a vector through the layers; no L × L product is made.
 
     Args:
+        recording: of square layers over the same positions.
         query: a target position, negative from the end: how much of each source position
             reaches it, a row.
         source: in its place, a source position: how much of it reaches each target, a column.
@@ -109,4 +110,4 @@ def rollout(
         tensor(1.)
     """
     patterns = [layer.pattern for layer in require_one_run(recording.of_kind().layers, "rollout")]
-    return rollout_of(patterns, query=query, source=source, residual=residual)
+    return _rollout_of(patterns, query=query, source=source, residual=residual)

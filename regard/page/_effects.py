@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 import regard
+from regard.lens.spans.weights import weigh_passages
 from regard.page._errors import ExplorerError
 
 if TYPE_CHECKING:
@@ -72,10 +72,11 @@ def measure_passages(
     token = _next_token(run)
     key = f"passages {list(spans)}"
     if key not in run.effects:
-        text, answer = torch.cat([ids, ids.new_tensor([token])]), slice(len(ids), len(ids) + 1)
+        target = regard.lens.LogProbability(token)
         try:
-            measured = regard.lens.passage_effects(
-                model, text, spans, answer, sinks=(), progress=progress
+            weights = weigh_passages(run.layers, spans, target, sinks=())
+            measured = regard.lens.effects(
+                model, ids, target, over=spans, hidden_from="question", progress=progress
             )
         except ValueError as error:
             raise ExplorerError(str(error)) from error
@@ -83,8 +84,8 @@ def measure_passages(
             "token": token,
             "unchanged": measured.unchanged,
             "effects": measured.values.tolist(),
-            "without": measured.without_any,
-            "weights": measured.weights.mean.tolist(),
+            "without": measured.without_all,
+            "weights": weights.mean[: len(spans)].tolist(),
             "spans": [list(span) for span in spans],
         }
     return run.effects[key]

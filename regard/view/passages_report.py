@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from regard.lens import Passage, PassageEffects
-from regard.view.passages import (
-    about_weights,
-    quoted,
-    remainders,
-    signed,
-    summary_of,
-    token_range,
-)
+from regard.lens import Effects, Passage, SpanWeights
 from regard.view.summary import ACCENT, bar
+from regard.view.tokens import readable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -32,30 +26,38 @@ _LEAST = 20  # terminal cells of a passage, where there is room for them
 _TEXT = 200  # characters of a passage that a cell is cut from
 _QUOTE = 700  # characters of a quotation
 _GAIN = "#4a86c5"  # of a bar that says that the answer gains
+_ABOUT = (
+    "Weight: what the queries that predict the answer give to the passage, the first token and "
+    "sinks left out; the mean over {heads}."
+)
 
 
-def passages_report(effects: PassageEffects, answer: str) -> Iterator[RenderableType]:
+def passages_report(
+    passages: Sequence[Passage], weights: SpanWeights, effects: Effects, answer: str
+) -> Iterator[RenderableType]:
     """Lay out what an answer looked at and needed.
 
     Args:
-        effects: of the passages of a document.
+        passages: those of a document.
+        weights: the weights of the answer's queries on them.
+        effects: on the answer's log-probability, over the passages.
         answer: the answer's text.
     """
-    weights = effects.weights
-    yield Text.assemble(("Answer", "bold"), f" {quoted(answer, _QUOTE)}")
-    count = len(weights.passages)
+    yield Text.assemble(("Answer", "bold"), f" {_quoted(answer, _QUOTE)}")
+    count = len(passages)
     yield Text(f"\n{count} passage{'s'[: count > 1]}, by what the answer needs", "bold")
-    yield _Table(effects)
+    order = effects.values.argsort(stable=True).tolist()
+    yield _Table(passages, weights, effects, order[:_ROWS])
     left = count - _ROWS
     if left > 0:
         yield Text(f"… {left} more passage{'s'[: left > 1]}; --json has all", "dim")
-    looked, needed = weights.order()[0], effects.order()[0]
+    looked, needed = int(weights.mean[:count].argmax()), order[0]
     same = looked == needed
-    yield from _quotation("Looked at and needed most" if same else "Needed most", effects, needed)
+    yield from _quotation("Looked at and needed most" if same else "Needed most", passages[needed])
     if not same:
-        yield from _quotation("Looked at most", effects, looked)
-    yield Text(f"\n{summary_of(effects)}", "dim")
-    yield Text(about_weights(weights), "dim")
+        yield from _quotation("Looked at most", passages[looked])
+    yield Text(f"\n{_summary_of(effects)}", "dim")
+    yield Text(_ABOUT.format(heads=_heads_of(weights)), "dim")
     yield Text("Looked at and needed are two things; each Δ is of one passage alone.", "dim")
 
 
@@ -63,7 +65,11 @@ def passages_report(effects: PassageEffects, answer: str) -> Iterator[Renderable
 class _Table:
     """A row a passage, in what a terminal has of width; on a narrow one without bars."""
 
-    effects: PassageEffects
+    passages: Sequence[Passage]
+    weights: SpanWeights
+    effects: Effects
+    numbers: Sequence[int]
+    """The passages that are shown, in their order."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         boundless = options.update(max_width=sys.maxsize)
@@ -74,7 +80,6 @@ class _Table:
         yield self._table(bar_cells, max(options.max_width - numbers + 1, 1))
 
     def _table(self, bar_cells: int, text_cells: int) -> Table:
-        effects, weights = self.effects, self.effects.weights
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         names = (
             "weight",
@@ -86,38 +91,79 @@ class _Table:
         for name in names:
             table.add_column(name, justify="right" if name else "left", no_wrap=True)
         table.add_column("passage"[:text_cells], no_wrap=True)
-        means, changes = weights.mean.tolist(), effects.values.tolist()
-        most, largest = max(means) or 1.0, max(map(abs, changes)) or 1.0
+        means, changes = self.weights.mean.tolist(), self.effects.values.tolist()
+        most = max(means[: len(changes)]) or 1.0
+        largest = max(map(abs, changes)) or 1.0
 
         def row(weight: float, change: float | None, tokens: str, text: Text) -> None:
             bars = [
                 Text() if change is None else bar(weight / most, bar_cells),
                 bar(abs(change or 0) / largest, bar_cells, ACCENT if (change or 0) < 0 else _GAIN),
             ]
-            figures = [f"{weight:.3f}", "" if change is None else signed(change)]
+            figures = [f"{weight:.3f}", "" if change is None else _signed(change)]
             both = zip(figures, bars, strict=True)
             cells = [cell for pair in both for cell in pair[: 1 + bool(bar_cells)]]
             text.truncate(max(text_cells, 1), overflow="ellipsis")
             table.add_row(*cells, tokens, text)
 
-        for number in effects.order()[:_ROWS]:
-            passage = weights.passages[number]
-            text = Text(quoted(passage.text, _TEXT))
-            row(means[number], changes[number], token_range(passage.tokens), text)
-        for name, weight in remainders(weights):
+        for number in self.numbers:
+            passage = self.passages[number]
+            text = Text(_quoted(passage.text, _TEXT))
+            row(means[number], changes[number], _token_range(passage.tokens), text)
+        count = len(self.weights.keys[-2])
+        rest = ("first token", f"{count} sink{'' if count == 1 else 's'}", "elsewhere")
+        for name, weight in zip(rest, means[-3:], strict=True):
             row(weight, None, "", Text(name, "dim"))
         return table
 
 
-def _quotation(name: str, effects: PassageEffects, number: int) -> Iterator[RenderableType]:
-    passage = effects.weights.passages[number]
+def _quotation(name: str, passage: Passage) -> Iterator[RenderableType]:
     yield Text(f"\n{name}: {_place(passage)}", "bold")
-    yield Text(quoted(passage.text, _QUOTE))
+    yield Text(_quoted(passage.text, _QUOTE))
 
 
 def _place(passage: Passage) -> str:
-    where = f"tokens {token_range(passage.tokens)}"
+    where = f"tokens {_token_range(passage.tokens)}"
     if passage.characters is None:
         return where
     first, stop = passage.characters
     return f"characters {first}–{stop - 1}, {where}"
+
+
+def _summary_of(effects: Effects) -> str:
+    """What Δ is, and what it is with all passages hidden."""
+    first, stop = effects.hidden_from or (0, 0)
+    queries = f"quer{'y' if stop == first + 1 else 'ies'} {_token_range((first, stop))}"
+    return (
+        "Δ: change of the answer's log-probability, in nats, where the passage is hidden from "
+        f"{queries} in every head; as it is {_signed(effects.unchanged)}, with all passages "
+        f"hidden {_signed(effects.unchanged + (effects.without_all or 0))}."
+    )
+
+
+def _heads_of(weights: SpanWeights) -> str:
+    layers = f"layer{'' if len(weights.layers) == 1 else 's'} {_listed(weights.layers)}"
+    return f"head{'' if len(weights.heads) == 1 else 's'} {_listed(weights.heads)} of {layers}"
+
+
+def _quoted(text: str, width: int) -> str:
+    """A text in one line, cut to so many characters."""
+    return readable(shorten(text, width, placeholder=" …"))
+
+
+def _signed(value: float) -> str:
+    """A change with its sign."""
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def _token_range(span: tuple[int, int]) -> str:
+    """The first and the last token."""
+    first, stop = span
+    return str(first) if stop == first + 1 else f"{first}–{stop - 1}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Numbers, or the first and the last of many that follow each other."""
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}–{numbers[-1]}"
+    return ", ".join(map(str, numbers))

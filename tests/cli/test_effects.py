@@ -31,7 +31,7 @@ def test_heads_and_tokens_stand_beside_their_weights(regard, needy):
     with torch.no_grad():
         logits, patterns = network.with_patterns(ids)
     target = int(logits[-1].argmax())
-    heads = library.effects(network, ids, library.LogProbability(target))
+    heads = library.lens.effects(network, ids, library.lens.LogProbability(target))
     assert len(re.findall(r"^ [01]\.[012] ", done.out, flags=re.MULTILINE)) == 6
     bars = []
     for effect in heads.largest(6):
@@ -52,7 +52,7 @@ def test_heads_and_tokens_stand_beside_their_weights(regard, needy):
     falls = f"probability of “{name.replace(' ', '␣')}” falls from {math.exp(before):.2f} to"
     assert f"Without head {least.place[0]}.{least.place[1]} the {falls}" in words
     assert after < before
-    keys = library.effects(network, ids, library.LogProbability(target), over="keys")
+    keys = library.lens.effects(network, ids, library.lens.LogProbability(target), over="keys")
     token = int(keys.values.argmin())
     assert f"Without token {token} " in words
     assert "is looked at most" in words or "it is also looked at most" in words
@@ -64,7 +64,7 @@ def test_nothing_is_called_needed_for_rounding(regard, model):
     ids = torch.tensor(tokenizer.encode(TEXT))[-network.config.context :]
     target = int(network(ids)[-1].argmax())
     for over in ("heads", "keys"):
-        effects = library.effects(network, ids, library.LogProbability(target), over=over)
+        effects = library.lens.effects(network, ids, library.lens.LogProbability(target), over=over)
         assert float(effects.values.abs().max()) < 0.005
     words = " ".join(regard("effects", TEXT, "--model", model).out.split())
     assert "No head by itself is needed for the probability of “" in words

@@ -99,10 +99,16 @@ def test_numbers_are_those_of_the_library_and_offsets_those_of_the_file(measured
     assert found["answer"] == tokenizer.decode(ids[0, -3:])
     spans = [(part["first"], part["stop"]) for part in found["passages"]]
     assert [tokenizer.decode(ids[0, slice(*span)]).strip() for span in spans] == PARTS
-    effects = library.passage_effects(model, ids, spans, slice(-3, None))
-    for part, row in zip(found["passages"], effects.rows(), strict=True):
-        assert part["effect"] == pytest.approx(row["effect"], abs=1e-5)
-        assert part["weight"] == pytest.approx(row["weight"], abs=1e-6)
+    target = library.lens.Answer(slice(-3, None))
+    effects = library.lens.effects(model, ids, target, over=spans, hidden_from="question")
+    with library.record(model) as recording, torch.no_grad():
+        model(ids)
+    weights = library.lens.passage_weights(recording, spans, target).mean.tolist()
+    for part, effect, weight in zip(
+        found["passages"], effects.values.tolist(), weights, strict=False
+    ):
+        assert part["effect"] == pytest.approx(effect, abs=1e-5)
+        assert part["weight"] == pytest.approx(weight, abs=1e-6)
     assert found["log_probability"] == pytest.approx(effects.unchanged, abs=1e-5)
 
 
@@ -124,7 +130,8 @@ def test_weights_are_kept_as_int8_where_asked_for(measured, misused, document, t
     int8, _ = load(tmp_path, weights="int8")
     ids = torch.tensor(tokenizer.encode(f"{DOCUMENT.rstrip()}\n\n{QUESTION} the cat"))
     spans = [(part["first"], part["stop"]) for part in found["passages"]]
-    effects = library.passage_effects(int8, ids, spans, slice(*found["answer_tokens"]))
+    target = library.lens.Answer(slice(*found["answer_tokens"]))
+    effects = library.lens.effects(int8, ids, target, over=spans, hidden_from="question")
     assert found["log_probability"] == pytest.approx(effects.unchanged, abs=1e-5)
     line = misused(
         *("passages", "--context", document, "--question", QUESTION),

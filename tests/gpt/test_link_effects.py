@@ -159,16 +159,16 @@ def test_the_weights_are_those_of_recordings():
     for story in STORIES[::2]:
         with regard.record(model, tokens=tokenizer) as recording:
             model(torch.tensor([tokenizer.encode(story.text)]))
-        parts.append(regard.lens.against(recording, story.links))
-    merged = regard.lens.LinkWeights.merge(parts)
-    torch.testing.assert_close(effects.weights.deciding.values, merged.deciding.values)
-    assert effects.weights.deciding.groups == merged.deciding.groups
+        parts.append(regard.lens.link_weights(recording, story.links))
+    merged = regard.lens.SpanWeights.merge(parts)
+    torch.testing.assert_close(effects.weights.spans.values, merged.spans.values)
+    assert effects.weights.spans.kinds == merged.spans.kinds
     frame = effects.frame()
     assert len(frame) == 2 * LAYERS * HEADS
     row = frame[(frame.kind == "thing") & (frame.layer == 1) & (frame["head"] == 2)].iloc[0]
     assert row.effect == float(effects.log_probability.heads.mean[1, 1, 2])
     assert row.odds_effect == float(effects.log_odds.heads.mean[1, 1, 2])
-    assert row.deciding == float(merged.deciding.mean[1, 1, 2])
+    assert row.weight == float(merged.spans.mean[1, 1, 2])
 
 
 def test_texts_that_can_t_be_measured_are_refused():

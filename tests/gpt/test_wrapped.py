@@ -157,7 +157,13 @@ def test_effects_of_a_wrapped_model_are_those_of_the_one_inside(copy):
         yield regard.lens.effects(of, IDS, target).values
         yield regard.lens.effects(of, IDS, target, method="gradient").values
         yield regard.lens.effects(of, IDS, target, over="keys").values
-        yield regard.lens.passage_effects(of, IDS, [(0, 7), (8, 12)], slice(19, 22)).values
+        yield regard.lens.effects(
+            of,
+            IDS,
+            regard.lens.Answer(slice(19, 22)),
+            over=[(0, 7), (8, 12)],
+            hidden_from="question",
+        ).values
         with torch.compiler.set_stance("force_eager"):  # compiling is not what is tested
             yield link_effects(of, TOKENIZER, [LINKED]).log_probability.heads.mean
 
@@ -208,7 +214,15 @@ def test_a_sharded_model_is_recorded_and_measured_by_its_own_calls(sharded):
     target, model = regard.lens.LogProbability(3), make()
     for measure in (
         lambda of: regard.lens.effects(of, IDS, target).values,
-        lambda of: regard.lens.passage_effects(of, IDS, [(0, 7), (8, 12)], slice(19, 22)).values,
+        lambda of: (
+            regard.lens.effects(
+                of,
+                IDS,
+                regard.lens.Answer(slice(19, 22)),
+                over=[(0, 7), (8, 12)],
+                hidden_from="question",
+            ).values
+        ),
     ):
         # As above.
         torch.testing.assert_close(measure(sharded), measure(model), rtol=1e-4, atol=1e-5)

@@ -33,7 +33,13 @@ MEASURES = {
     "keys": lambda model: regard.lens.effects(model, IDS, TARGET, over="keys").values,
     "gradient": lambda model: regard.lens.effects(model, IDS, TARGET, method="gradient").values,
     "passages": lambda model: (
-        regard.lens.passage_effects(model, IDS, [(1, 3), (3, 6)], slice(8, 11)).values
+        regard.lens.effects(
+            model,
+            IDS,
+            regard.lens.Answer(slice(8, 11)),
+            over=[(1, 3), (3, 6)],
+            hidden_from="question",
+        ).values
     ),
     "links": lambda model: link_effects(model, TOKENIZER, [STORY]).log_probability.heads.mean,
 }

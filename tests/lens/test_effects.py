@@ -118,9 +118,7 @@ def test_keys_are_those_hidden_by_hand(gpt, ids):
     "where", [{"layers": 1}, {"layers": [0, 2], "heads": 1}, {"heads": [0, -1]}]
 )
 def test_keys_can_be_hidden_in_some_heads(gpt, ids, where):
-    effects = regard.lens.effects(
-        gpt, ids, TARGET, over="keys", spans=[(0, 3), (2, 7), (4, 13)], **where
-    )
+    effects = regard.lens.effects(gpt, ids, TARGET, over=[(0, 3), (2, 7), (4, 13)], **where)
     for (first, stop), value in zip(effects.places, effects.values.tolist(), strict=True):
         if stop == len(ids):
             assert value == 0
@@ -310,21 +308,25 @@ def test_it_measures_the_model_as_interventions_around_it_made_it(gpt, ids):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"over": "values"}, ValueError, "over must be 'heads' or 'keys', but is 'values'"),
-        ({"method": "patching"}, ValueError, "method must be 'ablation' or 'gradient'"),
-        ({"method": "gradient", "over": "keys"}, ValueError, "over='keys' needs method='ablation'"),
+        ({"over": "values"}, ValueError, "over must be 'heads', 'keys' or spans"),
+        ({"method": "patching"}, ValueError, "method must be one of 'ablation', 'gradient'"),
+        (
+            {"method": "gradient", "over": "keys"},
+            ValueError,
+            "over keys or spans take method='ablation'",
+        ),
         ({"by": "one"}, ValueError, "by must be 'zero', 'mean' or a Recording"),
-        ({"by": "mean", "over": "keys"}, ValueError, "over='keys' hides keys: leave by out"),
-        ({"spans": [(0, 1)]}, ValueError, "give over='keys' with them"),
-        ({"spans": [], "over": "keys"}, ValueError, "spans is empty"),
-        ({"spans": [(0, 14)], "over": "keys"}, ValueError, "0 ≤ first < stop ≤ 13"),
-        ({"spans": [(3, 3)], "over": "keys"}, ValueError, "is not a span of keys"),
-        ({"spans": [3], "over": "keys"}, TypeError, "pairs of whole numbers"),
+        ({"by": "mean", "over": "keys"}, ValueError, "keys and spans are hidden: leave by out"),
+        ({"hidden_from": "answer"}, ValueError, "give over='keys' or spans with it"),
+        ({"over": []}, ValueError, "over is empty"),
+        ({"over": [(0, 14)]}, ValueError, "0 ≤ first < stop ≤ 13"),
+        ({"over": [(3, 3)]}, ValueError, "is not a span of the tokens"),
+        ({"over": [3]}, TypeError, "pairs of whole numbers"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
         ({"batch_size": 2.0}, TypeError, "batch_size must be a whole number"),
         ({"layers": 3}, IndexError, "layers asks for 3, but there are only 0 to 2"),
         ({"heads": [0, 4]}, IndexError, "heads asks for 4"),
-        ({"heads": slice(4, 9)}, ValueError, "name no head of this model"),
+        ({"heads": slice(4, 9)}, ValueError, "name no head"),
         ({"target": "perplexity"}, ValueError, "target must be 'loss'"),
         ({"target": 7}, TypeError, "target must be a regard.lens.LogProbability"),
         ({"target": lambda logits: logits}, ValueError, "a number for each"),

@@ -44,7 +44,7 @@ def assert_heads(model, inputs, target, **options):
 
 
 def assert_keys(model, inputs, target, spans):
-    effects = regard.lens.effects(model, inputs, target, over="keys", spans=spans)
+    effects = regard.lens.effects(model, inputs, target, over=spans)
     changes = [
         lambda change, first=first, stop=stop: Intervention.knock_out(
             change, keys=slice(first, stop), queries=slice(stop, None)

@@ -155,12 +155,12 @@ def test_other_code_may_read_all_logits(inputs, how):
 def test_layers_that_share_keys_have_all_queries(inputs):
     model = gemma_4()
     assert_as_by_function(model, inputs, regard.lens.LogProbability(5), by="mean")
-    spans, answer = [(1, 3), (4, 6)], slice(8, 9)
-    with torch.no_grad(), regard.record(model) as recording:
-        model(**inputs)
-    expected = regard.lens.passages(recording, spans, answer).shares
-    effects = regard.lens.passage_effects(model, inputs["input_ids"], spans, answer)
-    torch.testing.assert_close(effects.weights.shares, expected, rtol=1e-4, atol=1e-5)
+    spans, answer = [(1, 3), (4, 6)], regard.lens.Answer(slice(8, 9))
+    options = {"over": spans, "hidden_from": "question"}
+    ids = inputs["input_ids"]
+    once = regard.lens.effects(model, ids, answer, **options)
+    whole = regard.lens.effects(model, {"input_ids": ids}, answer, **options)
+    torch.testing.assert_close(once.values, whole.values, rtol=1e-4, atol=1e-5)
 
 
 def test_the_loss_of_an_encoder_decoder_is_of_the_text_that_it_decodes(inputs):
@@ -276,7 +276,7 @@ def test_pictures_have_patches_for_keys():
             model, inputs, target, partial(Intervention.ablate, layers=layer, heads=head)
         )
         assert value == pytest.approx(changed - heads.unchanged, abs=1e-5)
-    keys = regard.lens.effects(model, inputs, target, over="keys", spans=[(1, 3)], heads=[0, 1])
+    keys = regard.lens.effects(model, inputs, target, over=[(1, 3)], heads=[0, 1])
     where = partial(Intervention.knock_out, keys=[1, 2], queries=slice(3, None), heads=[0, 1])
     changed = one_by_one(model, inputs, target, where)
     assert float(keys.values[0]) == pytest.approx(changed - keys.unchanged, abs=1e-5)

@@ -10,9 +10,10 @@ import torch
 from support.recordings import D, H, Model, recorded
 
 import regard
-from regard.lens.spans.link_values import LinkGroups, LinkValues
+from regard.lens import SpanValues
+from regard.lens.spans import weights as span_weights
 from regard.lens.spans.links import place_links
-from regard.record import RecordError, link_weights
+from regard.record import RecordError
 
 
 class Why(Enum):
@@ -117,9 +118,9 @@ def recording():
 
 @pytest.mark.parametrize("numbers", [2**22, 3 * H * len(TOKENS)])  # all rows at a time, or three
 def test_weights_are_those_of_the_definition(recording, numbers, monkeypatch):
-    monkeypatch.setattr(link_weights, "_NUMBERS", numbers)
-    weights = regard.lens.against(recording, LINKS)
-    parts = (weights.deciding, weights.decoys, weights.controls)
+    monkeypatch.setattr(span_weights, "_NUMBERS", numbers)
+    weights = regard.lens.link_weights(recording, LINKS)
+    parts = (weights.spans, weights.decoys, weights.controls)
     for number, link in enumerate(LINKS):
         for layer, dense in enumerate(recording.dense()):
             for head in range(H):
@@ -147,11 +148,11 @@ def test_a_link_lies_on_the_tokens_that_hold_its_characters():
 def test_the_place_of_a_text_among_tokens_that_spell_more(recording):
     inputs = torch.randn(1, 2, 1, H, len(TOKENS) + 2, D)
     longer = recorded(inputs, tokens=["<begin>", *TOKENS, "<end>"])
-    weights = regard.lens.against(longer, LINKS[:1], text=TEXT)
+    weights = regard.lens.link_weights(longer, LINKS[:1], text=TEXT)
     expected = longer.dense()[0][0, :, 12, [7, 8]].sum(dim=-1).double()
-    torch.testing.assert_close(weights.deciding.mean[0, 0], expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(weights.spans.mean[0, 0], expected, rtol=0, atol=1e-6)
     with pytest.raises(ValueError, match=r"must occur once .* 0 times; they begin 'Zoë met"):
-        regard.lens.against(recording, LINKS, text=TEXT + "!")
+        regard.lens.link_weights(recording, LINKS, text=TEXT + "!")
 
 
 @pytest.mark.parametrize(
@@ -165,29 +166,29 @@ def test_the_place_of_a_text_among_tokens_that_spell_more(recording):
 )
 def test_links_that_do_not_fit_the_tokens_are_refused_by_name(recording, link, message):
     with pytest.raises(ValueError, match=message):
-        regard.lens.against(recording, [LINKS[0], link])
+        regard.lens.link_weights(recording, [LINKS[0], link])
 
 
 def test_what_can_t_be_held_against_links_is_refused(recording):
     with pytest.raises(TypeError, match=r"links\[0\] must have kind, decided, deciding and decoys"):
-        regard.lens.against(recording, [(0, 3)])
+        regard.lens.link_weights(recording, [(0, 3)])
     inputs = torch.randn(1, 2, 1, H, len(TOKENS), D)
     with pytest.raises(RecordError, match="record with record"):
-        regard.lens.against(recorded(inputs), LINKS)
+        regard.lens.link_weights(recorded(inputs), LINKS)
     with pytest.raises(RecordError, match=r"query 11, .* was not recorded in layer0"):
-        regard.lens.against(recorded(inputs, tokens=TOKENS, rows=[1, 3]), LINKS)
+        regard.lens.link_weights(recorded(inputs, tokens=TOKENS, rows=[1, 3]), LINKS)
     several = torch.randn(1, 2, 2, H, len(TOKENS), D)
     with pytest.raises(RecordError, match="record one text at a time"):
-        regard.lens.against(recorded(several, tokens=TOKENS), LINKS)
+        regard.lens.link_weights(recorded(several, tokens=TOKENS), LINKS)
 
 
 def test_no_links_are_no_numbers(recording):
-    weights = regard.lens.against(recording, [])
+    weights = regard.lens.link_weights(recording, [])
     assert weights.counts == {}
-    assert weights.deciding.mean.shape == weights.controls.interval.shape == (0, 2, H)
+    assert weights.spans.mean.shape == weights.controls.interval.shape == (0, 2, H)
     assert len(weights.frame()) == 0
     assert repr(weights).startswith("kind")
-    assert "0 links" in weights._repr_html_()
+    assert "0 spans" in weights._repr_html_()
 
 
 def test_some_heads_of_a_layer():
@@ -195,44 +196,44 @@ def test_some_heads_of_a_layer():
     model = Model(["layer0", "layer1"])
     with regard.record(model, tokens=TOKENS, layers=1, heads=[2, 0]) as recording:
         model(inputs=inputs, is_causal=True)
-    weights = regard.lens.against(recording, LINKS)
+    weights = regard.lens.link_weights(recording, LINKS)
     assert (weights.layers, weights.heads) == ((1,), (0, 2))
     assert recording.layers[0].heads == (2, 0)
     expected = recording.dense()[0][0, [1, 0], 11, 6:8].sum(dim=-1).double()
-    torch.testing.assert_close(weights.deciding.values[0, 0], expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(weights.spans.values[0, 0], expected, rtol=0, atol=1e-6)
 
 
 def test_means_and_intervals_of_merged_texts_are_those_of_their_links(recording):
     other = recorded(1.5 * torch.randn(2, 2, 1, H, len(TOKENS), D), tokens=TOKENS)
     parts = [
-        regard.lens.against(recording, LINKS),
-        regard.lens.against(other, LINKS[2:]),
-        regard.lens.against(other, LINKS[:1]),
+        regard.lens.link_weights(recording, LINKS),
+        regard.lens.link_weights(other, LINKS[2:]),
+        regard.lens.link_weights(other, LINKS[:1]),
     ]
-    merged = regard.lens.LinkWeights.merge(parts)
+    merged = regard.lens.SpanWeights.merge(parts)
     assert merged.counts == {"name": 6, "mark": 1, "sum": 2}
-    assert merged.deciding.groups.texts == (0,) * 5 + (1,) * 3 + (2,)
-    values = torch.cat([part.deciding.values for part in parts])
+    assert merged.spans.texts == (0,) * 5 + (1,) * 3 + (2,)
+    values = torch.cat([part.spans.values for part in parts])
     names = [0, 2, 4, 5, 7, 8]
     mean = values[names].mean(dim=0)
-    torch.testing.assert_close(merged.deciding.mean[0], mean)
+    torch.testing.assert_close(merged.spans.mean[0], mean)
     # The deviations of a text's links go together: three texts.
     sums = [(values[some] - mean).sum(dim=0) for some in ([0, 2, 4], [5, 7], [8])]
     error = (sum(s.square() for s in sums) * 3 / 2).sqrt() / len(names)
-    torch.testing.assert_close(merged.deciding.interval[0], 1.96 * error)
-    assert merged.deciding.interval[1].isnan().all()  # one link
+    torch.testing.assert_close(merged.spans.interval[0], 1.96 * error)
+    assert merged.spans.interval[1].isnan().all()  # one link
     frame = merged.frame()
     assert len(frame) == 3 * 2 * H
     row = frame[(frame.kind == "sum") & (frame.layer == 1) & (frame["head"] == 2)].iloc[0]
-    assert row.deciding == pytest.approx(float(values[[3, 6], 1, 2].mean()))
+    assert row.weight == pytest.approx(float(values[[3, 6], 1, 2].mean()))
     heads_of_others = recorded(torch.randn(1, 2, 1, H, len(TOKENS), D), tokens=TOKENS)
     with pytest.raises(ValueError, match="merge those of the same heads"):
-        regard.lens.LinkWeights.merge([merged, regard.lens.against(heads_of_others, LINKS)])
+        regard.lens.SpanWeights.merge([merged, regard.lens.link_weights(heads_of_others, LINKS)])
 
 
 def test_links_of_one_text_vary_by_themselves_and_what_is_missing_counts_nowhere():
     values = torch.tensor([2.0, 3.0, torch.nan, 7.0, 5.0], dtype=torch.float64)
-    one = LinkValues(values, LinkGroups(("a", "a", "a", "a", "b"), (4,) * 5))
+    one = SpanValues(values, ("a", "a", "a", "a", "b"), (4,) * 5)
     assert one.mean.tolist() == [4, 5]
     # The standard error of the mean of 2, 3 and 7.
     assert float(one.interval[0]) == pytest.approx(1.96 * (7 / 3) ** 0.5)

@@ -7,8 +7,8 @@ from record.models.classes import randomize
 import regard
 from regard.gpt import load
 from regard.gpt.stories import story
-from regard.lens import passage_effects, token_offsets
-from regard.lens.effect.hybrid import hybrid_note
+from regard.lens import Answer, effects, token_offsets
+from regard.lens.effect.caveats import hybrid_note
 
 hf = pytest.importorskip("transformers")
 
@@ -24,7 +24,12 @@ SIZES = {
 }
 LENGTH, ANSWER = 23, slice(19, 22)
 SPANS = [(1, 5), (5, 7), (9, 14)]
+TARGET = Answer(ANSWER)
 SMALL = 2e-5  # rounding of float32 in three layers, between two orders of the same sums
+
+
+def over_spans(model, ids, hidden_from="question", spans=SPANS, target=TARGET):
+    return effects(model, ids, target, over=spans, hidden_from=hidden_from)
 
 
 def llama(implementation):
@@ -53,16 +58,16 @@ def by_mask(model, ids, hidden, queries):
 @pytest.mark.parametrize(("hidden_from", "start"), [("question", 14), ("answer", 18)])
 def test_effects_are_those_of_a_mask_that_is_written_out(ids, hidden_from, start):
     model = llama("sdpa")
-    effects = passage_effects(model, ids, SPANS, ANSWER, hidden_from=hidden_from)
+    measured = over_spans(model, ids, hidden_from)
     queries = slice(start, None)
-    assert effects.hidden_from == (start, ANSWER.stop - 1)
+    assert measured.hidden_from == (start, ANSWER.stop - 1)
     unchanged = by_mask(model, ids, [], queries)
-    assert effects.unchanged == pytest.approx(unchanged, abs=SMALL)
-    for value, span in zip(effects.values.tolist(), SPANS, strict=True):
+    assert measured.unchanged == pytest.approx(unchanged, abs=SMALL)
+    for value, span in zip(measured.values.tolist(), SPANS, strict=True):
         assert value == pytest.approx(by_mask(model, ids, [span], queries) - unchanged, abs=SMALL)
     without = by_mask(model, ids, SPANS, queries) - unchanged
-    assert effects.without_any == pytest.approx(without, abs=SMALL)
-    assert min(map(abs, [*effects.values.tolist(), without])) > 100 * SMALL
+    assert measured.without_all == pytest.approx(without, abs=SMALL)
+    assert min(map(abs, [*measured.values.tolist(), without])) > 100 * SMALL
 
 
 def gemma2():
@@ -78,12 +83,7 @@ def gpt2():
 @pytest.mark.parametrize("make", [lambda: llama("eager"), gemma2, gpt2])
 def test_a_context_that_is_read_once_gives_what_reading_all_of_it_gives(ids, make):
     model = make()
-    effects = passage_effects(model, ids[None], SPANS, ANSWER)
-    with regard.record(model) as recording, torch.no_grad():
-        model(ids[None])
-    expected = regard.lens.passages(recording, SPANS, ANSWER, sinks=())
-    shares = passage_effects(model, ids, SPANS, ANSWER, sinks=()).weights.shares
-    torch.testing.assert_close(shares, expected.shares, rtol=0, atol=1e-6)
+    measured = over_spans(model, ids[None])
     tokens = torch.arange(ANSWER.start, ANSWER.stop)
 
     def whole(*spans):
@@ -93,10 +93,10 @@ def test_a_context_that_is_read_once_gives_what_reading_all_of_it_gives(ids, mak
             logits = model(ids[None]).logits[0].double().log_softmax(-1)
         return float(logits[tokens - 1, ids[tokens]].sum())
 
-    assert effects.unchanged == pytest.approx(whole(), abs=SMALL)
-    for value, span in zip(effects.values.tolist(), SPANS, strict=True):
+    assert measured.unchanged == pytest.approx(whole(), abs=SMALL)
+    for value, span in zip(measured.values.tolist(), SPANS, strict=True):
         assert value == pytest.approx(whole(span) - whole(), abs=SMALL)
-    assert effects.without_any == pytest.approx(whole(*SPANS) - whole(), abs=SMALL)
+    assert measured.without_all == pytest.approx(whole(*SPANS) - whole(), abs=SMALL)
 
 
 def test_the_passage_with_the_fact_is_needed_most_by_the_model_that_comes_with_regard():
@@ -106,56 +106,48 @@ def test_the_passage_with_the_fact_is_needed_most_by_the_model_that_comes_with_r
     document = prompt[: prompt.rindex("\n\n")]
     ids = tokenizer.encode(prompt + answer)
     passages = regard.lens.split_passages(document, token_offsets(tokenizer.tokens(ids)))
-    effects = passage_effects(
-        model, torch.tensor(ids), passages, slice(len(ids) - len(tokenizer.encode(answer)), None)
-    )
-    most = passages[effects.order()[0]]
-    assert "There was a pretty globe in the cellar." in most.text
-    values = sorted(effects.values.tolist())
+    target = Answer(slice(-len(tokenizer.encode(answer)), None))
+    measured = over_spans(model, torch.tensor(ids), spans=passages, target=target)
+    (most,) = measured.largest(1)
+    assert "There was a pretty globe in the cellar." in most.name
+    values = sorted(measured.values.tolist())
     assert values[0] < -1  # the others change little
     assert min(values[1:]) > values[0] / 10
-    assert effects.unchanged + effects.without_any < effects.unchanged - 1
-    row = effects.rows()[effects.order()[0]]
-    assert row["text"] == document[row["start_character"] : row["stop_character"]]
-    assert repr(effects).splitlines()[1].split()[1] == f"−{-values[0]:.2f}"
-    assert "with all passages hidden" in effects._repr_html_()
-    assert effects.frame().effect.tolist() == effects.values.tolist()
-
-
-def test_heads_that_are_read_are_chosen_and_passages_hidden_in_all(ids):
-    model = llama("sdpa")
-    every = passage_effects(model, ids, SPANS, ANSWER, sinks=())
-    one = passage_effects(model, ids, SPANS, ANSWER, layers=1, heads=[2], sinks=())
-    torch.testing.assert_close(one.weights.shares, every.weights.shares[:, 1:2, 2:3])
-    assert torch.equal(one.values, every.values)
+    assert measured.without_all < -1
+    frame = measured.frame()
+    assert frame.effect.tolist() == measured.values.tolist()
+    assert frame.name.tolist() == [str(passage) for passage in passages]
+    assert "src=" in measured._repr_html_()
 
 
 def test_an_answer_may_follow_its_context_at_once(ids):
-    effects = passage_effects(llama("sdpa"), ids[:9], [(0, 3), (3, 8)], slice(8, 9))
-    assert effects.hidden_from == (7, 8)
-    assert (effects.values != 0).all()
+    measured = over_spans(
+        llama("sdpa"), ids[:9], spans=[(0, 3), (3, 8)], target=Answer(slice(8, 9))
+    )
+    assert measured.hidden_from == (7, 8)
+    assert (measured.values != 0).all()
 
 
 @pytest.mark.parametrize(
     ("shape", "options", "message"),
     [
-        ((2, LENGTH), {}, r"ids must be token ids \(T,\) or \(1, T\)"),
+        ((2, LENGTH), {}, r"run must be token ids \(T,\) or \(1, T\)"),
         ((LENGTH,), {"hidden_from": "all"}, "hidden_from"),
     ],
 )
 def test_what_it_does_not_take_is_refused(shape, options, message):
     with pytest.raises(ValueError, match=message):
-        passage_effects(gpt2(), torch.ones(shape, dtype=torch.long), SPANS, ANSWER, **options)
+        over_spans(gpt2(), torch.ones(shape, dtype=torch.long), **options)
 
 
 def test_an_encoder_decoder_and_a_model_of_nan_are_refused(ids):
     config = hf.T5Config(vocab_size=37, d_model=24, d_kv=6, d_ff=32, num_layers=1, num_heads=4)
     with pytest.raises(ValueError, match="causal language model"):
-        passage_effects(hf.T5ForConditionalGeneration(config), ids, SPANS, ANSWER)
+        over_spans(hf.T5ForConditionalGeneration(config), ids)
     broken = gpt2()
     torch.nn.init.constant_(broken.lm_head.weight, torch.nan)
     with pytest.raises(ValueError, match="is NaN"):
-        passage_effects(broken, ids, SPANS, ANSWER)
+        over_spans(broken, ids)
 
 
 def lfm2():
@@ -178,11 +170,10 @@ def test_a_hybrid_model_warns_that_hidden_tokens_can_still_be_read(ids):
     model = lfm2()
     warning = r"without attention in 2 of the model's 3 layers \(conv\): what is hidden"
     with pytest.warns(RuntimeWarning, match=warning) as shown:
-        effects = passage_effects(model, ids, SPANS, ANSWER)
+        measured = over_spans(model, ids)
     assert shown[0].filename == __file__
-    assert effects.weights.layers == (0,)
     by_hand = by_mask(model, ids, [SPANS[1]], slice(14, None))
-    assert effects.values[1] == pytest.approx(by_hand - effects.unchanged, abs=SMALL)
+    assert measured.values[1] == pytest.approx(by_hand - measured.unchanged, abs=SMALL)
     target = regard.lens.LogProbability(3)
     with pytest.warns(RuntimeWarning, match=warning):
         regard.lens.effects(model, ids, target, over="keys")

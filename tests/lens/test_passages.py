@@ -4,11 +4,12 @@ import pytest
 import torch
 
 import regard
-from regard.lens import split_passages, token_offsets
+from regard.lens import Answer, split_passages, token_offsets
 from regard.record import RecordError
 
 # Two layers of sizes that differ; the text's 23 tokens are context, question and answer.
 LENGTH, ANSWER = 23, slice(19, 22)
+TARGET = Answer(ANSWER)
 SPANS = [(0, 4), (4, 9), (11, 16)]
 ROUNDING = 1e-5  # scores reach 45, and float32 has steps of 4e-6 there
 
@@ -96,25 +97,31 @@ def _dense(recording, layers):
 
 
 def test_shares_are_those_of_the_dense_weights_and_add_up(recording):
-    weights = regard.lens.passages(recording, SPANS, ANSWER, sinks=[5])
+    weights = regard.lens.passage_weights(recording, SPANS, TARGET, sinks=[5])
     owned = [[1, 2, 3], [4, 6, 7, 8], range(11, 16)]  # without the first token and the sink
-    for share, keys in zip(weights.shares, owned, strict=True):
+    for share, keys in zip(weights.spans.values, owned, strict=False):
         torch.testing.assert_close(share, by_hand(recording, keys), rtol=0, atol=ROUNDING)
-    torch.testing.assert_close(weights.first, by_hand(recording, [0]), rtol=0, atol=ROUNDING)
-    torch.testing.assert_close(weights.sinks, by_hand(recording, [5]), rtol=0, atol=ROUNDING)
+    torch.testing.assert_close(
+        weights.spans.values[3], by_hand(recording, [0]), rtol=0, atol=ROUNDING
+    )
+    torch.testing.assert_close(
+        weights.spans.values[4], by_hand(recording, [5]), rtol=0, atol=ROUNDING
+    )
     rest = [9, 10, *range(16, LENGTH)]
-    torch.testing.assert_close(weights.elsewhere, by_hand(recording, rest), rtol=0, atol=ROUNDING)
-    total = weights.shares.sum(0) + weights.first + weights.sinks + weights.elsewhere
+    torch.testing.assert_close(
+        weights.spans.values[5], by_hand(recording, rest), rtol=0, atol=ROUNDING
+    )
+    total = weights.spans.values.sum(0)
     torch.testing.assert_close(total, torch.ones(2, 3).double(), rtol=0, atol=ROUNDING)
-    assert weights.answer == (19, 22)
-    torch.testing.assert_close(weights.mean, weights.shares.mean((1, 2)))
+    assert weights.keys == (*((span,) for span in SPANS), ((0, 1),), ((5, 6),), ())
+    torch.testing.assert_close(weights.mean, weights.spans.values.mean((1, 2)))
 
 
 def test_sinks_are_found_by_the_mean_over_the_heads_that_are_read(recording):
-    assert regard.lens.passages(recording, SPANS, ANSWER).sink_keys == (5,)
-    assert regard.lens.passages(recording, SPANS, ANSWER, layers=0).sink_keys == ()
+    assert regard.lens.passage_weights(recording, SPANS, TARGET).keys[-2] == ((5, 6),)
+    assert regard.lens.passage_weights(recording, SPANS, TARGET, layers=0).keys[-2] == ()
     assert (
-        regard.lens.passages(recording, SPANS[:1], ANSWER).sink_keys == ()
+        regard.lens.passage_weights(recording, SPANS[:1], TARGET).keys[-2] == ()
     )  # beyond the last passage
     means = torch.stack([layer[0].double().sum(-2) for layer in recording.dense()]).mean((0, 1))
     means /= LENGTH - torch.arange(LENGTH)
@@ -122,23 +129,23 @@ def test_sinks_are_found_by_the_mean_over_the_heads_that_are_read(recording):
 
 
 def test_layers_and_heads_that_are_read_are_chosen(recording):
-    weights = regard.lens.passages(
-        recording, SPANS, ANSWER, layers=[1], heads=slice(1, 3), sinks=()
+    weights = regard.lens.passage_weights(
+        recording, SPANS, TARGET, layers=[1], heads=slice(1, 3), sinks=()
     )
     assert (weights.layers, weights.heads) == ((1,), (1, 2))
     expected = by_hand(recording, range(4, 9), layers=[1], heads=[1, 2])
-    torch.testing.assert_close(weights.shares[1], expected, rtol=0, atol=ROUNDING)
+    torch.testing.assert_close(weights.spans.values[1], expected, rtol=0, atol=ROUNDING)
 
 
 def test_a_sink_logit_counts_as_a_sink():
     query, key = torch.randn(2, 2, LENGTH, 5).unbind()
     with regard.record() as recording:
         regard.attention(query, key, key, mask=regard.causal(), sink=torch.tensor([2.0, 3.0]))
-    weights = regard.lens.passages(recording, SPANS, ANSWER, sinks=())
+    weights = regard.lens.passage_weights(recording, SPANS, TARGET, sinks=())
     rows = recording[0].dense()[..., 18:21, :].double()
     expected = 1 - rows.sum(-1).mean(-1).reshape(1, 2)
     assert expected.min() > 0.1
-    torch.testing.assert_close(weights.sinks, expected, rtol=0, atol=ROUNDING)
+    torch.testing.assert_close(weights.spans.values[-2], expected, rtol=0, atol=ROUNDING)
 
 
 def test_rows_of_the_answer_are_enough_where_sinks_are_named():
@@ -150,38 +157,38 @@ def test_rows_of_the_answer_are_enough_where_sinks_are_named():
             regard.attention(query, key, key, mask=regard.causal())
         return recording
 
-    whole = regard.lens.passages(recorded(), SPANS, ANSWER, sinks=())
+    whole = regard.lens.passage_weights(recorded(), SPANS, TARGET, sinks=())
     some = recorded(rows=range(17, 22))
-    part = regard.lens.passages(some, SPANS, ANSWER, sinks=())
-    torch.testing.assert_close(part.shares, whole.shares, rtol=0, atol=ROUNDING)
+    part = regard.lens.passage_weights(some, SPANS, TARGET, sinks=())
+    torch.testing.assert_close(part.spans.values, whole.spans.values, rtol=0, atol=ROUNDING)
     with pytest.raises(RecordError, match="only some were recorded"):
-        regard.lens.passages(some, SPANS, ANSWER)
-    with pytest.raises(RecordError, match="queries 18 to 20"):
-        regard.lens.passages(recorded(rows=range(19, 22)), SPANS, ANSWER, sinks=())
+        regard.lens.passage_weights(some, SPANS, TARGET)
+    with pytest.raises(RecordError, match="query 18"):
+        regard.lens.passage_weights(recorded(rows=range(19, 22)), SPANS, TARGET, sinks=())
 
 
-def test_a_frame_has_a_row_a_passage(recording):
+def test_a_frame_has_a_row_a_passage_and_head(recording):
     passages = split_passages("ab.\n\ncd", [(n, n + 1) for n in range(7)])
-    frame = regard.lens.passages(recording, passages, ANSWER).frame()
-    assert frame[["first", "stop", "start_character", "text"]].values.tolist() == [
-        [0, 3, 0, "ab."],
-        [5, 7, 5, "cd"],
-    ]
-    text = repr(regard.lens.passages(recording, SPANS, ANSWER))
-    assert "1 sink" in text
-    assert "heads 0–2 of layers 0, 1" in text
+    weights = regard.lens.passage_weights(recording, passages, TARGET)
+    frame = weights.frame()
+    assert len(frame) == (2 + 3) * 2 * 3
+    row = frame[(frame.kind == "5–6 cd") & (frame.layer == 1) & (frame["head"] == 2)].iloc[0]
+    assert row.weight == float(weights.spans.values[1, 1, 2])
+    lines = repr(weights).splitlines()
+    assert lines[1].split() == ["0–2", "ab.", "1", f"{weights.mean[0]:.3f}"]
+    assert [line.split()[0] for line in lines[3:6]] == ["first", "sinks", "elsewhere"]
 
 
 @pytest.mark.parametrize(
     ("spans", "answer", "error", "message"),
     [
         ([], ANSWER, ValueError, "spans is empty"),
-        ([(3, 3)], ANSWER, ValueError, r"\(3, 3\) must hold 0 ≤ first < stop ≤ 19"),
-        ([(18, 20)], ANSWER, ValueError, r"stop ≤ 19, the answer's first token"),
+        ([(3, 3)], ANSWER, ValueError, r"\(3, 3\) is not a span .* 0 ≤ first < stop ≤ 19"),
+        ([(18, 20)], ANSWER, ValueError, r"stop ≤ 19"),
         ([(4, 8), (1, 5)], ANSWER, ValueError, r"\(4, 8\) overlaps"),
         ([(1, 2, 3)], ANSWER, TypeError, "pairs of whole numbers"),
         ([(1, 2.5)], ANSWER, TypeError, "pairs of whole numbers"),
-        (SPANS, 19, TypeError, "answer must be a slice"),
+        (SPANS, 19, TypeError, "tokens must be a slice"),
         (SPANS, slice(0, 2), ValueError, "none of them the first"),
         (SPANS, slice(22, 22), ValueError, "must hold adjacent tokens"),
         (SPANS, slice(19, 23, 2), ValueError, "must hold adjacent tokens"),
@@ -189,7 +196,7 @@ def test_a_frame_has_a_row_a_passage(recording):
 )
 def test_what_is_no_passage_or_answer_is_refused(recording, spans, answer, error, message):
     with pytest.raises(error, match=message):
-        regard.lens.passages(recording, spans, answer)
+        regard.lens.passage_weights(recording, spans, Answer(answer))
 
 
 def test_several_texts_are_refused():
@@ -197,4 +204,4 @@ def test_several_texts_are_refused():
     with regard.record() as recording:
         regard.attention(query, query, query, mask=regard.causal())
     with pytest.raises(RecordError, match="one text at a time"):
-        regard.lens.passages(recording, SPANS, ANSWER)
+        regard.lens.passage_weights(recording, SPANS, TARGET)

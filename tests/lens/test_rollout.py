@@ -1,6 +1,5 @@
 """Attention rollout is the product of the layers' weights."""
 
-import inspect
 import math
 
 import pytest
@@ -59,7 +58,7 @@ def test_rollout_takes_half_by_default_and_a_position_first():
 )
 def test_rollouts_that_are_refused(options, kind, message):
     with pytest.raises(kind, match=message):
-        inspect.unwrap(regard.Recording.rollout)(two_layers(), **options)
+        regard.lens.rollout(two_layers(), **options)
 
 
 @pytest.mark.parametrize(

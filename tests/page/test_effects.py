@@ -44,15 +44,17 @@ def test_passages_are_those_of_the_library(client, first, network, lines, refuse
 
     *progress, last = measured("0,2;2,5")
     target = first["next"][0]["token"]
-    ids = torch.tensor([*tokenizer.encode(first["text"]), target])
-    expected = regard.lens.passage_effects(
-        model, ids, spans, slice(len(ids) - 1, len(ids)), sinks=()
-    )
+    ids = torch.tensor(tokenizer.encode(first["text"]))
+    answer = regard.lens.LogProbability(target)
+    expected = regard.lens.effects(model, ids, answer, over=spans, hidden_from="question")
+    with regard.record(model) as recording, torch.no_grad():
+        model(ids[None])
+    weights = regard.lens.passage_weights(recording, spans, answer, sinks=())
     assert last["effects"] == pytest.approx(expected.values.tolist(), abs=1e-5)
-    assert last["without"] == pytest.approx(expected.without_any, abs=1e-5)
-    assert last["weights"] == pytest.approx(expected.weights.mean.tolist(), abs=1e-6)
+    assert last["without"] == pytest.approx(expected.without_all, abs=1e-5)
+    assert last["weights"] == pytest.approx(weights.mean[:2].tolist(), abs=1e-6)
     assert (last["token"], last["spans"]) == (target, [[0, 2], [2, 5]])
-    assert progress[-1] == {"done": 4, "total": 4}
+    assert progress[-1] == {"done": 3, "total": 3}
     assert measured("0,2;2,5") == [last]  # it was measured once
     assert "overlaps" in measured("0,3;2,5")[0]["error"]
     answer = client.get(f"/api/runs/{first['id']}/passages?spans=0,2;3")

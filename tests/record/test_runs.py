@@ -148,8 +148,10 @@ def test_two_generations_from_one_source(name):
 USES = {
     "rollout": lambda recording: regard.lens.rollout(recording, query=-1),
     "heads": regard.lens.heads,
-    "passages": lambda recording: regard.lens.passages(recording, [(1, 3)], answer=slice(5, 7)),
-    "against": lambda recording: regard.lens.against(recording, []),
+    "passage_weights": lambda recording: regard.lens.passage_weights(
+        recording, [(1, 3)], regard.lens.Answer(slice(5, 7))
+    ),
+    "link_weights": lambda recording: regard.lens.link_weights(recording, []),
     "fidelity": lambda recording: regard.lens.fidelity(recording, recording),
 }
 

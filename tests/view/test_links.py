@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from regard.gpt._link_effects import LinkChange, LinkEffects
-from regard.lens import LinkValues, LinkWeights
-from regard.lens.spans.link_values import LinkGroups
+from regard.lens import SpanValues, SpanWeights
 
 LAYERS, HEADS = 2, 3
 
@@ -15,19 +14,20 @@ LAYERS, HEADS = 2, 3
 @pytest.fixture
 def effects():
     """Nine links of one kind and five of another; of the first, 0.2 looks and 1.1 is needed."""
-    groups = LinkGroups(("name",) * 9 + ("rhyme",) * 5, (*range(9), *range(5)))
+    same = ("name",) * 9 + ("rhyme",) * 5, (*range(9), *range(5))
 
     def values(*shape, **places):
         numbers = torch.zeros(14, *shape, dtype=torch.float64)
         for place, number in places.items():
             numbers[(slice(0, 9), *map(int, place[1:]))] = number
-        return LinkValues(numbers, groups)
+        return SpanValues(numbers, *same)
 
-    none = LinkValues(torch.full((14, LAYERS, HEADS), torch.nan, dtype=torch.float64), groups)
-    weights = LinkWeights(
-        deciding=values(LAYERS, HEADS, _02=0.5, _11=0.25),
+    none = SpanValues(torch.full((14, LAYERS, HEADS), torch.nan, dtype=torch.float64), *same)
+    weights = SpanWeights(
+        spans=values(LAYERS, HEADS, _02=0.5, _11=0.25),
         decoys=values(LAYERS, HEADS, _02=0.125),
         controls=none,
+        keys=(((1, 2),),) * 14,
         layers=(0, 1),
         heads=(0, 1, 2),
     )
@@ -48,7 +48,7 @@ def test_a_line_has_the_head_that_looks_most_beside_the_one_that_is_needed(effec
         "name  9  1.00  0.2  0.50 ± 0.00  0.12  –  −0.25  1.1  −1.50 ± 0.00  0.25  1  −1.75  −3.00"
     )
     assert names.split() == line.split()
-    assert rhymes.split() == ["rhyme", "5", "0.00", "too", "few", "links"]
+    assert rhymes.split() == ["rhyme", "5", "0.00", "too", "few", "spans"]
     columns = "kind links right looks most weight decoys control Δ needed most Δ weight layer Δ"
     assert " ".join(heading.split()) == f"{columns} all heads Δ"
     assert "may not look at the deciding word" in " ".join(about)
@@ -59,9 +59,9 @@ def test_a_line_has_the_head_that_looks_most_beside_the_one_that_is_needed(effec
 
 def test_weights_alone_have_a_line_a_kind(effects):
     _, names, rhymes, *_ = repr(effects.weights).splitlines()
-    assert " ".join(names.split()) == "name 9 0.2 0.50 ± 0.00 0.12 –"
-    assert " ".join(rhymes.split()) == "rhyme 5 too few links"
-    assert "too few links" in effects.weights._repr_html_()
+    assert " ".join(names.split()) == "name 9 0.125 0.2 0.50 ± 0.00 0.12 –"
+    assert " ".join(rhymes.split()) == "rhyme 5 0.000 too few spans"
+    assert "too few spans" in effects.weights._repr_html_()
 
 
 def test_a_panel_has_a_dot_for_each_head(effects):

@@ -143,7 +143,7 @@ def test_any_dtype_is_shown(dtype):
 
 
 def test_scores_of_heads_are_a_table():
-    heads = record([MultiHeadAttention(10, 5, mask=regard.causal())], 1, 7, 10).heads()
+    heads = regard.lens.heads(record([MultiHeadAttention(10, 5, mask=regard.causal())], 1, 7, 10))
     page = shown(heads)
     assert page.elements.count("tr") == 1 + 5
     assert "Heads 5, by layer" in page.text

@@ -11,7 +11,7 @@ from regard._indices import is_whole
 from regard.lens.spans.links import Span
 from regard.record.token_names import spell
 
-__all__ = ["Passage", "check_passages", "split_passages", "token_offsets"]
+__all__ = ["Passage", "check_spans", "require_apart", "split_passages", "token_offsets"]
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HEADING = re.compile(r" {0,3}#{1,6}(\s|$)")
@@ -41,9 +41,8 @@ class Passage:
 
     def __str__(self) -> str:
         first, stop = self.tokens
-        return self.text or (
-            f"token {first}" if stop == first + 1 else f"tokens {first}–{stop - 1}"
-        )
+        where = str(first) if stop == first + 1 else f"{first}–{stop - 1}"
+        return f"{where} {self.text}" if self.text else where
 
 
 def split_passages(
@@ -112,43 +111,52 @@ def token_offsets(tokens: Sequence[str]) -> list[Span]:
     return list(zip(starts, stops, strict=True))
 
 
-def check_passages(spans: Sequence[Span | Passage], stop: int) -> tuple[Passage, ...]:
+def check_spans(spans: Sequence[Span | Passage], stop: int, name: str) -> tuple[Passage, ...]:
     """Passages of token spans, in their order.
 
     Args:
         spans: the spans.
-        stop: the first token that none may hold: that of the answer.
+        stop: one past the last token that any may hold.
+        name: of the argument.
 
     Raises:
         TypeError: for anything but passages and pairs of whole numbers.
-        ValueError: for none, for spans that hold no token before the answer, and for those that
-            overlap.
+        ValueError: for none, and for spans that are empty or reach further.
     """
-    passages = [_passage(span) for span in spans]
+    passages = tuple(_passage(span, name) for span in spans)
     if not passages:
-        raise ValueError("spans is empty; give at least one passage, (first, stop) in tokens")
-    before = 0
-    for passage in sorted(passages, key=lambda passage: passage.tokens):
+        raise ValueError(f"{name} is empty; give at least one span of tokens, (first, stop)")
+    for passage in passages:
         first, last = passage.tokens
         if not 0 <= first < last <= stop:
             raise ValueError(
-                f"spans: ({first}, {last}) must hold 0 ≤ first < stop ≤ {stop}, the answer's first "
-                "token"
+                f"{name}: ({first}, {last}) is not a span of the tokens that may be looked at; it "
+                f"must hold 0 ≤ first < stop ≤ {stop}"
             )
+    return passages
+
+
+def require_apart(passages: Sequence[Passage], name: str) -> None:
+    """Refuse passages that share a token.
+
+    Raises:
+        ValueError: for such.
+    """
+    before = 0
+    for first, stop in sorted(passage.tokens for passage in passages):
         if first < before:
             raise ValueError(
-                f"spans: ({first}, {last}) overlaps the passage before it; give each token to one"
+                f"{name}: ({first}, {stop}) overlaps the span before it; give each token to one"
             )
-        before = last
-    return tuple(passages)
+        before = stop
 
 
-def _passage(span: Span | Passage) -> Passage:
+def _passage(span: Span | Passage, name: str) -> Passage:
     if isinstance(span, Passage):
         return span
     if not isinstance(span, (tuple, list)) or len(span) != 2 or not all(map(is_whole, span)):
         raise TypeError(
-            f"spans must be passages or pairs of whole numbers (first, stop), but hold {span!r}"
+            f"{name} must hold passages or pairs of whole numbers (first, stop), but holds {span!r}"
         )
     first, stop = span
     return Passage(tokens=(int(first), int(stop)))

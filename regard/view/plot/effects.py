@@ -1,4 +1,4 @@
-"""Effects as a figure: a cell a head, or a bar a block of keys. Lengths are in inches."""
+"""Effects as a figure: a cell a head, or a bar a span of keys. Lengths are in inches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def plot_effects(effects: Effects) -> Figure:
 
 def _titled(effects: Effects, width: float, height: float) -> tuple[Plot, float]:
     """A figure with its title, and where what it shows, of some height, begins."""
-    without = f"without each {'head' if effects.over == 'heads' else 'token'}"
+    what = {"heads": "head", "keys": "token", "spans": "span"}[effects.over]
+    without = f"without each {what}"
     about = "by gradient, approximate" if effects.method == "gradient" else without
     title = f"effect on the {effects.target}", f"{about}; as it is: {number(effects.unchanged)}"
     letters = int((width - 2 * _EDGE) / _LETTER)
@@ -100,6 +101,6 @@ def _keys(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> Fig
 
 
 def _label(name: str) -> str:
-    """The keys' numbers, and what they are called as far as it fits."""
+    """The keys' numbers, and what they read as far as it fits."""
     where, _, tokens = name.partition(" ")
     return f"{where} {drawable(tokens)}" if tokens else where

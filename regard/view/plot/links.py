@@ -48,7 +48,7 @@ def _panel(axes: Axes, effects: LinkEffects, kind: str) -> None:
     """The heads of a kind; the one that looks most and the one needed most by their names."""
     number = list(effects.counts).index(kind)
     weights = effects.weights
-    weight = weights.deciding.mean[number].flatten()
+    weight = weights.spans.mean[number].flatten()
     change = effects.log_probability.heads.mean[number].flatten()
     axes.scatter(weight, change, s=10, color=ACCENT, linewidths=0, clip_on=False, zorder=3)
     axes.axhline(0, color=LINE, linewidth=0.6)

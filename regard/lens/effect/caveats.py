@@ -1,4 +1,4 @@
-"""Random numbers that a model draws while it runs, such as those of dropout."""
+"""What makes effects partly chance, or partial: random numbers, and layers beside attention."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from regard._wrappers import unwrapped
-from regard.lens.effect._flow import tensors_in
+from regard.lens.effect.flow import tensors_in
 
-__all__ = ["Draws", "same_draws"]
+__all__ = ["Draws", "hybrid_note", "same_draws", "warn_of_hybrid"]
 
 _NAMED = 3  # modules in a warning; the others are counted
+# What configurations of transformers call such layers; those named hybrid have attention as well.
+_BESIDE = {"linear_attention", "mamba", "recurrent", "conv", "hybrid", "hybrid_sliding"}
 
 
 class Draws:
@@ -109,3 +112,36 @@ def _callers() -> int:
     while frame is not None and frame.f_globals.get("__name__", "").startswith("regard."):
         frame, count = frame.f_back, count + 1
     return count
+
+
+def hybrid_note(model: nn.Module) -> str | None:
+    """What hiding tokens from attention leaves open in a hybrid model of transformers.
+
+    None for any other model, as far as its configuration says.
+    """
+    text = _text_config(getattr(unwrapped(model), "config", None))
+    layers = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
+    if not isinstance(layers, (list, tuple)):
+        return None
+    others = [name for name in layers if name in _BESIDE]
+    if not others:
+        return None
+    kinds = ", ".join(sorted(set(others)))
+    return (
+        f"tokens reach each other without attention in {len(others)} of the model's {len(layers)} "
+        f"layers ({kinds}): what is hidden from attention can still be read there"
+    )
+
+
+def _text_config(config: Any) -> Any:
+    try:
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
+    except ValueError:  # it has several
+        return None
+
+
+def warn_of_hybrid(model: nn.Module) -> None:
+    """Warn the caller of the caller that hiding tokens from attention does not hide them wholly."""
+    note = hybrid_note(model)
+    if note is not None:
+        warnings.warn(note, RuntimeWarning, stacklevel=3)

@@ -20,7 +20,7 @@ from regard.inputs import Problem
 from regard.intercept import Call, CallChange, change_calls
 from regard.intervene.contexts import ablation
 from regard.intervene.operations import Ablate
-from regard.lens.effect.draws import same_draws
+from regard.lens.effect.caveats import same_draws
 from regard.record.sites import Site, Sites
 
 
@@ -93,7 +93,7 @@ class _EachContext:
         self._number = -1
         self._latest: Site | None = None
 
-    def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:  # noqa: ARG002 - of a CallChanger
+    def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:  # noqa: ARG002 - of a Changer
         """Keep every layer from torch's fused operators, which have no context."""
         return True
 

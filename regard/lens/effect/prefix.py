@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.intercept import Call, observe_calls
-from regard.lens.effect._flow import Flow, ModuleCall, tensors_in
+from regard.lens.effect.flow import Flow, ModuleCall, tensors_in
 
 
 @dataclass(eq=False)

@@ -5,25 +5,28 @@ Axes: B batch, T tokens.
 
 from __future__ import annotations
 
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import BaseTorchFunctionMode
 
 from regard._shapes import Float
 from regard._wrappers import unwrapped
-from regard.intercept import change_calls, replace_attention
+from regard.intercept import Call, change_calls, last_logits, replace_attention
 from regard.intervene import Intervention
 from regard.intervene.changer import ModelChanger
-from regard.lens.effect._batch import BatchCheck, NotCopiesError, mixes_batch
-from regard.lens.effect._flow import tensors_in
-from regard.lens.effect._prefix import Prefix
-from regard.lens.effect._targets import Target, last_logits_for, numbers, target_of
-from regard.lens.effect.draws import Draws
+from regard.lens.effect.caveats import Draws
+from regard.lens.effect.flow import tensors_in
+from regard.lens.effect.prefix import Prefix
+from regard.lens.targets import Target, last_logits_for, last_positions, numbers, target_of
 from regard.record import Recording, record
 from regard.record.layer import Layer
 
@@ -84,6 +87,59 @@ def _bits(tensor: Tensor) -> int:
     return int(words.sum()) + int(octets[whole:].sum())
 
 
+class _NotCopiesError(Exception):
+    """A call that is to be changed, whose batch is not the copies of the text."""
+
+
+class _BatchCheck:
+    """Refuses to change an entry of a batch that may not be a copy of the text.
+
+    A model may fold windows or channels into the batch, in any order. Entry i is copy i where the
+    batch has one entry for one text, and as many as copies for several.
+
+    Args:
+        changer: what changes the calls.
+    """
+
+    def __init__(self, changer: ModelChanger) -> None:
+        self._changer = changer
+        self._alone: dict[int, set[int | None]] = defaultdict(set)  # sizes, by module
+        self._copies: int | None = None
+
+    def begin(self) -> None:
+        """Record the batch sizes of the next run, which is on one text."""
+        self._alone.clear()
+
+    @contextmanager
+    def of(self, copies: int) -> Iterator[None]:
+        """Check the changed calls of a run on several copies."""
+        self._copies = copies
+        try:
+            yield
+        finally:
+            self._copies = None
+
+    def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:  # noqa: ARG002 - of a Changer
+        """Leave torch's fused operators as they are."""
+        return False
+
+    def change(self, call: Call) -> None:
+        """See a call before it is changed.
+
+        Raises:
+            _NotCopiesError: if it is to be changed, and its batch may be something else.
+        """
+        size = call.query.shape[0] if call.query.ndim == 4 else None
+        caller = id(call.modules[-1]) if call.modules else 0
+        if self._copies is None:
+            self._alone[caller].add(size)
+            return
+        if call.repeated or not self._changer.may_change(call.modules, call.run):
+            return
+        if size != self._copies or self._alone[caller] != {1}:
+            raise _NotCopiesError
+
+
 class ModelRuns:
     """Runs a model over a text, and reads a number of each run.
 
@@ -104,14 +160,16 @@ class ModelRuns:
         model = unwrapped(model)
         self.model = model
         self._call, inputs = _call_of(run)
-        self._is_function = inputs is None
-        self.batches = not self._is_function
+        self._ids = inputs["input_ids"] if inputs is not None and isinstance(run, Tensor) else None
+        self._last = None if self._ids is None else last_positions(target, self._ids.shape[-1])
+        self._has_inputs = self._may_skip = inputs is not None
+        self.batches = self._has_inputs
         """Whether copies of the text make a batch."""
         self.target, self._number = target_of(target, model, inputs, tokens)
         self._options = {} if inputs is None else last_logits_for(target, model, inputs)
         self._tokens = tokens
         self._changer = ModelChanger(model)
-        self._batch = BatchCheck(self._changer)
+        self._batch = _BatchCheck(self._changer)
         self._prefix = Prefix(model)
         self._places: dict[tuple[str, int], int] = {}
         self._result: _Result | None = None
@@ -144,7 +202,7 @@ class ModelRuns:
         draws = Draws(self.model)
         with (
             record(self.model, tokens=self._tokens, rows=-1) as recording,
-            self._prefix.observe() if keep and not self._is_function else nullcontext(),
+            self._prefix.observe() if keep and self._has_inputs else nullcontext(),
         ):
             output = self._run(1)
             number = numbers(self._number(output), 1)[0]
@@ -158,7 +216,7 @@ class ModelRuns:
                 "weights and the target"
             )
         draws.warn(self.again)
-        self.batches = not self._is_function and not mixes_batch(self.model)
+        self.batches = self._has_inputs and not _mixes_batch(self.model)
         logits = getattr(output, "logits", output)
         size = logits.numel() * logits.itemsize if isinstance(logits, Tensor) else 0
         length = max(layer.pattern.shape[-1] for layer in recording.layers)
@@ -170,6 +228,35 @@ class ModelRuns:
         self._changer.changes.clear()
         output = self._run(1)
         return output, numbers(self._number(output), 1)[0]
+
+    def read_once(self, start: int) -> bool:
+        """Read the tokens before `start` once, and have all further runs go over the rest alone.
+
+        Only a model of transformers can, whose cache keeps the keys and values of those tokens, and
+        only where the target needs no logits of theirs.
+
+        Returns:
+            Whether it could.
+        """
+        if self._ids is None or start == 0 or self._last is None:
+            return False
+        ids = self._ids
+        cache = _full_cache(self.model) if self._last <= ids.shape[-1] - start else None
+        if cache is None:
+            return False
+        self._changer.changes.clear()
+        keep = last_logits(1) if self._options else {}
+        self.model(ids[:, :start], past_key_values=cache, use_cache=True, **keep)
+
+        def call(model: nn.Module, copies: int, **options: Any) -> Any:
+            own = deepcopy(cache)
+            if copies > 1:
+                own.batch_repeat_interleave(copies)
+            rest = ids[:, start:].repeat(copies, 1)
+            return model(rest, past_key_values=own, use_cache=True, **options)
+
+        self._call, self._may_skip = call, False
+        return True
 
     def changed(self, first: Layer, changes: Sequence[Callable[..., None]]) -> Float[Tensor, " B"]:
         """Run the text under each of some changes.
@@ -186,7 +273,7 @@ class ModelRuns:
                 return self._together(first, changes)
             except Exception as error:
                 # A model may take one sequence alone. What else is wrong, a run of its own raises.
-                if self._has_batched and not isinstance(error, NotCopiesError):
+                if self._has_batched and not isinstance(error, _NotCopiesError):
                     raise
                 self.batches = False
         return torch.cat([self._together(first, [change]) for change in changes])
@@ -196,7 +283,7 @@ class ModelRuns:
     ) -> Float[Tensor, " B"]:
         """Make one run of as many copies of the text as there are changes."""
         copies, place = len(changes), self._places[first.kind, first.index]
-        skips = self._may_skip(place, copies)
+        skips = self._skips(place, copies)
         self._changer.changes.clear()
         intervention = Intervention(self._changer)
         for copy, change in enumerate(changes):
@@ -215,14 +302,14 @@ class ModelRuns:
         """Run the model on so many copies of the text."""
         return self._call(self.model, copies, **self._options)
 
-    def _may_skip(self, place: int, copies: int) -> bool:
+    def _skips(self, place: int, copies: int) -> bool:
         """Whether a run may leave out what comes before an attention call.
 
         The first changed run is whole. It shows what a batch is, and what modules write to holds
         its numbers afterwards, so that one that reads them gives another result than the unchanged
         run.
         """
-        if place == 0 or self._is_function or not self._has_changed:
+        if place == 0 or not self._may_skip or not self._has_changed:
             return False
         if copies > 1 and not self._prefix.knows_batch:
             return False
@@ -241,6 +328,34 @@ class ModelRuns:
         except Exception:  # noqa: BLE001 - without what was skipped it may fail in any way
             return False
         return _Result.of(output, number) == self._result
+
+
+def _mixes_batch(model: nn.Module) -> bool:
+    """Whether a model normalises or quantizes over its batch: each entry depends on the others."""
+    return any(
+        (isinstance(module, _BatchNorm) and (module.training or module.running_mean is None))
+        or ".quantized.dynamic." in type(module).__module__
+        for module in model.modules()
+    )
+
+
+def _full_cache(model: nn.Module) -> Any:
+    """A cache of all keys, also in layers with a window: keys are numbered over the whole text.
+
+    None for a model that is not of transformers, and for one with layers of another kind, which
+    need a cache of their own.
+    """
+    if "transformers" not in sys.modules:
+        return None
+    from transformers import DynamicCache, PreTrainedModel
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    if not isinstance(model, PreTrainedModel):
+        return None
+    planned = DynamicCache(config=model.config).layers
+    if any(type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) for layer in planned):
+        return None
+    return DynamicCache()
 
 
 def _call_of(run: Any) -> tuple[Callable[..., Any], Mapping[str, Any] | None]:

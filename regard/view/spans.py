@@ -1,4 +1,4 @@
-"""What is shown of links: for each kind the heads that look most, and the heads that are needed.
+"""What is shown of spans: how much heads look at each kind, and which heads are needed for it.
 
 Axes: K kinds, N layers, H heads.
 """
@@ -6,30 +6,33 @@ Axes: K kinds, N layers, H heads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from textwrap import wrap
+from textwrap import shorten, wrap
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from regard.lens.spans.link_weights import ENOUGH, LinkWeights
+from regard.lens.spans.weights import ENOUGH, SpanWeights
 from regard.view.elements import heading, line, table, whole
+from regard.view.tokens import readable
 
 if TYPE_CHECKING:
     from regard.gpt import LinkEffects
 
-__all__ = ["link_effects_html", "link_effects_text", "link_weights_html", "link_weights_text"]
+__all__ = ["link_effects_html", "link_effects_text", "span_weights_html", "span_weights_text"]
 
-_FEW = "too few links"  # in place of the numbers of a kind
+_FEW = "too few spans"  # in place of the numbers of a kind
 _WIDTH = 100  # most characters of a line of prose
-_WEIGHTS = ("kind", "links", "head", "deciding", "decoys", "control")
+_NAME = 70  # most characters of the name of a kind
+_WEIGHTS = ("kind", "spans", "mean", "looks most", "weight", "decoys", "control")
 _EFFECTS = (
     *("kind", "links", "right", "looks most", "weight", "decoys", "control", "Δ"),
     *("needed most", "Δ", "weight", "layer", "Δ", "all heads Δ"),
 )
-_ABOUT_WEIGHTS = (
-    "Of each kind the head with most weight on the deciding word, ± half of the 95 % interval; "
-    "frame() has all heads."
+_ABOUT_MEAN = "Mean: weight on a span, over all heads of layers {layers}; frame() has each head."
+_ABOUT_HEAD = (
+    " Of each kind the head that looks most, with its weight ± half of the 95 % interval, and its "
+    "weight on decoys and control words."
 )
 _ABOUT_EFFECTS = (
     "Left the head that looks most at the deciding word, right the head and the layer that are "
@@ -39,18 +42,19 @@ _ABOUT_EFFECTS = (
 )
 
 
-def link_weights_text(weights: LinkWeights) -> str:
+def span_weights_text(weights: SpanWeights) -> str:
     """A line a kind."""
-    return _text(_WEIGHTS, _weights_rows(weights), _ABOUT_WEIGHTS)
+    return _text(*_weights_table(weights))
 
 
-def link_weights_html(weights: LinkWeights) -> str:
+def span_weights_html(weights: SpanWeights) -> str:
     """A row a kind."""
 
     def parts() -> Iterable[str]:
-        yield heading("Links", _links(weights))
-        yield table(_WEIGHTS, _weights_rows(weights))
-        yield line(_ABOUT_WEIGHTS)
+        names, rows, about = _weights_table(weights)
+        yield heading("Weights", _counted(weights, "span"))
+        yield table(names, rows)
+        yield line(about)
 
     return whole(parts, weights)
 
@@ -64,17 +68,27 @@ def link_effects_html(effects: LinkEffects) -> str:
     """A row a kind."""
 
     def parts() -> Iterable[str]:
-        yield heading("Looked at and needed", _links(effects.weights))
+        yield heading("Looked at and needed", _counted(effects.weights, "link"))
         yield table(_EFFECTS, _effects_rows(effects))
         yield line(_ABOUT_EFFECTS)
 
     return whole(parts, effects)
 
 
-def _weights_rows(weights: LinkWeights) -> Iterator[tuple[str, ...]]:
+def _weights_table(
+    weights: SpanWeights,
+) -> tuple[Sequence[str], list[tuple[str, ...]], str]:
+    """The names of the columns, a row a kind, and a remark; heads only where there are enough."""
+    rows = []
+    has_heads = any(count >= ENOUGH for count in weights.counts.values())
     for number, (kind, count) in enumerate(weights.counts.items()):
         cells = _looking(weights, number)[1] if count >= ENOUGH else (_FEW, "", "", "")
-        yield kind, str(count), *cells
+        name = readable(shorten(kind, _NAME, placeholder=" …"))
+        mean = f"{weights.mean[number]:.3f}"
+        rows.append((name, str(count), mean, *(cells if has_heads else ())))
+    layers = ", ".join(map(str, weights.layers))
+    about = _ABOUT_MEAN.format(layers=layers) + (_ABOUT_HEAD if has_heads else "")
+    return _WEIGHTS if has_heads else _WEIGHTS[:3], rows, about
 
 
 def _effects_rows(effects: LinkEffects) -> Iterator[tuple[str, ...]]:
@@ -91,20 +105,20 @@ def _effects_rows(effects: LinkEffects) -> Iterator[tuple[str, ...]]:
             *(kind, str(count), right, *cells, _signed(change.heads.mean[number][looking])),
             _head(weights, needed),
             _with_interval(change.heads.mean[number], change.heads.interval[number], needed),
-            f"{weights.deciding.mean[number][needed]:.2f}",
+            f"{weights.spans.mean[number][needed]:.2f}",
             str(weights.layers[layer]),
             _signed(change.layers.mean[number, layer]),
             _signed(change.model.mean[number]),
         )
 
 
-def _looking(weights: LinkWeights, kind: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _looking(weights: SpanWeights, kind: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """The place of the head that looks most at the deciding words of a kind, and its cells."""
-    mean = weights.deciding.mean[kind]
+    mean = weights.spans.mean[kind]
     place = _least(-mean)
     return place, (
         _head(weights, place),
-        f"{mean[place]:.2f} ± {weights.deciding.interval[kind][place]:.2f}",
+        f"{mean[place]:.2f} ± {weights.spans.interval[kind][place]:.2f}",
         _share(weights.decoys.mean[kind][place]),
         _share(weights.controls.mean[kind][place]),
     )
@@ -116,7 +130,7 @@ def _least(values: Tensor) -> tuple[int, ...]:
     return tuple(int(index) for index in torch.unravel_index(flat, values.shape))
 
 
-def _head(weights: LinkWeights, place: Sequence[int]) -> str:
+def _head(weights: SpanWeights, place: Sequence[int]) -> str:
     return f"{weights.layers[place[0]]}.{weights.heads[place[1]]}"
 
 
@@ -132,9 +146,9 @@ def _signed(value: Tensor) -> str:
     return f"{value:+.2f}".replace("-", "−")
 
 
-def _links(weights: LinkWeights) -> str:
-    texts = len(set(weights.deciding.groups.texts))
-    return f"{sum(weights.counts.values())} links in {texts} text{'s' if texts != 1 else ''}"
+def _counted(weights: SpanWeights, what: str) -> str:
+    count, texts = len(weights.spans.kinds), len(set(weights.spans.texts))
+    return f"{count} {what}{'s'[: count != 1]} in {texts} text{'s'[: texts != 1]}"
 
 
 def _text(names: Sequence[str], rows: Iterable[Sequence[str]], about: str) -> str:

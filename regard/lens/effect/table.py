@@ -1,6 +1,6 @@
 """What became of a number: a table of effects, labelled.
 
-Axes: N layers, H heads, K keys or blocks of them.
+Axes: N layers, H heads, K spans of keys.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-Over = Literal["heads", "keys"]
 Method = Literal["ablation", "gradient"]
 Place = tuple[int, int]
-"""A layer and a head, or the first key of a block and one past its last."""
+"""A layer and a head, or the first key of a span and one past its last."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What one head, or one block of keys, does to the number.
+    """What one head, or one span of keys, does to the number.
 
     Attributes:
-        name: the head's layer and number, such as ``2·0``, or the keys and what they are called.
-        place: the head's layer and number; or the block's first key and one past its last.
+        name: the head's layer and number, such as ``2·0``, or the keys and what they read.
+        place: the head's layer and number; or the span's first key and one past its last.
         value: the number without it − the number as it is.
 
     Example:
@@ -39,7 +38,7 @@ class Effect:
         >>> from regard.nn import MultiHeadAttention
         >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
         >>> x = torch.randn(1, 5, 6)
-        >>> effects = regard.lens.effects(layer, lambda layer: layer(x), lambda y: y[:, -1].norm(dim=-1))
+        >>> effects = regard.lens.effects(layer, {"x": x}, lambda y: y[:, -1].norm(dim=-1))
         >>> (effect,) = effects.largest(1)
         >>> effect.value == effects.values[effect.place]
         tensor(True)
@@ -85,26 +84,29 @@ class Check:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Effects:
-    """What a number loses or gains by each head, or by each block of keys; `effects` makes it.
+    """What a number loses or gains by each head, or by each span of keys; `effects` makes it.
 
     Attributes:
         values: the number without it − the number as it is: ``(N, H)`` over heads, NaN where a
-            layer has fewer or no gradient came back; ``(K,)`` over keys. On the CPU, in float64.
+            layer has fewer or no gradient came back; ``(K,)`` else. On the CPU, in float64.
         unchanged: the number as it is.
         target: what the number is.
-        over: ``"heads"`` or ``"keys"``.
+        over: ``"heads"``, ``"keys"`` or ``"spans"``.
         method: ``"ablation"``, or ``"gradient"`` for the linear approximation of it.
         axes: names of the axes of `values`.
-        labels: for each axis, the numbers of layers and heads, or the names of the keys.
+        labels: for each axis, the numbers of layers and heads, or the names of the spans.
         places: for each entry of `values`, row by row, its layer and head, or its first key and one
             past its last.
+        without_all: over spans, the number with all of them hidden − as it is.
+        hidden_from: the first query that spans are hidden from, and one past the last that the
+            number needs; None where each is hidden from all after itself.
 
     Example:
         >>> import regard, torch
         >>> from regard.nn import MultiHeadAttention
         >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
         >>> x = torch.randn(1, 5, 6)
-        >>> effects = regard.lens.effects(layer, lambda layer: layer(x), lambda y: y[:, -1].norm(dim=-1))
+        >>> effects = regard.lens.effects(layer, {"x": x}, lambda y: y[:, -1].norm(dim=-1))
         >>> effects.values.shape, effects.labels
         (torch.Size([1, 2]), ((0,), (0, 1)))
     """
@@ -112,11 +114,13 @@ class Effects:
     values: Float[Tensor, "N H"] | Float[Tensor, " K"]
     unchanged: float
     target: str
-    over: Over
+    over: Literal["heads", "keys", "spans"]
     method: Method
     axes: tuple[str, ...]
     labels: tuple[tuple[int, ...] | tuple[str, ...], ...]
     places: tuple[Place, ...]
+    without_all: float | None = None
+    hidden_from: Place | None = None
     _ablate: Callable[[Sequence[Place]], Float[Tensor, " K"]] | None = field(
         default=None, repr=False
     )
@@ -171,18 +175,18 @@ class Effects:
         )
 
     def frame(self) -> pd.DataFrame:
-        """Lay them out as a pandas data frame, a row a head or a block of keys."""
+        """Lay them out as a pandas data frame, a row a head or a span of keys."""
         import pandas as pd
 
         columns = ("layer", "head") if self.over == "heads" else ("first", "stop")
         frame = pd.DataFrame(self.places, columns=list(columns))
-        if self.over == "keys":
+        if self.over != "heads":
             frame["name"] = list(self.labels[0])
         frame["effect"] = self.values.flatten().numpy()
         return frame
 
     def plot(self) -> Figure:
-        """Draw them: a cell a head, or a bar a block of keys; two-sided colours, 0 in the middle.
+        """Draw them: a cell a head, or a bar a span of keys; two-sided colours, 0 in the middle.
 
         Returns:
             A matplotlib figure, made without pyplot.

@@ -1,0 +1,438 @@
+"""`effects`: which heads, tokens or passages a number that a model computes rests on.
+
+Axes: N layers, H heads, T tokens, K spans of keys.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from regard._choices import check_choice
+from regard._indices import Indices, check_indices, check_whole
+from regard._shapes import Float, Int
+from regard.intercept import change_calls
+from regard.intervene import Intervention
+from regard.intervene.operations import Ablate
+from regard.lens.effect.attribution import Contexts
+from regard.lens.effect.caveats import warn_of_hybrid
+from regard.lens.effect.runs import ModelRuns, Unchanged, chunks
+from regard.lens.effect.table import Effects, Method, Place
+from regard.lens.spans.links import Span
+from regard.lens.spans.passages import Passage, check_spans
+from regard.lens.spans.weights import select
+from regard.lens.targets import Answer, Logit, LogProbability, Target
+from regard.record import Recording
+from regard.record.layer import Layer
+from regard.record.readings import bar
+
+Progress = bool | Callable[[int, int], None] | None
+From = Literal["later", "question", "answer"]
+
+_BLOCKS = 64  # most blocks of keys that a text is cut into
+
+
+def effects(
+    model: nn.Module,
+    run: Int[Tensor, "*b T"] | Mapping[str, Any] | Callable[[nn.Module], Any],
+    target: Target,
+    *,
+    over: Literal["heads", "keys"] | Sequence[Span | Passage] = "heads",
+    hidden_from: From = "later",
+    method: Method = "ablation",
+    by: str | Recording = "zero",
+    layers: Indices | None = None,
+    heads: Indices | None = None,
+    tokens: Any = None,
+    batch_size: int | None = None,
+    progress: Progress = None,
+) -> Effects:
+    """Measure what a number that a model computes rests on: on which heads, tokens or passages.
+
+    Each head in turn is ablated, or each token or passage knocked out (Geva et al. 2023,
+    arXiv:2304.14767, section 5), and the number read again; copies of the text make a batch in
+    which each copy has its own change. A weight says where a head looks, an effect what the number
+    would be without it; they often differ. Effects are of one change at a time: of two heads or
+    passages that do the same, neither may have any.
+
+    The model runs in the mode that it is in: call ``model.eval()`` first if it has dropout, whose
+    noise would be part of the effects.
+
+    Args:
+        model: whose attention is changed; as for `intervene`.
+        run: what it is run on: token ids of one text, a mapping of the model's inputs by name, as a
+            tokenizer of `transformers` gives, or a function that runs the model it is given and
+            returns the output, once for each change.
+        target: the number: a `LogProbability` or `Logit` of a token; the log-probability of an
+            `Answer`, tokens of the text; ``"loss"``, the mean negative log-likelihood of each next
+            token; or a function of the model's output that gives a number for each sequence,
+            ``(B,)``. For an answer or a negative position, a `GPT` or a model of
+            `transformers` computes no logits before it (``logits_to_keep``), unless `run` is a
+            function or has labels, or hooks or code of yours may read them.
+        over: ``"heads"``; ``"keys"``: hide each token, or of more than 64 tokens, at most 64 blocks
+            of equal size; or spans to hide, each ``(first, stop)`` in tokens or a passage of
+            `split_passages`. In a hybrid model, which also has recurrent or convolutional layers,
+            tokens are hidden from attention alone, and a `RuntimeWarning` says so.
+        hidden_from: the queries that tokens are hidden from: ``"later"``, all after the span. A
+            token's own row keeps it, so that the last one has effect 0; what is not causal still
+            sees it before. ``"question"``: all after the last span, so that other spans may have
+            taken up what it says; or ``"answer"``: only those that predict the target, which must
+            be of tokens. In these cases a model of transformers that is given ids reads what
+            stands before those queries once.
+        method: ``"ablation"``; or, over heads, ``"gradient"``, attribution patching: one forward
+            and one backward, which give an approximation, exact where the number is linear in the
+            head's context. `Effects.check` compares it with ablation. NaN in a layer that the
+            number depends on, but to which no gradient comes back.
+        by: what ablation puts in the place of a context: ``"zero"``, ``"mean"`` or a recording; see
+            `Intervention.ablate`.
+        layers: the layers of self-attention to measure, or, over keys, to hide keys in; all by
+            default.
+        heads: likewise, of each layer.
+        tokens: names of the tokens: strings or a tokenizer, as for `record`.
+        batch_size: most copies of the text in a batch; by default what fills the machine. Where a
+            call's batch is something else, such as windows, each change gets a run of its own. In a
+            model that lets one text of a batch depend on the others, give 1.
+        progress: show a bar on the terminal (needs rich); None shows it where there is one. Or a
+            function, which is called with how many changes are done and how many there are; what
+            it raises ends the work.
+
+    Returns:
+        The `Effects`: the number under each change − the number as it is.
+
+    Warns:
+        RuntimeWarning: for a hybrid model, for one that draws from torch's default generators while
+            it runs, and of layers to which no gradient comes back.
+
+    Raises:
+        Error: for a change that can't be made.
+        RecordError: for a model that can't be recorded either.
+        TypeError: for arguments of another kind.
+        ValueError: for numbers that mean nothing, a method that does not go with ``over``, and
+            spans that reach beyond the text or, with ``hidden_from``, into the answer.
+        IndexError: for layers or heads that the model does not have.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> x = torch.randn(1, 5, 6)
+        >>> regard.lens.effects(layer, lambda layer: layer(x), lambda y: y[:, -1].norm(dim=-1)).axes
+        ('layer', 'head')
+    """
+    _check_arguments(over, hidden_from, method, by, batch_size)
+    selected = check_indices("layers", layers), check_indices("heads", heads)
+    if over != "heads":
+        warn_of_hybrid(model)
+    runs = ModelRuns(model, run, target, tokens)
+    if method == "gradient":
+        return _by_gradient(runs, by, selected, batch_size, progress)
+    with _no_grad(), runs.open():
+        unchanged = runs.unchanged()
+        size = batch_size or unchanged.batch_size
+        table = _selected(unchanged, *selected)
+        if over != "heads":
+            hidden = _hidden(over, hidden_from, target, _length([layer for layer, _ in table]))
+            return _over_spans(runs, unchanged, table, selected[1], hidden, size, progress)
+        places = [(layer.index, head) for layer, numbers in table for head in numbers]
+        with _reports(len(places), progress) as report:
+            values = _ablated(runs, unchanged, places, by, size, report)
+        return _over_heads(runs, unchanged, table, values, "ablation")
+
+
+def _check_arguments(over: Any, hidden_from: Any, method: Any, by: Any, batch_size: Any) -> None:
+    """Check what needs no model.
+
+    Raises:
+        TypeError: for a batch size that is not a number.
+        ValueError: for anything else.
+    """
+    check_choice("hidden_from", hidden_from, get_args(From))
+    check_choice("method", method, get_args(Method))
+    if isinstance(over, str) and over not in ("heads", "keys"):
+        raise ValueError(
+            f"over must be 'heads', 'keys' or spans of tokens, (first, stop) each, but is {over!r}"
+        )
+    if not isinstance(by, Recording) and by not in ("zero", "mean"):
+        raise ValueError(f"by must be 'zero', 'mean' or a Recording, but is {by!r}")
+    if over == "heads":
+        if hidden_from != "later":
+            raise ValueError(
+                f"hidden_from={hidden_from!r} is for tokens that are hidden: give over='keys' or "
+                "spans with it"
+            )
+    elif method == "gradient":
+        raise ValueError(
+            "method='gradient' approximates the ablation of heads; over keys or spans take "
+            "method='ablation'"
+        )
+    elif by != "zero":
+        raise ValueError(f"by={by!r} ablates heads; keys and spans are hidden: leave by out")
+    if batch_size is not None:
+        check_whole(batch_size, "batch_size")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, but is {batch_size}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Hidden:
+    """Spans to hide, and the first query that each is hidden from."""
+
+    spans: tuple[Passage, ...]
+    starts: tuple[int, ...]
+    queries: Span | None
+    """The queries that all are hidden from, if they are the same for all."""
+    length: int
+    of_choice: bool
+    """Whether the caller named the spans."""
+
+    @property
+    def present(self) -> list[int]:
+        """The spans that a query is hidden from."""
+        return [number for number, start in enumerate(self.starts) if start < self.length]
+
+
+def _hidden(over: Any, hidden_from: From, target: Target, length: int) -> _Hidden:
+    """Check the spans, and find the queries that they are hidden from.
+
+    Raises:
+        TypeError: for spans of another kind.
+        ValueError: for spans that reach too far, and for a target of no position.
+    """
+    queries = None
+    if hidden_from != "later":
+        if not isinstance(target, (LogProbability, Logit, Answer)):
+            raise ValueError(
+                f"hidden_from={hidden_from!r} needs a target that is predicted at known positions: "
+                "a regard.lens.LogProbability, Logit or Answer"
+            )
+        queries = target.queries(length)
+    if over == "keys":
+        size = -(-length // _BLOCKS)
+        blocks = range(0, length, size)
+        spans = tuple(Passage(tokens=(first, min(first + size, length))) for first in blocks)
+    else:
+        spans = check_spans(over, length if queries is None else queries[0] + 1, "over")
+    stops = tuple(span.tokens[1] for span in spans)
+    if queries is not None:
+        first = queries[0] if hidden_from == "answer" else min(max(stops), queries[0])
+        queries = first, queries[1]
+    return _Hidden(
+        spans=spans,
+        starts=stops if queries is None else (queries[0],) * len(spans),
+        queries=queries,
+        length=length,
+        of_choice=over != "keys",
+    )
+
+
+def _ablated(
+    runs: ModelRuns,
+    unchanged: Unchanged,
+    places: Sequence[Place],
+    by: str | Recording,
+    size: int,
+    report: Callable[[int], None],
+) -> Float[Tensor, " K"]:
+    """The effects of ablating each of some heads."""
+    values = torch.zeros(len(places), dtype=torch.float64, device="cpu")
+    for layer in unchanged.layers:
+        here = [number for number, place in enumerate(places) if place[0] == layer.index]
+        for chunk in chunks(len(here), size if runs.batches else 1):
+            entries = [here[number] for number in chunk]
+            changes = [
+                partial(
+                    Intervention.ablate,
+                    layers=layer.index,
+                    heads=places[number][1],
+                    kind=layer.kind,
+                    by=by,
+                )
+                for number in entries
+            ]
+            values[entries] = runs.changed(layer, changes) - unchanged.number
+            report(len(entries))
+    return values
+
+
+def _over_spans(
+    runs: ModelRuns,
+    unchanged: Unchanged,
+    table: Sequence[tuple[Layer, tuple[int, ...]]],
+    heads: tuple[int, ...] | slice | None,
+    hidden: _Hidden,
+    size: int,
+    progress: Progress,
+) -> Effects:
+    """The effects of hiding each of some spans, and of spans of choice also all together."""
+    indices, first = [layer.index for layer, _ in table], table[0][0]
+    number, present = unchanged.number, hidden.present
+
+    def hide(some: Sequence[int], intervention: Intervention, batch: int | None) -> None:
+        for span in some:
+            intervention.knock_out(
+                keys=slice(*hidden.spans[span].tokens),
+                queries=slice(hidden.starts[span], None),
+                layers=indices,
+                heads=heads,
+                kind=first.kind,
+                batch=batch,
+            )
+
+    if hidden.queries is not None and runs.read_once(hidden.queries[0]):
+        number = float(runs.again()[1])
+    together = hidden.of_choice and bool(present)
+    changes = [partial(hide, [span]) for span in present] + [partial(hide, present)] * together
+    changed = torch.zeros(len(changes), dtype=torch.float64, device="cpu")
+    skipped = len(hidden.spans) - len(present)  # no later query is there to hide them from
+    with _reports(skipped + len(changes), progress) as report:
+        report(skipped)
+        for chunk in chunks(len(changes), size if runs.batches else 1):
+            some = [changes[entry] for entry in chunk]
+            changed[chunk.start : chunk.stop] = runs.changed(first, some) - number
+            report(len(chunk))
+    values = torch.zeros(len(hidden.spans), dtype=torch.float64, device="cpu")
+    values[present] = changed[: len(present)]
+    without_all = float(changed[-1]) if together else 0.0
+    return Effects(
+        values=values,
+        unchanged=number,
+        target=runs.target,
+        over="spans" if hidden.of_choice else "keys",
+        method="ablation",
+        axes=("span" if hidden.of_choice else "keys",),
+        labels=(tuple(_name(span, unchanged.tokens) for span in hidden.spans),),
+        places=tuple(span.tokens for span in hidden.spans),
+        without_all=without_all if hidden.of_choice else None,
+        hidden_from=hidden.queries,
+    )
+
+
+def _name(span: Passage, tokens: tuple[str, ...] | None) -> str:
+    """Where a span is, and what it reads or its tokens are called."""
+    if span.text or tokens is None:
+        return str(span)
+    return f"{span} {''.join(tokens[slice(*span.tokens)])}"
+
+
+def _length(layers: Sequence[Layer]) -> int:
+    """How many keys some layers have.
+
+    Raises:
+        ValueError: if they differ from layer to layer.
+    """
+    sizes = sorted({layer.pattern.shape[-1] for layer in layers})
+    if len(sizes) != 1:
+        raise ValueError(
+            f"effects over keys need layers over the same keys, but they have {sizes}; name "
+            "those of the text in layers, or take over='heads'"
+        )
+    return sizes[0]
+
+
+def _by_gradient(
+    runs: ModelRuns,
+    by: str | Recording,
+    selected: tuple[Any, Any],
+    batch_size: int | None,
+    progress: Progress,
+) -> Effects:
+    contexts = Contexts(runs.model)
+    with torch.enable_grad(), runs.open(), change_calls(contexts):
+        unchanged = runs.unchanged(keep=False)
+        table = _selected(unchanged, *selected)
+        ablation = Ablate(by=by, kind=table[0][0].kind)
+        by_layer = contexts.effects(unchanged.target, ablation)
+    with _no_grad(), runs.open():
+        cut = contexts.cut_layers(lambda: runs.again()[1], ablation)
+    cut = [layer.index for layer, _ in table if layer.index in cut]
+    if cut:
+        for layer in cut:
+            by_layer[layer].fill_(torch.nan)
+        warnings.warn(
+            f"method='gradient': no gradient came back to layer(s) {', '.join(map(str, cut))}, on "
+            "which the number depends, so that their effects are NaN: a reentrant checkpoint, "
+            "torch.no_grad(), detach() or a function whose backward returns None cuts the graph; "
+            "run the model without it, or take method='ablation'",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    values = torch.cat([by_layer[layer.index][list(numbers)] for layer, numbers in table])
+
+    def ablate(places: Sequence[Place]) -> Float[Tensor, " K"]:
+        with _no_grad(), runs.open(), _reports(len(places), progress) as report:
+            start = runs.unchanged()
+            return _ablated(runs, start, places, by, batch_size or start.batch_size, report)
+
+    return _over_heads(runs, unchanged, table, values, "gradient", ablate)
+
+
+def _over_heads(
+    runs: ModelRuns,
+    unchanged: Unchanged,
+    table: Sequence[tuple[Layer, tuple[int, ...]]],
+    values: Float[Tensor, " K"],
+    method: Method,
+    ablate: Callable[[Sequence[Place]], Tensor] | None = None,
+) -> Effects:
+    columns = tuple(sorted({head for _, numbers in table for head in numbers}))
+    grid = torch.full((len(table), len(columns)), torch.nan, dtype=torch.float64, device="cpu")
+    rows = [row for row, (_, numbers) in enumerate(table) for _ in numbers]
+    grid[rows, [columns.index(head) for _, numbers in table for head in numbers]] = values
+    return Effects(
+        values=grid,
+        unchanged=unchanged.number,
+        target=runs.target,
+        over="heads",
+        method=method,
+        axes=("layer", "head"),
+        labels=(tuple(layer.index for layer, _ in table), columns),
+        places=tuple((layer.index, head) for layer, _ in table for head in columns),
+        _ablate=ablate,
+    )
+
+
+@contextmanager
+def _no_grad() -> Iterator[None]:
+    """No gradients, and no inference mode, whose tensors do not tell that they were written to."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        yield
+
+
+def _selected(
+    unchanged: Unchanged,
+    layers: tuple[int, ...] | slice | None,
+    heads: tuple[int, ...] | slice | None,
+) -> list[tuple[Layer, tuple[int, ...]]]:
+    """The layers that are meant, in order, and the heads of each.
+
+    Raises:
+        IndexError: for a layer or head that the model does not have.
+        ValueError: if none is meant.
+    """
+    own = unchanged.layers
+    table = select([len(layer.heads) for layer in own], (layers, heads))
+    return [(own[place], numbers) for place, numbers in table]
+
+
+@contextmanager
+def _reports(total: int, progress: Progress) -> Iterator[Callable[[int], None]]:
+    """A callback that takes the number of changes made since its last call."""
+    if callable(progress):
+        done = 0
+
+        def report(count: int) -> None:
+            nonlocal done
+            done += count
+            progress(done, total)
+
+        yield report
+        return
+    with bar(total, progress=progress, title="measuring effects") as advance:
+        yield advance

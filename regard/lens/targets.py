@@ -1,0 +1,333 @@
+"""The number that effects are measured on, and the queries that predict it.
+
+Axes: B batch, T tokens, A tokens of an answer, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard._indices import check_indices, check_whole, chosen
+from regard._shapes import Float, Int
+from regard._tensors import tensor_of
+from regard.intercept import last_logits, takes_logits_to_keep
+from regard.record import token_names
+
+
+@dataclass(frozen=True)
+class _TokenTarget:
+    """A number of one token at one position."""
+
+    token: int
+    position: int = -1
+    _name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_whole(self.token, "token")
+        check_whole(self.position, "position")
+        if self.token < 0:
+            raise ValueError(f"token must be an id from 0, but is {self.token}")
+
+    def __str__(self) -> str:
+        return self.named(f"token {self.token}")
+
+    def named(self, token: str) -> str:
+        """Describe the target, given the token's name."""
+        return f"{self._name} of {token} at position {self.position}"
+
+    def queries(self, length: int) -> tuple[int, int]:
+        """The query that predicts the token, and one past it, of a text of so many tokens."""
+        (query,) = chosen(check_indices("position", self.position), length, "position")
+        return query, query + 1
+
+    def _logits(self, output: Any) -> Float[Tensor, "B V"]:
+        logits = _logits(output)
+        tokens, vocabulary = logits.shape[1:]
+        if not -tokens <= self.position < tokens:
+            raise ValueError(
+                f"target: position is {self.position}, but the output has {tokens} tokens"
+            )
+        if self.token >= vocabulary:
+            raise ValueError(
+                f"target: token is {self.token}, but the vocabulary ends at {vocabulary - 1}"
+            )
+        return logits[:, self.position]
+
+
+class LogProbability(_TokenTarget):
+    """Log-probability of a token, in nats.
+
+    Args:
+        token: its id.
+        position: the token after which it is expected; negative from the end.
+
+    Example:
+        >>> import regard, torch
+        >>> target = regard.lens.LogProbability(2)
+        >>> print(target)
+        log-probability of token 2 at position -1
+        >>> target(torch.zeros(1, 3, 4)).exp()
+        tensor([0.2500], dtype=torch.float64)
+    """
+
+    _name = "log-probability"
+
+    def __call__(self, output: Any) -> Float[Tensor, " B"]:
+        """Read it from what a model returned."""
+        return self._logits(output).double().log_softmax(dim=-1)[:, self.token]
+
+
+class Logit(_TokenTarget):
+    """Logit of a token.
+
+    Args:
+        token: its id.
+        position: the token after which it is expected; negative from the end.
+
+    Example:
+        >>> import regard, torch
+        >>> regard.lens.Logit(2, position=0)(torch.arange(12.0).view(1, 3, 4))
+        tensor([2.], dtype=torch.float64)
+    """
+
+    _name = "logit"
+
+    def __call__(self, output: Any) -> Float[Tensor, " B"]:
+        """Read it from what a model returned."""
+        return self._logits(output)[:, self.token].double()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Log-probability of an answer that ends a text: the sum over its tokens, in nats.
+
+    Attributes:
+        tokens: the answer's tokens in the text, such as ``slice(-4, None)``.
+
+    Example:
+        >>> import regard
+        >>> answer = regard.lens.Answer(slice(-2, None))
+        >>> answer.queries(9)  # the query before each token predicts it
+        (6, 8)
+    """
+
+    tokens: slice
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tokens, slice):
+            raise TypeError(
+                f"tokens must be a slice of the text's tokens, such as slice(40, 44), but is "
+                f"{self.tokens!r}"
+            )
+
+    def __str__(self) -> str:
+        first, stop = ("" if end is None else end for end in (self.tokens.start, self.tokens.stop))
+        return f"log-probability of tokens {first}:{stop}"
+
+    def queries(self, length: int) -> tuple[int, int]:
+        """The first query that predicts the answer, and one past the last.
+
+        Raises:
+            ValueError: for an answer that holds no token after the first.
+        """
+        numbers = chosen(check_indices("tokens", self.tokens), length, "tokens")
+        if not numbers or numbers[0] < 1 or numbers != tuple(range(numbers[0], numbers[-1] + 1)):
+            raise ValueError(
+                f"Answer({self.tokens!r}) must hold adjacent tokens of the text's {length}, none "
+                "of them the first, which no query predicts"
+            )
+        return numbers[0] - 1, numbers[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class _AnswerOf:
+    """Log-probability of an answer, of which the tokens are known."""
+
+    ids: Int[Tensor, " A"]
+    ahead: int
+    """How far the first query that predicts it stands from the text's end."""
+
+    def __call__(self, output: Any) -> Float[Tensor, " B"]:
+        logits = _logits(output)
+        if logits.shape[1] < self.ahead:
+            raise ValueError(
+                f"target needs the logits of the last {self.ahead} tokens, but the output has "
+                f"those of {logits.shape[1]}"
+            )
+        rows = logits[:, logits.shape[1] - self.ahead :].unbind(1)
+        return torch.stack(
+            [  # one by one: of a large vocabulary, several in float64 would take gigabytes
+                row.double().log_softmax(dim=-1)[:, token]
+                for row, token in zip(rows, self.ids.tolist(), strict=False)
+            ]
+        ).sum(dim=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """Mean negative log-likelihood of each next token of a text, in nats."""
+
+    ids: Int[Tensor, " T"]
+    present: Tensor | None = None
+    """Which tokens are not padding, ``(T,)``."""
+
+    def __str__(self) -> str:
+        return "loss"
+
+    def __call__(self, output: Any) -> Float[Tensor, " B"]:
+        """Read it from what a model returned."""
+        logits = _logits(output)
+        if logits.shape[1] != len(self.ids):
+            raise ValueError(
+                f"target='loss' needs logits of each of the {len(self.ids)} tokens, but they are "
+                f"{tuple(logits.shape)}; give a function of the output as target"
+            )
+        following = self.ids[1:].to(logits.device)
+        losses = torch.stack(
+            [  # one by one: of a large vocabulary, several in float32 would take gigabytes
+                F.cross_entropy(sequence[:-1].float(), following, reduction="none")
+                for sequence in logits
+            ]
+        )
+        if self.present is not None:
+            both = self.present[1:] & self.present[:-1]
+            losses = losses[:, both.to(logits.device)]
+        return losses.double().mean(dim=-1)
+
+
+Target = LogProbability | Logit | Answer | Literal["loss"] | Callable[[Any], Any]
+
+
+def target_of(
+    target: Target, model: nn.Module, inputs: Mapping[str, Any] | None, tokens: Any = None
+) -> tuple[str, Callable[[Any], Any]]:
+    """Name a target, and the function that reads it from a model's output.
+
+    Args:
+        target: as `effects` has it.
+        model: whose output it is read from.
+        inputs: the model's keyword inputs, with ``input_ids`` if known; None if nothing is known.
+        tokens: a tokenizer, by which a token is named; strings name none but those of the text.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: for the loss of a text that is not known, or too short.
+    """
+    if isinstance(target, str):
+        return "loss", _loss(target, model, inputs)
+    if isinstance(target, Answer):
+        ids = _ids_of(target, model, inputs)[0]
+        first, stop = target.queries(len(ids))
+        return str(target), _AnswerOf(ids[first + 1 : stop + 1], len(ids) - first)
+    if isinstance(target, _TokenTarget):
+        if tokens is None or isinstance(tokens, (str, list, tuple)):
+            return str(target), target
+        (name,) = token_names(tokens, [target.token])
+        return target.named(repr(name)), target
+    if not callable(target):
+        raise TypeError(
+            "target must be a regard.lens.LogProbability, Logit or Answer, 'loss' or a function of "
+            f"the model's output, but is {target!r}"
+        )
+    return getattr(target, "__name__", type(target).__name__), target
+
+
+def last_positions(target: Target, length: int) -> int | None:
+    """How many of the last positions' logits a target needs, of a text of so many tokens.
+
+    None if it needs all, or may: a position from 0 is not known from the end.
+    """
+    if isinstance(target, Answer):
+        return length - target.queries(length)[0]
+    if type(target) not in (LogProbability, Logit):  # a subclass may read others
+        return None
+    count: int = -target.position  # type: ignore[union-attr]
+    return count if 0 < count <= length else None
+
+
+def last_logits_for(target: Target, model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The argument that has a model compute no logits before the target's position.
+
+    Empty where all are needed, or may be, as by labels.
+    """
+    ids = inputs.get("decoder_input_ids", inputs.get("input_ids"))
+    count = last_positions(target, ids.shape[-1]) if isinstance(ids, Tensor) else None
+    if count is None or {"labels", "logits_to_keep"} & inputs.keys():
+        return {}
+    return last_logits(count) if takes_logits_to_keep(model) else {}
+
+
+def numbers(result: Any, count: int) -> Float[Tensor, " B"]:
+    """Check what a target gave: a number for each of so many sequences.
+
+    Raises:
+        TypeError: if it is not a tensor or a number.
+        ValueError: for another shape.
+    """
+    if not isinstance(result, (Tensor, float, int)):
+        raise TypeError(
+            f"target gave {type(result).__name__}; it must give a tensor with a number for each "
+            "sequence, such as output.logits[:, -1, 7]"
+        )
+    result = tensor_of(result)
+    if result.shape != (count,) and (count > 1 or result.numel() != 1):
+        raise ValueError(
+            f"target gave a tensor of shape {tuple(result.shape)} for {count} sequences; it must "
+            f"give ({count},), a number for each"
+        )
+    return result.reshape(count).double()
+
+
+def _loss(target: str, model: nn.Module, inputs: Mapping[str, Any] | None) -> Loss:
+    if target != "loss":
+        raise ValueError(f"target must be 'loss', not {target!r}; strings name no other target")
+    ids = _ids_of(target, model, inputs)
+    if ids.shape[-1] < 2:
+        raise ValueError("target='loss' needs at least two tokens, the second of which is foreseen")
+    mask = None if inputs is None else inputs.get(f"{_prefix(model)}attention_mask")
+    present = mask[0].bool() if isinstance(mask, Tensor) and mask.shape == ids.shape else None
+    return Loss(ids[0], present)
+
+
+def _ids_of(
+    target: str | Answer, model: nn.Module, inputs: Mapping[str, Any] | None
+) -> Int[Tensor, "1 T"]:
+    """The ids of the text, whose tokens a target is the probability of."""
+    prefix = _prefix(model)
+    if prefix and isinstance(target, Answer):
+        raise ValueError(
+            f"target: {type(model).__name__} reads the context in an encoder; an Answer needs a "
+            "causal language model"
+        )
+    ids: Tensor | None = None if inputs is None else inputs.get(f"{prefix}input_ids")
+    if ids is None:
+        way = "" if prefix else "as token ids, or "
+        raise ValueError(
+            f"target={target!r} needs the ids of the text: give run {way}as a mapping with "
+            f"{prefix}input_ids; else give a function of the output as target"
+        )
+    return ids if ids.ndim > 1 else ids[None]
+
+
+def _prefix(model: nn.Module) -> str:
+    """What an encoder-decoder has before the names of its text's inputs."""
+    return (
+        "decoder_" if getattr(getattr(model, "config", None), "is_encoder_decoder", False) else ""
+    )
+
+
+def _logits(output: Any) -> Float[Tensor, "B T V"]:
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, Tensor) or logits.ndim != 3:
+        found = f"of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else "missing"
+        raise TypeError(
+            f"target: logits (B, T, V) of {type(output).__name__} are {found}; give a function of "
+            "the output as target"
+        )
+    return logits
