@@ -1,8 +1,8 @@
 """Monkeypatches library functions inside a block, wherever references to them are held.
 
 After ``from flash_attn import flash_attn_func`` a model holds a reference to the function itself,
-as closures, attributes and compiled functions do. So instead of a name, the function's code object is
-replaced, and restored after the last block of all threads. On a thread without a block the
+as do closures, attributes and compiled functions. So instead of a name, the function's code object
+is replaced, and restored after the last block of all threads. On a thread without a block the
 replacement calls the original code.
 """
 

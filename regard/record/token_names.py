@@ -1,8 +1,8 @@
 """Token names as text rather than as vocabulary entries, and the character ranges of tokens.
 
-GPT-2's vocabulary encodes bytes in its own alphabet, in which a space is ``Ġ``; SentencePiece
-writes a space as ``▁``; WordPiece marks tokens that continue a word. Names are decoded text, so that they
-can be shown, and measured in characters.
+GPT-2's vocabulary encodes bytes in its own alphabet, in which a space is ``Ġ``; SentencePiece's
+writes a space as ``▁``; WordPiece's marks tokens that continue a word. Names are decoded text, so
+that they can be shown, and measured in characters.
 """
 
 from __future__ import annotations
