@@ -80,7 +80,7 @@ def line_of(path: Path) -> str:
         first = ast.get_docstring(ast.parse(text)) or ""
     else:
         comments = re.match(r"(?:// ?.*\n)+|/\*\*?[\s\S]*?\*/", text)
-        first = re.sub(r"^(?://|/\*\*?| \*/?) ?|\*/$", "", comments[0], flags=re.M) if comments else ""
+        first = re.sub(r"^(?://|/\*\*?| \*/?) ?|\*/$", "", comments[0], flags=re.MULTILINE) if comments else ""
     paragraph = " ".join(first.partition("\n\n")[0].split())
     return re.split(r"(?<=[^.]{2})\.(?:\s+(?=[A-Z`])|$)", paragraph)[0]
 

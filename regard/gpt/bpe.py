@@ -173,22 +173,6 @@ class BPETokenizer(Tokenizer):
             inner.add_special_tokens([END])
         return cls(inner)
 
-    @classmethod
-    def from_pretrained(cls, path_or_name: str | Path) -> Self:
-        """The tokenizer of a GPT-2 as `transformers` keeps it.
-
-        Args:
-            path_or_name: as for `GPT.from_pretrained`. The folder holds `tokenizer.json`, or
-                `vocab.json` and `merges.txt`.
-
-        Raises:
-            CheckpointError: as for `GPT.from_pretrained`; or there is no tokenizer, or one of
-                another kind.
-        """
-        from regard.gpt.pretrained import read_tokenizer
-
-        return read_tokenizer(path_or_name, cls)
-
     def _bytes(self, ids: Iterable[int]) -> bytes:
         return b"".join(self._data[i] for i in checked(ids, self.vocab_size))
 

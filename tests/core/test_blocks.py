@@ -5,9 +5,9 @@ import re
 
 import pytest
 import torch
-from regard_experiments.distributed import context_parallel
 
 import regard
+from regard_experiments.distributed import context_parallel
 from regard.record import read_while_running
 
 LAYER = regard.nn.MultiHeadAttention(6, 2, mask=regard.causal())

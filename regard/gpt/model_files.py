@@ -1,23 +1,86 @@
-"""Tensors in a safetensors file that carries a checksum of them."""
+"""The files of a model's folder: JSON, and tensors in safetensors, with checksums of both.
+
+A changed number in `config.json` can leave every shape as it is and make another model of the same
+weights. So the file of weights, which is written last, has checksums of the JSON files in its
+header, besides one of its own tensors. A JSON file's checksum is of its content and not of its
+bytes, so line ends and indentation don't matter.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard import _huge_pages
 from regard._files import as_any_new_file, as_os_error
 from regard.gpt.errors import CheckpointError
 
+CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
+INDEX = "model.safetensors.index.json"
+"""Names the file of each weight, where there are several."""
 _CHECKSUM = "sha256"
+_PLAIN = (Tensor, nn.Parameter)
 _PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def dump_json(content: Mapping[str, Any]) -> bytes:
+    """The bytes of a JSON file."""
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; `CheckpointError` where it is damaged."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+    except RecursionError:
+        raise CheckpointError(f"{path} is damaged: its brackets are nested too deep") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} is damaged: expected a JSON object")
+    return content
+
+
+def json_checksum(content: Any) -> str:
+    """SHA-256 of the content of a JSON file."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def json_checksums(files: Mapping[str, bytes]) -> dict[str, str]:
+    """The checksums of JSON files for the header of the weights, by a key for each name."""
+    return {f"sha256.{name}": json_checksum(json.loads(data)) for name, data in files.items()}
+
+
+def require_written(weights: Path, contents: Mapping[str, Any]) -> None:
+    """Compare JSON files with their checksums in the header of the weights.
+
+    A file without a checksum in the header is accepted: weights of earlier versions have none.
+
+    Args:
+        weights: the file of weights.
+        contents: the content of each JSON file beside it, by name.
+
+    Raises:
+        CheckpointError: one has changed since the weights were written.
+    """
+    header = about(weights)
+    for name, content in contents.items():
+        if header.get(f"sha256.{name}", actual := json_checksum(content)) != actual:
+            raise CheckpointError(
+                f"{weights.with_name(name)} is damaged: it was changed after {weights.name} was "
+                "written, or belongs to another model, since its checksum differs; copy the "
+                "model's files together from where they are whole"
+            )
 
 
 def dump(tensors: Mapping[str, Tensor], *, about: Mapping[str, str] | None = None) -> bytes:
@@ -157,3 +220,34 @@ def _with_checksum(
     """The tensors on the CPU, and the header's entries with their checksum."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     return tensors, {**(about or {}), _CHECKSUM: checksum(tensors)}
+
+
+def load_into_huge_pages(
+    shapes: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, Tensor]]
+) -> dict[str, Tensor]:
+    """Copy the weights of a file to huge pages, in float32; they come one by one.
+
+    Else they would be read from where the system keeps the file, which is slower.
+    """
+    memory = _huge_pages.allocate(*((shape, torch.float32) for shape in shapes.values()))
+    state = dict(zip(shapes, memory, strict=True))
+    for name, weight in weights:
+        state[name].copy_(weight)
+    return state
+
+
+def to_huge_pages(model: nn.Module) -> None:
+    """Move the weights that lie on the CPU to huge pages, side by side.
+
+    `load` gives a model whose weights lie there, until it is converted to another dtype. Parameters
+    and buffers stay the objects that they are.
+    """
+    tensors = [
+        tensor
+        for tensor in chain(model.parameters(), model.buffers())
+        if type(tensor) in _PLAIN and tensor.is_cpu and tensor.is_contiguous()
+    ]
+    with torch.no_grad():
+        memory = _huge_pages.allocate(*((tensor.shape, tensor.dtype) for tensor in tensors))
+        for tensor, moved in zip(tensors, memory, strict=True):
+            tensor.data = moved.copy_(tensor)

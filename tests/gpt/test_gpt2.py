@@ -19,7 +19,10 @@ from regard.gpt import (
     Sampling,
     generate,
     load,
+    read_gpt2,
+    write_gpt2,
 )
+from regard.gpt.gpt2 import read_gpt2_tokenizer
 
 V = 269
 SIZES = {"vocab_size": V, "n_positions": 31, "n_layer": 3, "n_head": 5, "n_embd": 35}
@@ -83,7 +86,7 @@ def rewrite(folder, change):
 
 
 def test_logits_are_theirs_and_greedy_tokens_too(theirs, folder, ids):
-    ours = GPT.from_pretrained(folder)
+    ours = read_gpt2(folder)
     assert ours.config.hidden == 41
     # float32 rounds at 6e-8; the largest logits stand at about 20.
     torch.testing.assert_close(ours(ids), logits_of(theirs, ids), rtol=1e-4, atol=1e-4)
@@ -100,7 +103,7 @@ def test_logits_are_theirs_and_greedy_tokens_too(theirs, folder, ids):
 
 
 def test_unequal_prompts_continue_as_theirs(theirs, folder, ids):
-    ours = GPT.from_pretrained(folder)
+    ours = read_gpt2(folder)
     prompts = [ids[0, :9], ids[1, :4]]
     got = generate(ours, prompts, tokens=12, sampling=Sampling(temperature=0.0))
     for prompt, out in zip(prompts, got, strict=True):
@@ -114,8 +117,8 @@ def test_unequal_prompts_continue_as_theirs(theirs, folder, ids):
 
 
 def test_transformers_reads_our_files(theirs, folder, ids, tokenizer, tmp_path):
-    ours = GPT.from_pretrained(folder)
-    ours.save_pretrained(tmp_path / "back", tokenizer)
+    ours = read_gpt2(folder)
+    write_gpt2(ours, tmp_path / "back", tokenizer)
     back, info = GPT2LMHeadModel.from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
@@ -135,12 +138,12 @@ def test_one_of_ours_is_read_by_them(ids, tmp_path):
             vocab_size=V, context=31, layers=2, heads=3, dim=12, dropout=0.2, initial_std=0.03
         )
     ).eval()
-    ours.save_pretrained(tmp_path)
+    write_gpt2(ours, tmp_path)
     theirs = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
     torch.testing.assert_close(ours(ids), logits_of(theirs, ids), rtol=1e-4, atol=1e-5)
     assert theirs.config.attn_pdrop == 0.2
     assert theirs.config.initializer_range == 0.03
-    again = GPT.from_pretrained(tmp_path)
+    again = read_gpt2(tmp_path)
     assert again.config == ours.config
     assert again(ids).equal(ours(ids))
 
@@ -148,7 +151,7 @@ def test_one_of_ours_is_read_by_them(ids, tmp_path):
 def test_several_files_with_an_index_are_one_model(theirs, ids, tmp_path):
     theirs.save_pretrained(tmp_path, max_shard_size="30KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    ours = GPT.from_pretrained(str(tmp_path))
+    ours = read_gpt2(str(tmp_path))
     torch.testing.assert_close(ours(ids), logits_of(theirs, ids), rtol=1e-4, atol=1e-4)
     index = tmp_path / "model.safetensors.index.json"
     content = json.loads(index.read_text())
@@ -157,15 +160,15 @@ def test_several_files_with_an_index_are_one_model(theirs, ids, tmp_path):
     with pytest.raises(
         CheckpointError, match=r"do not agree on the weight transformer\.ln_f\.bias"
     ):
-        GPT.from_pretrained(tmp_path)
+        read_gpt2(tmp_path)
     content["weight_map"]["transformer.ln_f.bias"] = "../secret.safetensors"
     index.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=r"'\.\./secret\.safetensors' is not a file name"):
-        GPT.from_pretrained(tmp_path)
+        read_gpt2(tmp_path)
     content["weight_map"]["transformer.ln_f.bias"] = "gone.safetensors"
     index.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=r"gone\.safetensors, which .* names, is missing"):
-        GPT.from_pretrained(tmp_path)
+        read_gpt2(tmp_path)
 
 
 def test_old_files_are_read_too(theirs, folder, ids):
@@ -179,7 +182,7 @@ def test_old_files_are_read_too(theirs, folder, ids):
         return plain | {"lm_head.weight": plain["wte.weight"].clone()}
 
     rewrite(folder, old)
-    logits = GPT.from_pretrained(folder)(ids)
+    logits = read_gpt2(folder)(ids)
     torch.testing.assert_close(logits, logits_of(theirs, ids), rtol=1e-4, atol=1e-4)
 
 
@@ -187,7 +190,7 @@ def test_a_body_without_the_language_head_and_in_half_precision_is_read(theirs, 
     body = GPT2Model(theirs.config)
     body.load_state_dict(theirs.transformer.state_dict())
     body.bfloat16().save_pretrained(tmp_path)
-    ours = GPT.from_pretrained(tmp_path)
+    ours = read_gpt2(tmp_path)
     assert ours.wte.weight.dtype == torch.float32
     assert ours.wte.weight.equal(theirs.transformer.wte.weight.bfloat16().float())
 
@@ -214,7 +217,7 @@ def test_a_body_without_the_language_head_and_in_half_precision_is_read(theirs, 
 def test_unsupported_options_are_refused_by_name(folder, changes, message):
     edit(folder, **changes)
     with pytest.raises(CheckpointError, match=message):
-        GPT.from_pretrained(folder)
+        read_gpt2(folder)
 
 
 @pytest.mark.parametrize(
@@ -236,23 +239,23 @@ def test_unsupported_options_are_refused_by_name(folder, changes, message):
 def test_weights_that_do_not_fit_are_named(folder, change, message):
     rewrite(folder, change)
     with pytest.raises(CheckpointError, match=message):
-        GPT.from_pretrained(folder)
+        read_gpt2(folder)
 
 
 def test_damaged_and_missing_files_are_named(folder, tmp_path):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
     with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
-        GPT.from_pretrained(folder)
+        read_gpt2(folder)
     weights.rename(folder / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match=r"weights pickled .* convert it once"):
-        GPT.from_pretrained(folder)
+        read_gpt2(folder)
     (folder / "pytorch_model.bin").unlink()
     with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor"):
-        GPT.from_pretrained(folder)
+        read_gpt2(folder)
     (folder / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"has no config\.json"):
-        GPT.from_pretrained(folder)
+        read_gpt2(folder)
 
 
 # Tokenizers
@@ -270,7 +273,7 @@ def test_a_tokenizer_of_two_files_encodes_as_theirs(tmp_path):
     (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
     text = "the cat, 日本 <|endoftext|>  the"
     theirs = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
-    ours = BPETokenizer.from_pretrained(tmp_path)
+    ours = read_gpt2_tokenizer(tmp_path)
     assert ours.encode(text) == theirs(text)["input_ids"] == trained.encode(text)
     assert ours.decode(ours.encode(text)) == text
     assert ours.vocab_size == trained.vocab_size
@@ -278,10 +281,10 @@ def test_a_tokenizer_of_two_files_encodes_as_theirs(tmp_path):
     with pytest.raises(
         CheckpointError, match=r"has a tokenizer that can't be used: .* make no BPE"
     ):
-        BPETokenizer.from_pretrained(tmp_path)
+        read_gpt2_tokenizer(tmp_path)
     (tmp_path / "merges.txt").unlink()
     with pytest.raises(CheckpointError, match=r"has no tokenizer: neither tokenizer\.json"):
-        BPETokenizer.from_pretrained(tmp_path)
+        read_gpt2_tokenizer(tmp_path)
 
 
 def test_load_takes_their_folder_too(theirs, folder, ids, tokenizer):
@@ -312,7 +315,7 @@ def test_load_takes_their_folder_too(theirs, folder, ids, tokenizer):
 def test_options_that_gpt2_lacks_are_not_written(option, message, tmp_path):
     model = GPT(GPTConfig(vocab_size=V, context=5, layers=1, heads=2, dim=8, **option))
     with pytest.raises(ValueError, match=rf"GPTConfig\.{message}"):
-        model.save_pretrained(tmp_path / "none")
+        write_gpt2(model, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
@@ -321,9 +324,9 @@ def test_another_models_tokenizer_is_not_written(tmp_path, tokenizer):
     with pytest.raises(
         ValueError, match="tokenizer has 269 tokens and the model's vocabulary is 31"
     ):
-        model.save_pretrained(tmp_path, tokenizer)
+        write_gpt2(model, tmp_path, tokenizer)
     with pytest.raises(
         TypeError, match="tokenizer is a CharTokenizer, which transformers can't read"
     ):
-        model.save_pretrained(tmp_path, CharTokenizer("abc"))
+        write_gpt2(model, tmp_path, CharTokenizer("abc"))
     assert not list(tmp_path.iterdir())

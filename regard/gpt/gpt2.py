@@ -9,35 +9,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard._files import replace_files
 from regard.gpt._gpt2_config import config_of, gpt2_config
-from regard.gpt._tensors import count_layers, opened, read_shapes, require_weight
 from regard.gpt.bpe import BPETokenizer
-from regard.gpt.checkpoint import (
-    CONFIG,
-    WEIGHTS,
-    dump_json,
-    load_json,
-    require_float,
-    require_own_tokenizer,
-)
 from regard.gpt.errors import CheckpointError
-from regard.gpt.hub import INDEX, MERGES, VOCABULARY, model_folder
+from regard.gpt.hub import MERGES, VOCABULARY, model_folder
 from regard.gpt.int8 import int8_state, to_int8
 from regard.gpt.model import GPT
+from regard.gpt.model_files import (
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    count_layers,
+    dump_json,
+    load_into_huge_pages,
+    load_json,
+    opened,
+    read_shapes,
+    require_weight,
+)
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
-from regard.gpt.unwrap import weights_to_write
-from regard.gpt.weight_memory import load_into_huge_pages
-
-_Model = TypeVar("_Model", bound="GPT")
-_BPE = TypeVar("_BPE", bound=BPETokenizer)
+from regard.gpt.unwrap import as_gpt, require_own_tokenizer, weights_to_write
 
 _PREFIX = "transformer."
 _UNEMBEDDING = "lm_head.weight"
@@ -48,13 +46,38 @@ _TRANSPOSED = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_p
 _BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 
 
-def read_model(path_or_name: str | Path, kind: type[_Model], *, int8: bool = False) -> _Model:
-    """The model in a folder or on the hub; see `GPT.from_pretrained`.
+def read_gpt2(path_or_name: str | Path, *, int8: bool = False) -> GPT:
+    """Read GPT-2's weights from files of `transformers`: `config.json` and safetensors.
+
+    The weights may lie in one file or in several with an index. Their names may begin with
+    `transformer.`; a `Conv1D` stores the transpose of `nn.Linear`'s matrix, so all of these are
+    transposed; an `lm_head` must equal the embedding, since the two are tied. Nothing pickled is
+    ever read. With its tokenizer: `regard.gpt.load`.
 
     Args:
-        path_or_name: the folder, or its name on the hub.
-        kind: the class of the model.
-        int8: whether its matrices are kept as int8, each from when it was read.
+        path_or_name: a folder; or, where it does not exist, the name of a model on the Hugging Face
+            hub, such as ``"openai-community/gpt2"``. If that library's cache lacks it, it is
+            fetched through `huggingface_hub` (the extra `hub`), and stays there.
+        int8: whether its matrices become int8, each as soon as it is read.
+
+    Returns:
+        The model, in evaluation mode and in float32 whatever precision the file has.
+
+    Raises:
+        CheckpointError: there is no such folder or model, no network, or a file that is missing or
+            damaged; or the model is not a GPT-2, or has options that are not supported: the message
+            names the field or the weight; so for one that is NaN, infinite or not of floating
+            point.
+
+    Example:
+        >>> import tempfile
+        >>> from regard.gpt import GPT, GPTConfig, read_gpt2, write_gpt2
+        >>> model = GPT(GPTConfig(vocab_size=11, context=8, layers=1, heads=2, dim=4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_gpt2(model, folder)
+        ...     again = read_gpt2(folder)
+        >>> bool((again.wte.weight == model.wte.weight).all())
+        True
     """
     folder = model_folder(path_or_name, fetch=True, parts=("weights",))
     if not (folder / CONFIG).is_file():
@@ -63,7 +86,7 @@ def read_model(path_or_name: str | Path, kind: type[_Model], *, int8: bool = Fal
     files = _weight_files(folder)
     _require_fit(files, config.layers, folder)
     with torch.device("meta"):  # the weights are those of the files: none are drawn
-        model = kind(config)
+        model = GPT(config)
     expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     weights = _weights(files, expected, folder)
     if int8:
@@ -107,15 +130,23 @@ def _weights(
         )
 
 
-def read_tokenizer(path_or_name: str | Path, kind: type[_BPE]) -> _BPE:
-    """The tokenizer in a folder or on the hub; see `BPETokenizer.from_pretrained`."""
+def read_gpt2_tokenizer(path_or_name: str | Path) -> BPETokenizer:
+    """The tokenizer of a GPT-2 as `transformers` keeps it.
+
+    Args:
+        path_or_name: as for `read_gpt2`. The folder holds `tokenizer.json`, or `vocab.json` and
+            `merges.txt`.
+
+    Raises:
+        CheckpointError: as for `read_gpt2`; or there is no tokenizer, or one of another kind.
+    """
     folder = model_folder(path_or_name, fetch=True, parts=("tokenizer",))
     vocabulary, merges = folder / VOCABULARY, folder / MERGES
     try:
         if (folder / TOKENIZER).is_file():
-            return kind.load(folder)
+            return BPETokenizer.load(folder)
         if vocabulary.is_file() and merges.is_file():
-            return kind.from_files(vocabulary, merges)
+            return BPETokenizer.from_files(vocabulary, merges)
     except ValueError as error:
         raise CheckpointError(f"{folder} has a tokenizer that can't be used: {error}") from None
     raise CheckpointError(
@@ -123,17 +154,36 @@ def read_tokenizer(path_or_name: str | Path, kind: type[_BPE]) -> _BPE:
     )
 
 
-def write_model(model: GPT, folder: str | Path, tokenizer: Tokenizer | None) -> None:
-    """Write the folder that `transformers` reads; see `GPT.save_pretrained`."""
-    folder = Path(folder)
-    require_float(model)
-    config = gpt2_config(model.config)
-    contents = {folder / CONFIG: dump_json(config)}
+def write_gpt2(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
+    """Write files that `GPT2LMHeadModel.from_pretrained` of `transformers` reads.
+
+    Args:
+        model: the model, as it is or wrapped.
+        folder: the folder; made if it does not exist. Its files are replaced, the weights last.
+        tokenizer: written too, for `AutoTokenizer.from_pretrained`; a `BPETokenizer`.
+
+    Raises:
+        ValueError: GPT-2 lacks an option of this model, or the tokenizer is another model's; the
+            message names the field. Or the weights are int8, shards of FSDP, or not finite.
+        TypeError: `model` is no GPT, or `transformers` can't read this kind of tokenizer.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from regard.gpt import GPT, GPTConfig, write_gpt2
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_gpt2(GPT(GPTConfig(layers=1, heads=2, dim=4)), folder)
+        ...     print(*sorted(path.name for path in Path(folder).iterdir()))
+        config.json model.safetensors
+    """
+    folder, model = Path(folder), as_gpt(model)
+    own = weights_to_write(model)
+    contents = {folder / CONFIG: dump_json(gpt2_config(model.config))}
     if tokenizer is not None:
         contents |= _tokenizer_files(folder, tokenizer, model)
     weights = {
         _PREFIX + name: (weight.mT if _TRANSPOSED.fullmatch(name) else weight).contiguous()
-        for name, weight in ((n, w.cpu()) for n, w in weights_to_write(model).items())
+        for name, weight in ((n, w.cpu()) for n, w in own.items())
     }
     contents[folder / WEIGHTS] = safetensors.torch.save(weights, metadata={"format": "pt"})
     folder.mkdir(parents=True, exist_ok=True)
