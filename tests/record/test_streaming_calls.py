@@ -55,7 +55,7 @@ def test_calls_are_apart_by_number(every):
     for place, pattern in enumerate(chain.from_iterable(map(each_step, numbers))):
         assert torch.equal(received.values[place], pattern.received())
         assert torch.equal(entropy.values[place], pattern.entropy())
-    assert repr(run) == "Run(2 layers: received, entropy)"
+    assert repr(run) == f"Readings({received!r}, {entropy!r})"
 
 
 def test_every_so_many_steps_of_a_generation():
