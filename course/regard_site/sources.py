@@ -22,7 +22,10 @@ _COLOUR = re.compile(r"^  (?:color-scheme: \w+|--[\w-]+: #[0-9a-f]{3,8});\n", re
 _LADDER = re.compile(r"\d\d[a-z]?-")
 _CARD = "regard/gpt/shipped/README.md"
 _INDEX = "docs/README.md"
-_PLUGIN = "experiments/vllm/README.md"
+_EXPERIMENTS = {
+    "experiments/README.md": "experiments.html",
+    "experiments/vllm/README.md": "vllm.html",
+}
 _COURSE = ("docs/questions.md", "docs/teaching.md")
 _LOOK_UP = (
     "docs/definitions.md",
@@ -64,7 +67,7 @@ class Section:
 def sections() -> list[Section]:
     """Every page of Markdown but the front page, in the order of reading."""
     docs = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
-    docs.append(_PLUGIN)
+    docs += _EXPERIMENTS
     ladder = [name for name in docs if _LADDER.match(Path(name).name)]
     linked = [name for name in _links(_INDEX) if name in docs]
     elsewhere = {*ladder, *_COURSE, _INDEX, *_LOOK_UP}
@@ -98,8 +101,8 @@ def _address(source: str) -> str:
         return "learn.html"
     if source == _CARD:
         return "model.html"
-    if source == _PLUGIN:
-        return "vllm.html"
+    if source in _EXPERIMENTS:
+        return _EXPERIMENTS[source]
     return Path(source).relative_to("docs").with_suffix(".html").as_posix()
 
 
