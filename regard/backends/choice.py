@@ -11,8 +11,8 @@ from regard_experiments.gpu.fused import cudnn, efficient, flash
 from regard_experiments.gpu.rules import is_plain
 from torch import Tensor
 
-from regard._devices import is_nvidia
 from regard._shapes import Float
+from regard._tensors import is_nvidia
 from regard.backends import eager, native, torch_sdpa
 from regard.inputs import Problem
 

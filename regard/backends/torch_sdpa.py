@@ -19,9 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard._axes import pad_last, padded_size
-from regard._devices import is_nvidia
 from regard._shapes import Float
+from regard._tensors import is_nvidia, pad_last, padded_size
 from regard.backends._blocks import MaskBlock, in_blocks
 from regard.backends._objections import (
     THREE_DTYPES,

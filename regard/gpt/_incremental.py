@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from regard._devices import upload
 from regard._shapes import Float, Int
+from regard._tensors import upload
 from regard.gpt._step import step_logits
 from regard.gpt.cache import GPTCache
 from regard.gpt.model import GPT

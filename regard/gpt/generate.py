@@ -14,8 +14,8 @@ from typing import Literal, Required, SupportsIndex, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from regard._devices import upload
-from regard._tensors import tensor_of
+from regard._arguments import tensor_of
+from regard._tensors import upload
 from regard.gpt._detokenizer import Detokenizer
 from regard.gpt._incremental import IncrementalDecoder
 from regard.gpt.ids import check_ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard._wrappers import require_whole, unwrapped, unwrapped_name
+from regard._modules import require_whole, unwrapped, unwrapped_name
 from regard.gpt._tensors import why_no_weight
 from regard.gpt.model import GPT
 

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from regard._axes import flat
+from regard._tensors import flat
 from regard.inputs import Problem
 from regard.intercept._call import Call
 

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard._hooks import has_hooks
-from regard._wrappers import unwrapped
+from regard._modules import has_hooks, unwrapped
 
 
 def takes_logits_to_keep(model: nn.Module) -> bool:

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 from torch import nn
 
-from regard._blocks import block
-from regard._wrappers import unwrapped
+from regard._decorators import block
+from regard._modules import unwrapped
 from regard.intercept import change_calls, replace_attention
 from regard.intervene._intervention import Intervention
 from regard.intervene.changer import ModelChanger

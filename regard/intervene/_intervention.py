@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from regard._indices import Indices, check_indices, has_negative
+from regard._arguments import Indices, check_indices, has_negative
 from regard.inputs.scoring import check_number
 from regard.intervene.changer import ModelChanger
 from regard.intervene.changes import Ablate, Change, KnockOut, Patch, Selected, Steer, Temper

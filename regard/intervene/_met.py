@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from regard._indices import from_start
+from regard._arguments import from_start
 from regard.errors import Error
 from regard.intervene._place import Place, key_runs
 from regard.intervene.changes import Change, KnockOut, Selected, Steer

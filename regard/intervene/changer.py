@@ -12,7 +12,7 @@ from itertools import product
 from torch import Tensor, nn
 
 from regard import intercept
-from regard._indices import contains
+from regard._arguments import contains
 from regard.errors import Error
 from regard.inputs import Problem
 from regard.intercept import Call, was_made_before

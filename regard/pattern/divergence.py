@@ -12,9 +12,8 @@ import torch
 from regard_experiments.gpu import triton
 from torch import Tensor
 
-from regard._choices import check_choice
+from regard._arguments import check_choice, check_integers
 from regard._shapes import Float, Int
-from regard._tensors import check_integers
 from regard.backends import native
 from regard.backends.kernel_spec import Divergence
 from regard.inputs import Problem

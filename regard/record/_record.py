@@ -11,9 +11,9 @@ from typing import Any, overload
 
 from torch import nn
 
-from regard._blocks import block
-from regard._indices import Indices
-from regard._wrappers import unwrapped
+from regard._arguments import Indices
+from regard._decorators import block
+from regard._modules import unwrapped
 from regard.errors import RecordError
 from regard.intercept import (
     observe_calls,

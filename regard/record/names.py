@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from regard._wrappers import unwrapped, unwrapped_name
+from regard._modules import unwrapped, unwrapped_name
 
 Kind = Literal["self", "cross", "encoder"]
 KINDS: tuple[Kind, ...] = ("self", "cross", "encoder")

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from regard._tensors import check_integers
+from regard._arguments import check_integers
 from regard.record.spelling import BYTE_OF, displayable
 
 __all__ = ["TokenNames", "token_names"]

@@ -111,7 +111,7 @@ def test_a_model_with_a_compiled_block_loads_a_plain_state():
 
 
 def test_a_wrapped_gpt2_is_written_as_the_model_inside(copy, tmp_path):
-    regard._wrappers.unwrapped(copy).save_pretrained(tmp_path)
+    regard._modules.unwrapped(copy).save_pretrained(tmp_path)
     assert same(GPT.from_pretrained(tmp_path))
 
 

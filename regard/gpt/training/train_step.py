@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from regard._devices import upload
+from regard._tensors import upload
 from regard.gpt._memory_pool import MemoryPool
 from regard.gpt.errors import DivergedError
 from regard.gpt.training._permutation import mix

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from regard._indices import check_whole, is_whole
+from regard._arguments import check_whole, is_whole
 from regard.lens.effect._table import Method, Over, Place
 from regard.record import Recording
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard._indices import Indices, check_indices, chosen
+from regard._arguments import Indices, check_indices, chosen
 from regard._shapes import Float, Int
 from regard.intercept import change_calls
 from regard.intervene import Intervention

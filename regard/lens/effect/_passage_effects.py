@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard._choices import check_choice
+from regard._arguments import Indices, check_choice
 from regard._display import show
-from regard._indices import Indices
+from regard._modules import is_sharded, unwrapped
 from regard._shapes import Float, Int
-from regard._wrappers import is_sharded, unwrapped
 from regard.intercept import takes_logits_to_keep
 from regard.intervene import intervene
 from regard.lens.effect._effects import Progress, reports

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import BaseTorchFunctionMode
 
+from regard._modules import unwrapped
 from regard._shapes import Float
-from regard._wrappers import unwrapped
 from regard.intercept import change_calls, replace_attention
 from regard.intervene import Intervention
 from regard.intervene.changer import ModelChanger

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from regard._modules import unwrapped
 from regard._shapes import Float, Int
-from regard._wrappers import unwrapped
 from regard.intercept import last_logits
 
 __all__ = ["TailRuns"]

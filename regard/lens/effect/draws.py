@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from regard._wrappers import unwrapped
+from regard._modules import unwrapped
 from regard.lens.effect._flow import tensors_in
 
 __all__ = ["Draws", "same_draws"]

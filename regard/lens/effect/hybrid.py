@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from regard._wrappers import unwrapped
+from regard._modules import unwrapped
 
 __all__ = ["hybrid_note", "warn_of_hybrid"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from regard._axes import cut_last, pad_last
 from regard._shapes import Float
+from regard._tensors import cut_last, pad_last
 from regard.backends._results import empty_result, with_sink
 from regard.inputs import Problem
 from regard.inputs.finite import without_autocast
