@@ -18,6 +18,8 @@ KVPRESS := build/kvpress
 VLLM := build/vllm
 # llama.cpp is compiled, for this processor.
 LLAMA := build/llama
+# The workspace: regard, and what is installed beside it.
+MEMBERS := $(wildcard pyproject.toml course/pyproject.toml experiments/pyproject.toml)
 NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
 # The page's JavaScript is checked with what npm installs here.
 JAVASCRIPT := tools/javascript
@@ -164,7 +166,7 @@ $(BIN)/python:
 		{ echo "regard needs Python 3.11 or later; name one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(COMMAND): pyproject.toml constraints.txt $(NATIVE) | $(BIN)/python
+$(COMMAND): $(MEMBERS) constraints.txt $(NATIVE) | $(BIN)/python
 	$(BIN)/python tools/install.py
 	@touch $@
 
@@ -173,25 +175,26 @@ $(TOOLS): constraints.txt | $(BIN)/python
 		clang-format clang-tidy cmake ninja ruff
 	@touch $@
 
-$(TESTS): pyproject.toml constraints.txt $(NATIVE) $(TOOLS)
+$(TESTS): $(MEMBERS) constraints.txt $(NATIVE) $(TOOLS)
 	$(BIN)/python tools/install.py test
 	@touch $(COMMAND) $@
 
-$(KVPRESS)/installed: pyproject.toml constraints-kvpress.txt $(NATIVE)
+$(KVPRESS)/installed: $(MEMBERS) constraints-kvpress.txt $(NATIVE)
 	$(PYTHON) -m venv $(KVPRESS)
-	$(KVPRESS)/bin/python tools/install.py --constraint constraints-kvpress.txt kvpress
+	$(KVPRESS)/bin/python tools/install.py --constraint constraints-kvpress.txt \
+		experiments/pyproject.toml:kvpress
 	@touch $@
 
 # vLLM asks for torchvision and its like, which a text model does not need, and which the index of
 # Python's packages has for a GPU's torch alone: they can't be loaded beside another.
-$(VLLM)/installed: pyproject.toml experiments/vllm/pyproject.toml experiments/vllm/constraints.txt $(NATIVE)
+$(VLLM)/installed: $(MEMBERS) experiments/vllm/pyproject.toml experiments/vllm/constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python tools/install.py --constraint experiments/vllm/constraints.txt \
 		--package experiments/vllm experiments/vllm/pyproject.toml:test
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec torchvision
 	@touch $@
 
-$(LLAMA)/installed: pyproject.toml constraints-llama.txt $(NATIVE)
+$(LLAMA)/installed: $(MEMBERS) constraints-llama.txt $(NATIVE)
 	$(PYTHON) -m venv $(LLAMA)
 	CMAKE_ARGS=-DGGML_NATIVE=ON CMAKE_BUILD_PARALLEL_LEVEL=2 PIP_NO_BINARY=llama-cpp-python \
 		$(LLAMA)/bin/python tools/install.py --constraint constraints-llama.txt bench-llama \

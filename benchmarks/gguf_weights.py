@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.gpt import GPT, GPTConfig
 from regard.gpt.int8 import to_int8
-from regard.gpt.weight_memory import to_huge_pages
+from regard.gpt.model_files import to_huge_pages
 
 KINDS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "q8_0": "Q8_0"}
 """What matrices can be kept in, by the name of the format's type."""

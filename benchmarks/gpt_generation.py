@@ -18,8 +18,8 @@ from benchmarks.cases import name_of
 from benchmarks.measure import interleaved
 from benchmarks.report import Report
 from regard.backends.native.peak import peak_bandwidth
-from regard.gpt import GPT, GPTConfig, Sampling, generate
-from regard.gpt.weight_memory import to_huge_pages
+from regard.gpt import GPT, Engine, GPTConfig, Sampling, generate
+from regard.gpt.model_files import to_huge_pages
 
 PROMPT, NEW = 32, 128
 SHARE = 0.9  # of the bandwidth, one sequence at a time
@@ -45,7 +45,7 @@ def _rows(report: Report, model: GPT, peer: Any, batch: int) -> None:
     ids = torch.randint(model.config.vocab_size, (batch, PROMPT))
     greedy = Sampling(temperature=0.0)
     tasks: dict[str, Callable[[], object]] = {
-        "regard": partial(generate, model, ids, tokens=NEW, sampling=greedy)
+        "regard": partial(generate, Engine(model), ids, tokens=NEW, sampling=greedy)
     }
     if peer is not None:
         options = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False}

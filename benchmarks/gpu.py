@@ -20,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from regard_experiments.gpu import hardware
 
 from benchmarks.gpu_result import Result
+from regard_experiments.gpu import hardware
 
 PARTS = ("checks", "readouts", "memory", "training", "generation")
 SECONDS = 540.0  # of a part, so that one ends within ten minutes with its last row

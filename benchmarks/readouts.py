@@ -14,7 +14,7 @@ import regard
 from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
 from regard.pattern.readouts import Readout
-from regard.record import Recording
+from regard.record import Recording, read_while_running
 
 HEADS, DIM = 12, 64
 LENGTHS = (4096, 16384)
@@ -55,7 +55,7 @@ OF_MEAN: dict[str, tuple[Readout[Any, Any], ...]] = {
     "entropy": (ENTROPY,),
     "received, image, entropy, top 8": (RECEIVED, IMAGE, ENTROPY, TOP),
 }
-# Read with the forward, by attention(read=…) and by record(read=…).
+# Read with the forward, by attention(read=…) and by read_while_running.
 WITH_FORWARD: dict[str, tuple[Readout[Any, Any], ...]] = {
     "received": (RECEIVED,),
     "received, entropy, top 8": (RECEIVED, ENTROPY, TOP),
@@ -138,7 +138,7 @@ def _rows_with_forward(report: Report, length: int, heads: int, key_heads: int) 
         return regard.attention(query, key, value, mask=regard.causal())
 
     def recorded(read: tuple[Readout[Any, Any], ...]) -> object:
-        with regard.record(read=read) as run:
+        with read_while_running(None, *read) as run:
             attend()
         return run
 
@@ -147,7 +147,7 @@ def _rows_with_forward(report: Report, length: int, heads: int, key_heads: int) 
         tasks[f"{name}, attention(read=…)"] = partial(
             regard.attention, query, key, value, mask=regard.causal(), read=read
         )
-        tasks[f"{name}, record(read=…)"] = partial(recorded, read)
+        tasks[f"{name}, read_while_running"] = partial(recorded, read)
     with torch.no_grad():
         seconds = interleaved(tasks, seconds_of_rounds=_SECONDS).seconds
     forward = seconds.pop("our forward")

@@ -38,22 +38,37 @@ def install(extra: str) -> str:
 
     The name alone would have pip look for it in its index, which need not have this package.
     """
+    folder, url, options = _origin()
+    if folder is not None:
+        return _pip(f"{folder}[{extra}]", *options)
+    return _pip(f"regard[{extra}]" + (f" @ {url}" if url else ""))
+
+
+def install_experiments() -> str:
+    """The command that installs `regard-experiments` from where this package was installed."""
+    folder, url, options = _origin()
+    if folder is not None:
+        return _pip(str(Path(folder) / "experiments"), *options)
+    at = f" @ {url}#subdirectory=experiments" if url and url.startswith("git+") else ""
+    return _pip("regard-experiments" + at)
+
+
+def _origin() -> tuple[str | None, str | None, list[str]]:
+    """The folder or the URL that this package was installed from, and pip's options."""
     try:
         origin = distribution("regard").read_text("direct_url.json")  # PEP 610; none from an index
     except PackageNotFoundError:
-        if (_CHECKOUT / "pyproject.toml").is_file():
-            return _pip(f"{_CHECKOUT}[{extra}]")
-        origin = None
+        return (str(_CHECKOUT) if (_CHECKOUT / "pyproject.toml").is_file() else None), None, []
     if origin is None:
-        return _pip(f"regard[{extra}]")
+        return None, None, []
     record = json.loads(origin)
     url = record["url"]
     if "dir_info" in record:
-        folder = f"{url2pathname(urlsplit(url).path)}[{extra}]"
-        return _pip(folder, *(["--editable"] if record["dir_info"].get("editable") else []))
+        options = ["--editable"] if record["dir_info"].get("editable") else []
+        return url2pathname(urlsplit(url).path), None, options
     if "vcs_info" in record:
         url = f"{record['vcs_info']['vcs']}+{url}@{record['vcs_info']['commit_id']}"
-    return _pip(f"regard[{extra}] @ {url}")
+    return None, url, []
 
 
 def _pip(requirement: str, *options: str) -> str:

@@ -16,9 +16,7 @@ from regard.pattern.readouts import (
     Offsets,
     Readout,
     Received,
-    Sizes,
     Spans,
-    Tile,
     Top,
     TopK,
 )
@@ -36,9 +34,7 @@ __all__ = [
     "Offsets",
     "Readout",
     "Received",
-    "Sizes",
     "Spans",
-    "Tile",
     "Top",
     "TopK",
 ]

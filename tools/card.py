@@ -20,6 +20,7 @@ from torch import Tensor
 import regard
 from regard.gpt import (
     GPT,
+    Engine,
     Sampling,
     Tokenizer,
     generate_texts,
@@ -154,7 +155,7 @@ def twin_table(model: GPT, tokenizer: Tokenizer, baselines: Mapping[str, Any]) -
 def a_story(model: GPT, tokenizer: Tokenizer) -> str:
     """What the model tells after `BEGINNING` at the default settings."""
     sampling = Sampling(seed=SEED)
-    (rest,) = generate_texts(model, tokenizer, [BEGINNING], tokens=400, sampling=sampling)
+    (rest,) = generate_texts(Engine(model), tokenizer, [BEGINNING], tokens=400, sampling=sampling)
     return f"{BEGINNING}{rest}".strip()
 
 
@@ -162,7 +163,9 @@ def own_stories(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
     """How many of the stories that the model writes contradict nothing that they say."""
     beginnings = [" ".join(story.text.split()[:3]) for story in stories(0, OWN)]
     tokens = model.config.context - max(len(tokenizer.encode(text)) for text in beginnings)
-    rest = generate_texts(model, tokenizer, beginnings, tokens=tokens, sampling=Sampling(seed=0))
+    rest = generate_texts(
+        Engine(model), tokenizer, beginnings, tokens=tokens, sampling=Sampling(seed=0)
+    )
     texts = [a + b for a, b in zip(beginnings, rest, strict=True)]
     reviews = [review(text) for text in texts]
     return {

@@ -1,10 +1,11 @@
 """Install this checkout and dependency groups, with a line for each package and each long step.
 
 ``python tools/install.py [--constraint FILE] [--package FOLDER] GROUP…``, by the Python to install
-into, whose pip is upgraded first if it knows no groups. Versions are those of the file,
-constraints.txt by default; a package that lies in a folder of this checkout is installed as well,
-and ``FOLDER/pyproject.toml:GROUP`` is a group of its own. The rest of pip's output is printed where
-it fails.
+into, whose pip is upgraded first if it knows no groups. With regard come the other members of the
+workspace, course and experiments. Versions are those of the file, constraints.txt by default; a
+package that lies in another folder of this checkout is installed as well, and
+``FOLDER/pyproject.toml:GROUP`` is a group of a folder's own. The rest of pip's output is printed
+where it fails.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+MEMBERS = ("course", "experiments")
+"""Of the workspace, beside regard: distributions of their own."""
 _PACKAGE = re.compile(
     r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?"
     r"(?P<name>[^-/\s]+)-(?P<version>[^-/\s]+?)(?:-\S+)?\.(?:whl|tar\.gz|zip)"
@@ -32,8 +35,9 @@ def main(
     package: str | None = None,
 ) -> int:
     """Install, and hand on pip's exit status."""
-    what = ["--editable", "."]
-    what += ["--editable", package] if package else []
+    members = [name for name in MEMBERS if (ROOT / name / "pyproject.toml").is_file()]
+    folders = [".", *(f"./{name}" for name in members), *([package] if package else [])]
+    what = [word for folder in folders for word in ("--editable", folder)]
     what += [f"--group={group}" for group in groups]
     return _pip_install(constraint, "pip>=25.1") or _pip_install(constraint, *what)
 

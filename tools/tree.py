@@ -42,7 +42,9 @@ _SKIPPED = re.compile(r"__pycache__|\.egg-info|\.so$|py\.typed$|\.(toml|md|txt|j
 
 def tree() -> str:
     """The tree as text, in a code block."""
-    lines = [line for folder in (*FOLDERS, "tests", "benchmarks", "docs") for line in _lines(folder)]
+    lines = [
+        line for folder in (*FOLDERS, "tests", "benchmarks", "docs") for line in _lines(folder)
+    ]
     return "\n".join(["```text", *lines, "```"])
 
 
@@ -80,7 +82,11 @@ def line_of(path: Path) -> str:
         first = ast.get_docstring(ast.parse(text)) or ""
     else:
         comments = re.match(r"(?:// ?.*\n)+|/\*\*?[\s\S]*?\*/", text)
-        first = re.sub(r"^(?://|/\*\*?| \*/?) ?|\*/$", "", comments[0], flags=re.M) if comments else ""
+        first = (
+            re.sub(r"^(?://|/\*\*?| \*/?) ?|\*/$", "", comments[0], flags=re.MULTILINE)
+            if comments
+            else ""
+        )
     paragraph = " ".join(first.partition("\n\n")[0].split())
     return re.split(r"(?<=[^.]{2})\.(?:\s+(?=[A-Z`])|$)", paragraph)[0]
 

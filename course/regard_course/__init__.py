@@ -6,15 +6,21 @@ make.
 `regard check 5.5 my.py` does the same on the command line.
 """
 
-from regard_course._check import check
-from regard_course._exercise import Answer, Exercise, Function, Kind, Mistake
+from regard_course._check import Verdict, check
+from regard_course._exercise import (
+    Answer,
+    Exercise,
+    Function,
+    Kind,
+    Mistake,
+    Page,
+    exercise,
+    pages,
+)
 from regard_course._file import check_file
-from regard_course._pages import Page, exercise, pages
-from regard_course._verdict import CourseError, Verdict
 
 __all__ = [
     "Answer",
-    "CourseError",
     "Exercise",
     "Function",
     "Kind",

@@ -11,12 +11,33 @@ from typing import Any
 
 import torch
 
+from regard.errors import Error
 from regard_course._compare import Difference, Misfit, compare
-from regard_course._exercise import Answer, Exercise, Function, Mistake
-from regard_course._pages import exercise
-from regard_course._verdict import CourseError, Verdict
+from regard_course._exercise import Answer, Exercise, Function, Mistake, exercise
 
-__all__ = ["check", "judge"]
+__all__ = ["Verdict", "check", "judge"]
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """The result of a check; it shows as its text.
+
+    Args:
+        right: whether the answer is right.
+        text: one line where it is right; else the first wrong number and its place, the mistake
+            where it is recognised, and the hint.
+
+    Example:
+        >>> from regard_course import check
+        >>> check("1.3", [6, 3, 3, 4]).right
+        True
+    """
+
+    right: bool
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def check(number: str, given: Any) -> Verdict:
@@ -27,15 +48,15 @@ def check(number: str, given: Any) -> Verdict:
         given: for an answer the number, the numbers or the choice; else the function.
 
     Raises:
-        CourseError: there is no such exercise, or what is given cannot be compared: another type,
+        regard.Error: there is no such exercise, or what is given cannot be compared: another type,
             shape or dtype, or a function that fails.
 
     Example:
         >>> import torch
-        >>> from regard import course
-        >>> course.check("5.5", lambda length: torch.tril(torch.ones(length, length)).bool())
+        >>> from regard_course import check
+        >>> check("5.5", lambda length: torch.tril(torch.ones(length, length)).bool())
         5.5 right: causal_mask(length) gives what the reference gives in 3 cases.
-        >>> course.check("5.5", lambda length: torch.triu(torch.ones(length, length)).bool()).right
+        >>> check("5.5", lambda length: torch.triu(torch.ones(length, length)).bool()).right
         False
     """
     return judge(exercise(number), given)
@@ -50,7 +71,7 @@ def judge(subject: Exercise, given: Any, *, file: str | None = None) -> Verdict:
         file: where the function comes from, to name the line that fails.
 
     Raises:
-        CourseError: it cannot be compared.
+        regard.Error: it cannot be compared.
     """
     if isinstance(subject, Answer):
         return _judge_answer(subject, given)
@@ -79,7 +100,7 @@ def _differs(came: torch.Tensor, expected: Any, tolerance: float) -> Difference 
 
 def _judge_choice(subject: Answer, given: Any) -> Verdict:
     if given not in subject.choices:
-        raise CourseError(f"{subject.number}: {given!r} is none of: {', '.join(subject.choices)}")
+        raise Error(f"{subject.number}: {given!r} is none of: {', '.join(subject.choices)}")
     if given == subject.expected:
         return _right(subject, "")
     mistake = _first(subject.mistakes, lambda one: bool(one.wrong == given))
@@ -94,9 +115,9 @@ def _numbers(subject: Answer, given: Any) -> torch.Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(given).__name__
         what = f"{kind} {given!r} cannot be read as numbers"
-        raise CourseError(f"{subject.number}: {what}; expected {subject.expects}") from error
+        raise Error(f"{subject.number}: {what}; expected {subject.expects}") from error
     if came.numel() != expected.numel():
-        raise CourseError(
+        raise Error(
             f"{subject.number}: {came.numel()} number{'s' * (came.numel() != 1)} came; "
             f"expected {subject.expects}"
         )
@@ -110,9 +131,7 @@ def _tensor(value: Any) -> torch.Tensor:
 def _judge_function(subject: Function, given: Any, file: str | None) -> Verdict:
     if not callable(given):
         kind = type(given).__name__
-        raise CourseError(
-            f"{subject.name} is of type {kind}; expected a function {subject.signature}"
-        )
+        raise Error(f"{subject.name} is of type {kind}; expected a function {subject.signature}")
     cases = _seeded(subject.cases)
     came = [_outcome(given, arguments) for arguments in cases]
     differences = [
@@ -129,7 +148,7 @@ def _judge_function(subject: Function, given: Any, file: str | None) -> Verdict:
     what = f"{_call(subject, cases[at])}{raised or _described(difference)}"
     mistake = _first(subject.mistakes, lambda one: _makes(one, subject, cases, came))
     if isinstance(difference, Misfit) and mistake is None:
-        raise CourseError(what) from getattr(came[at], "error", None)
+        raise Error(what) from getattr(came[at], "error", None)
     return _wrong(subject, what, mistake)
 
 

@@ -13,10 +13,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from regard.errors import Error
 from regard_course._check import judge
-from regard_course._exercise import Answer, Exercise
-from regard_course._pages import exercise
-from regard_course._verdict import CourseError
+from regard_course._exercise import Answer, Exercise, exercise
 
 __all__ = ["main", "reply_to"]
 
@@ -46,7 +45,7 @@ def reply_to(subject: Exercise, path: str) -> dict[str, Any]:
     """The verdict on a file, or the error as a text."""
     try:
         verdict = judge(subject, _find(subject, _defined(path), Path(path).name), file=path)
-    except CourseError as error:
+    except Error as error:
         return {"error": str(error)}
     return {"right": verdict.right, "text": verdict.text}
 
@@ -57,19 +56,19 @@ def _defined(path: str) -> Mapping[str, Any]:
     sys.path.insert(0, str(Path(path).parent))  # as if Python ran it
     spec = importlib.util.spec_from_file_location("solution", path)
     if spec is None or spec.loader is None:
-        raise CourseError(f"{name} is no Python file; its name must end in .py")
+        raise Error(f"{name} is no Python file; its name must end in .py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # as dataclasses need
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise CourseError(f"{name} is not Python: {error.msg} (line {error.lineno})") from error
+        raise Error(f"{name} is not Python: {error.msg} (line {error.lineno})") from error
     except (Exception, SystemExit) as error:  # whatever the learner's code raises
         lines = [
             one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == path
         ]
         where = f" in line {lines[-1]}" if lines else ""
         what = f"{name} raises {type(error).__name__}{where}: {error}"
-        raise CourseError(f"{what}; mend it until `python {name}` runs") from error
+        raise Error(f"{what}; mend it until `python {name}` runs") from error
     return vars(module)
 
 
@@ -86,7 +85,7 @@ def _find(subject: Exercise, names: Mapping[str, Any], file: str) -> Any:
     own = [name for name in names if not name.startswith("_")]
     near = get_close_matches(wanted[0], own, n=1)
     cure = f"define it, or rename {near[0]} if that is it" if near else "define it"
-    raise CourseError(f"{file} does not define {what}; {cure}")
+    raise Error(f"{file} does not define {what}; {cure}")
 
 
 if __name__ == "__main__":

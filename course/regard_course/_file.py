@@ -12,13 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from regard_course._pages import exercise
-from regard_course._verdict import CourseError, Verdict
+from regard.errors import Error
+from regard_course._check import Verdict
+from regard_course._exercise import exercise
 
-__all__ = ["SECONDS", "check_file"]
+__all__ = ["check_file"]
 
-SECONDS = 10.0
-"""How long a learner's file may run."""
 _START = 120.0
 """How long the process may take beyond that, most of which is importing torch."""
 _PRINTED = 4000
@@ -44,8 +43,10 @@ class _Printed:
         return "".join(self.parts)
 
 
-def check_file(number: str, path: Path, *, seconds: float = SECONDS) -> tuple[Verdict, str]:
-    """Check what a file defines, in a process of its own.
+def check_file(number: str, path: Path, *, seconds: float = 10.0) -> Verdict:
+    """Check what a file defines, in a process of its own, and print what that prints.
+
+    At most its first 4000 characters are printed.
 
     Args:
         number: of the exercise, such as ``5.5``.
@@ -53,37 +54,36 @@ def check_file(number: str, path: Path, *, seconds: float = SECONDS) -> tuple[Ve
             ``answer_5_1``.
         seconds: how long the file may run.
 
-    Returns:
-        The verdict, and what the file printed, at most its first 4000 characters.
-
     Raises:
-        CourseError: there is no such exercise or file, the file fails, does not end, or lacks what
+        regard.Error: there is no such exercise or file, the file fails, does not end, or lacks what
             is checked, or that cannot be compared.
 
     Example:
         >>> from pathlib import Path
-        >>> from regard_course import CourseError, check_file
+        >>> import regard
+        >>> from regard_course import check_file
         >>> try:
         ...     check_file("1.3", Path("missing.py"))
-        ... except CourseError as error:
+        ... except regard.Error as error:
         ...     print(error)
         missing.py is not a file; name the Python file that holds your solution
     """
     exercise(number)
     if not path.is_file():
-        raise CourseError(f"{path} is not a file; name the Python file that holds your solution")
+        raise Error(f"{path} is not a file; name the Python file that holds your solution")
     with TemporaryDirectory() as folder:
         reply, stuck = Path(folder, "reply.json"), Path(folder, "stuck.txt")
         arguments = [number, str(path.resolve()), str(seconds), str(reply), str(stuck)]
         # -u: what was printed before the end is not lost.
         command = [sys.executable, "-u", "-m", "regard_course._child", *arguments]
         printed, status = _run(command, seconds)
+        sys.stdout.write(printed)
         if not reply.is_file():
-            raise CourseError(_why_no_reply(path, seconds, stuck, status), printed)
+            raise Error(_why_no_reply(path, seconds, stuck, status))
         content = json.loads(reply.read_text("utf-8"))
     if "error" in content:
-        raise CourseError(content["error"], printed)
-    return Verdict(right=content["right"], text=content["text"]), printed
+        raise Error(content["error"])
+    return Verdict(right=content["right"], text=content["text"])
 
 
 def _run(command: list[str], seconds: float) -> tuple[str, int | None]:

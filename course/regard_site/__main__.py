@@ -7,8 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import regard
+from regard.gpt import load
 from regard_site.build import build
-from regard_site.live import write_live
 
 _GALLERY = Path("build/gallery")
 """What ``python -m regard_site.gallery`` made, if it did."""
@@ -22,12 +23,20 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("folder", type=Path, help="where it is written")
     folder = parser.parse_args(arguments).folder
     start = time.perf_counter()
-    write_live(folder)
+    _write_live(folder)
     build(folder, *(made if made.is_dir() else None for made in (_GALLERY, _NOTEBOOKS)))
     files = [path for path in folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files) / 1e6
     seconds = time.perf_counter() - start
     print(f"{folder / 'index.html'}: {len(files)} files, {size:.1f} MB, {seconds:.1f} s")
+
+
+def _write_live(folder: Path) -> None:
+    """Write the model that comes with the package as one file, which the front page shows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = load()
+    title = "the model that comes with regard"
+    regard.report(model, folder / "live.html", title=title, tokenizer=tokenizer, live=True)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from regard.page.file.bundle import script
-from regard_site.colours import colours
 from regard_site.gallery.exhibit import Exhibit, read_exhibits
 from regard_site.markup import Heading, Part, render
 from regard_site.reference import address_of, reference_pages
 from regard_site.slides import write_slides
-from regard_site.sources import ROOT, Page, Section, sections
+from regard_site.sources import ROOT, Page, Section, colours, sections
 
 __all__ = ["build"]
 

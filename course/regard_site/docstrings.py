@@ -13,12 +13,15 @@ from regard_site.sources import ROOT
 
 __all__ = ["Entry", "Room", "rooms"]
 
-_INTERNAL = {"backends", "cli", "errors", "intercept", "page", "problem", "attention", "sdpa"}
-"""Modules whose names are not for users, or stand in `regard` already."""
-_INSIDE = ("gpt.stories", "integrations.cache_scores")
+_INTERNAL = {"attention", "backends", "cli", "errors", "inputs", "intercept", "pattern", "sdpa"}
+"""Modules whose names are not for users, or stand in `regard` or another room already."""
+_INSIDE = (
+    "gpt.stories",
+    *(f"integrations.{name}" for name in ("lightning", "tensorboard", "trackio")),
+    *(f"integrations.{name}" for name in ("transformers", "wandb")),
+    "lens.circuits",
+)
 """Public rooms within rooms."""
-_LAZY = {"report": "explorer.report", "explore": "explorer.explore", "train": "gpt.train"}
-"""What `regard` brings on first use, where it comes from."""
 _PROTOCOL = "regard.pattern.readout"
 """What every readout implements: for whoever writes one, not for whoever takes one."""
 
@@ -77,11 +80,9 @@ def _room(package: griffe.Module, name: str, described: dict[str, str]) -> Room:
     module = package[name] if name else package
     path = f"regard.{name}" if name else "regard"
     names = [str(one) for one in module.exports or ()]
-    if not name:
-        names += _LAZY
     entries = []
     for one in sorted(names, key=lambda text: (text.lower(), text)):
-        thing = package[_LAZY[one]] if not name and one in _LAZY else _find(package, module, one)
+        thing = _find(package, module, one)
         thing = thing.final_target if isinstance(thing, griffe.Alias) else thing
         if thing.is_module:
             continue
@@ -92,14 +93,12 @@ def _room(package: griffe.Module, name: str, described: dict[str, str]) -> Room:
 
 
 def _find(package: griffe.Module, module: griffe.Module, name: str) -> griffe.Object | griffe.Alias:
-    """What a module exports; where a file inside it has the same name, not that file."""
-    member = module.members[name]
-    if not member.is_module or member.is_alias:
-        return member
-    target = module.imports[name]
+    """What a module exports, traced through imports; griffe takes a file of that name instead."""
+    target = module.imports.get(name, "")
     folder, _, last = target.removeprefix("regard.").rpartition(".")
-    inner = package[folder]
-    return inner.members[last] if not inner.members[last].is_module else _find(package, inner, last)
+    if not folder or target == f"{module.path}.{name}":
+        return module.members[name]
+    return _find(package, package[folder], last)
 
 
 def _entry(thing: griffe.Object, path: str, *, same_as: str | None = None) -> Entry:

@@ -1,4 +1,10 @@
-"""Exercises on the site: a field that checks an answer in the page, and the solution folded."""
+"""Exercises and questions on the site, which a script lets the reader answer.
+
+An exercise gets a field that checks an answer in the page, and its solution, folded. Questions have
+choices, and are answered before the course and after it: in the Markdown a comment
+``<!-- questions -->`` stands where the script shows how far one is, and
+``<!-- question right=2 -->`` before each list of choices, of which the second is right here.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +16,16 @@ from html import escape
 from typing import Any
 
 from markdown_it.token import Token
-from regard_course import Answer, CourseError, Exercise, exercise
+from regard_course import Answer, Exercise, exercise
 
+from regard.errors import Error
 from regard_site.code import code_block
 from regard_site.sources import ROOT
 
-__all__ = ["with_exercises"]
+__all__ = ["question", "with_exercises"]
 
 _NUMBER = re.compile(r"\*\*Exercise (?P<number>(?P<page>\w+)\.\d+)\*\* ")
+_RIGHT = re.compile(r"\s*right=(?P<number>[1-9])\s*")
 
 
 def with_exercises(tokens: Sequence[Token]) -> list[Token]:
@@ -49,7 +57,7 @@ def _exercise(text: str) -> Exercise | None:
         return None
     try:
         return exercise(match["number"])
-    except CourseError:
+    except Error:
         return None
 
 
@@ -114,3 +122,18 @@ def _flat(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [number for row in value for number in _flat(row)]
     return [float(value) if abs(value) < float("inf") else str(float(value))]
+
+
+def question(settings: str) -> str:
+    """Write the mark of a question; its choices follow it.
+
+    Args:
+        settings: what the comment says after ``question``.
+
+    Raises:
+        ValueError: the comment does not say which choice is right.
+    """
+    match = _RIGHT.fullmatch(settings)
+    if match is None:
+        raise ValueError("a question says which choice is right: <!-- question right=2 -->")
+    return f'<div class="question" data-right="{match["number"]}"></div>\n'

@@ -19,9 +19,8 @@ from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from regard_site.code import code_block
-from regard_site.exercises import with_exercises
-from regard_site.questions import QuestionError, question
-from regard_site.widgets import WidgetError, widget
+from regard_site.exercises import question, with_exercises
+from regard_site.widgets import widget
 
 __all__ = ["Heading", "Part", "Rendered", "render"]
 
@@ -217,7 +216,7 @@ def _html(_: RendererHTML, tokens: Sequence[Token], at: int, _options: Any, env:
         if match["kind"] == "question":
             return question(match["rest"])
         return widget(match["rest"], env["text"], env["page"])
-    except (WidgetError, QuestionError) as error:
+    except ValueError as error:
         raise ValueError(f"in {text.strip()!r}: {error}") from None
 
 

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from regard_site.colours import colours
 from regard_site.markup import render
-from regard_site.sources import ROOT
+from regard_site.sources import ROOT, colours
 
 __all__ = ["write_slides"]
 

@@ -1,4 +1,4 @@
-"""Which pages there are, in which order, and where each one's Markdown lies.
+"""What the site is made from: its pages in their order, where their Markdown lies, and its colours.
 
 The ladder is the numbered pages; the rest follow in the order in which `docs/README.md` links to
 them. A page that nothing links to comes last, so that none is missed.
@@ -11,10 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Page", "Section", "sections"]
+__all__ = ["ROOT", "Page", "Section", "colours", "sections"]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"\]\(([^)#\s]+\.md)")
+_COLOURS = re.compile(
+    r'^:root(?P<theme>\[data-theme="dark"\])? \{\n(?P<rules>.*?)^\}', re.MULTILINE | re.DOTALL
+)
+_COLOUR = re.compile(r"^  (?:color-scheme: \w+|--[\w-]+: #[0-9a-f]{3,8});\n", re.MULTILINE)
 _LADDER = re.compile(r"\d\d[a-z]?-")
 _CARD = "regard/gpt/shipped/README.md"
 _INDEX = "docs/README.md"
@@ -97,3 +101,15 @@ def _address(source: str) -> str:
     if source == _PLUGIN:
         return "vllm.html"
     return Path(source).relative_to("docs").with_suffix(".html").as_posix()
+
+
+def colours() -> str:
+    """The colours of the explorer's page, light and dark, for this site's style."""
+    text = (ROOT / "regard/page/static/page.css").read_text("utf-8")
+    blocks = {
+        bool(one["theme"]): "".join(_COLOUR.findall(one["rules"]))
+        for one in _COLOURS.finditer(text)
+    }
+    if not (blocks.get(False) and blocks.get(True)):
+        raise ValueError("page.css must begin with a :root of light colours and one of dark ones")
+    return f':root {{\n{blocks[False]}}}\n:root[data-theme="dark"] {{\n{blocks[True]}}}\n'

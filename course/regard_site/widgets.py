@@ -27,7 +27,7 @@ import re
 from collections.abc import Callable, Mapping
 from html import escape
 
-__all__ = ["WidgetError", "printed", "widget"]
+__all__ = ["printed", "widget"]
 
 _WORD = re.compile(r"(?P<name>[\w-]+)=(?P<value>\S+)")
 _NAMES = {"query", "key", "value", "x", "scores", "labels", "from", "scale", "mask", "dropout"}
@@ -36,10 +36,6 @@ _TENSORS = ("query", "key", "value", "x", "scores", "survives")
 _NUMBERS = re.compile(r"-?[\d.]+(?:,-?[\d.]+)*")
 
 Table = list[list[float]]
-
-
-class WidgetError(ValueError):
-    """A comment that says what no widget takes, or names numbers that its page does not have."""
 
 
 def widget(settings: str, text: str, page: Callable[[str], str]) -> str:
@@ -51,12 +47,12 @@ def widget(settings: str, text: str, page: Callable[[str], str]) -> str:
         page: gives the Markdown of another page in its folder.
 
     Raises:
-        WidgetError: see there.
+        ValueError: the comment says what no widget takes, or names numbers that the page lacks.
     """
     words = {match["name"]: match["value"] for match in _WORD.finditer(settings)}
     unknown = words.keys() - _NAMES
     if unknown or _WORD.sub("", settings).strip():
-        raise WidgetError(f"a widget takes {', '.join(sorted(_NAMES))}, each as name=value")
+        raise ValueError(f"a widget takes {', '.join(sorted(_NAMES))}, each as name=value")
     source = page(words["from"]) if "from" in words else text
     data = json.dumps(_data(words, source, text), ensure_ascii=False)
     return f'<div class="widget" data-widget="{escape(data)}"></div>\n'
@@ -73,7 +69,7 @@ def _data(words: Mapping[str, str], source: str, text: str) -> dict[str, object]
         size = len(tables["value"])
         tables["scores"] = [[0.0] * size for _ in range(size)]
     if not {"scores"} & tables.keys() and not {"query", "key"} <= tables.keys():
-        raise WidgetError("it needs query and key, or scores")
+        raise ValueError("it needs query and key, or scores")
     rows = len(tables.get("query", tables.get("scores", [])))
     keys = len(tables["key"]) if "key" in tables else len(tables["scores"][0])
     return {
@@ -113,12 +109,12 @@ def printed(name: str, text: str, at: int = 0) -> Table:
         at: which of several.
 
     Raises:
-        WidgetError: where the page prints no such thing.
+        ValueError: where the page prints no such thing.
     """
     pattern = rf"^>>> {re.escape(name)}(?:  #.*)?\ntensor\((?P<rows>[^()]*)\)"
     found = [match["rows"] for match in re.finditer(pattern, text, re.MULTILINE)]
     if len(found) <= at:
-        raise WidgetError(f"the page neither writes down nor prints {name}")
+        raise ValueError(f"the page neither writes down nor prints {name}")
     return _numbers(found[at])
 
 
@@ -138,5 +134,5 @@ def _labels(name: str, text: str) -> list[str]:
     )
     labels = re.findall(r"\],  # (\S+)$", match["rows"], re.MULTILINE) if match else []
     if not labels:
-        raise WidgetError(f"the rows of {name} have no comments that name them")
+        raise ValueError(f"the rows of {name} have no comments that name them")
     return labels

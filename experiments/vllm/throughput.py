@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 import transformers
-from vllm import LLM, SamplingParams
 
 import regard_vllm
+from vllm import LLM, SamplingParams
 
 BATCH, PROMPT, TOKENS, LAYERS = 8, 128, 32, 4
 READ: tuple[Any, ...] = ("received", "topk", "entropy")

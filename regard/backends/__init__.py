@@ -1,6 +1,6 @@
 """The ways to compute attention on a machine, and the choice between them."""
 
-from regard.backends.choice import NAMES, Choice, choose, choose_checked, run
+from regard.backends.choice import NAMES, Choice, choose, choose_checked, reader_of, run
 from regard.backends.native.quick import quick
 
-__all__ = ["NAMES", "Choice", "choose", "choose_checked", "quick", "run"]
+__all__ = ["NAMES", "Choice", "choose", "choose_checked", "quick", "reader_of", "run"]

@@ -6,23 +6,27 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from regard_experiments.gpu import flex, hardware, self_check
-from regard_experiments.gpu.fused import cudnn, efficient, flash
-from regard_experiments.gpu.rules import is_plain
+import torch
 from torch import Tensor
 
 from regard._shapes import Float
 from regard._tensors import is_nvidia
 from regard.backends import eager, native, torch_sdpa
+from regard.backends.extensions import (
+    Backend,
+    Extension,
+    Reader,
+    extension_of,
+    extension_with,
+    extensions,
+    why_no_extension,
+)
 from regard.inputs import Problem
 
-_ON_GPU = {"flash": flash, "cudnn": cudnn, "efficient": efficient, "flex": flex}
-"""Experimental: no GPU has run them in this project's tests."""
-_BACKENDS = {"native": native, "torch_sdpa": torch_sdpa, **_ON_GPU, "eager": eager}
+_BACKENDS: dict[str, Backend] = {"native": native, "torch_sdpa": torch_sdpa, "eager": eager}
 NAMES = tuple(_BACKENDS)
-# Fewer queries than fill a tile of cuDNN's. It builds a plan for each shape, which a cache that
-# grows would ask for at each step, while FlashAttention splits the keys of few queries up.
-_FEW = 64
+"""Of the backends that regard brings itself."""
+_FUSED = "the fused backends 'flash', 'cudnn', 'efficient' and 'flex'"
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,8 @@ class Choice:
 
     @property
     def experimental(self) -> bool:
-        """Whether no GPU has run this backend in the project's tests."""
-        return self.name in _ON_GPU
+        """Whether an extension brings the backend: no GPU has run it in the project's tests."""
+        return self.name not in _BACKENDS
 
     @property
     def label(self) -> str:
@@ -59,7 +63,7 @@ def choose(
 
     Args:
         problem: the checked arguments.
-        backend: a name from `NAMES`, to have this one or an error.
+        backend: a name from `NAMES` or of an extension, to have this one or an error.
         refused: backends that are not to be chosen, and why.
 
     Raises:
@@ -67,17 +71,17 @@ def choose(
     """
     refused = {} if refused is None else refused
     if backend is not None:
-        if backend not in _BACKENDS:
-            raise ValueError(f"backend is {backend!r}, but must be None or one of {NAMES}")
-        why = refused.get(backend) or _BACKENDS[backend].objection(problem)
+        found, extension = _find(backend)
+        why = refused.get(backend) or found.objection(problem)
         if why is not None:
             raise ValueError(f"backend={backend!r} cannot run this: {why}. Use backend='eager'.")
-        return Choice(backend, version=_version(backend))
-    objections: list[tuple[str, str]] = []
-    for name in _preferred(problem):
-        why = refused.get(name) or _BACKENDS[name].objection(problem)
+        return Choice(backend, version=_version(backend, extension))
+    names, objections = _preferred(problem)
+    for name in names:
+        found, extension = _find(name)
+        why = refused.get(name) or found.objection(problem)
         if why is None:
-            return Choice(name, tuple(objections), _version(name))
+            return Choice(name, tuple(objections), _version(name, extension))
         objections.append((name, why))
     raise AssertionError("eager objects to nothing")
 
@@ -93,9 +97,9 @@ def choose_checked(problem: Problem, backend: str | None = None) -> Choice:
     """
     refused: dict[str, str] = {}
     choice = choose(problem, backend)
-    while choice.name in _ON_GPU:
-        run = _ON_GPU[choice.name].run
-        failure = self_check.attention_failure(choice.name, run, problem)
+    while choice.experimental:
+        _, extension = _find(choice.name)
+        failure = None if extension is None else extension.failure(choice.name, problem)
         if failure is None:
             break
         refused[choice.name] = failure
@@ -105,32 +109,44 @@ def choose_checked(problem: Problem, backend: str | None = None) -> Choice:
     return choice
 
 
-def _preferred(problem: Problem) -> tuple[str, ...]:
-    """Name the backends of a problem's device, the fastest first."""
+def _preferred(problem: Problem) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+    """Name the backends of a problem's device, the fastest first, and why others are not there."""
     device = problem.query.device
     if device.type == "cpu":
-        return ("native", "torch_sdpa", "eager")
-    if not is_nvidia(device):
-        return ("torch_sdpa", "eager")
-    # cuDNN's kernels are written for the tensor cores of these GPUs, FlashAttention 2 for those
-    # before. Who activates a later FlashAttention wants that one.
-    hopper = hardware.capability(device)[0] in {9, 10}
-    first_cudnn = hopper and flash.activated() is None and problem.queries >= _FEW
-    whole = ("cudnn", "flash") if first_cudnn else ("flash", "cudnn")
-    # With intervals FlexAttention leaves out what nobody sees; else it would only have to be
-    # compiled, and where a dense mask or bias exists there is nothing to write down.
-    rows = problem.rows
-    written = is_plain(rows) or not rows.is_interval
-    others = ("efficient", "flex") if written else ("flex", "efficient")
-    return (*whole, *others, "eager")
+        return NAMES, []
+    extension = extension_of(device)
+    if extension is not None:
+        return extension.preferred(problem), []
+    missing = [(_FUSED, why_no_extension())] if is_nvidia(device) else []
+    return ("torch_sdpa", "eager"), missing
 
 
-def _version(name: str) -> str | None:
-    return (flash.activated() or "FA2") if name == "flash" else None
+def _find(name: str) -> tuple[Backend, Extension | None]:
+    """Find a backend by its name, and the extension that brings it, if one does."""
+    if name in _BACKENDS:
+        return _BACKENDS[name], None
+    extension = extension_with(name)
+    if extension is None:
+        added = [name for extension in extensions() for name in extension.backends]
+        missing = "" if added else f"; {_FUSED}: {why_no_extension()}"
+        names = (*NAMES, *added)
+        raise ValueError(f"backend is {name!r}, but must be None or one of {names}{missing}")
+    return extension.backends[name], extension
+
+
+def _version(name: str, extension: Extension | None) -> str | None:
+    return None if extension is None else extension.version(name)
 
 
 def run(
     problem: Problem, choice: Choice
 ) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"] | None]:
     """Compute context and logsumexp with the backend chosen; None for what it does not tell."""
-    return _BACKENDS[choice.name].run(problem)
+    found, _ = _find(choice.name)
+    return found.run(problem)
+
+
+def reader_of(device: torch.device) -> Reader:
+    """What reads patterns on a device; it may object to all of them."""
+    extension = extension_of(device)
+    return native if extension is None else extension.reader

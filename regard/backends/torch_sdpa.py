@@ -3,8 +3,8 @@
 On a CPU torch's flash kernel gives the log-sum-exp along with the context. It knows is_causal and
 additive masks. Any interval mask is brought to it in blocks of queries: each block is handed only
 the keys that lie between its first start and its last stop, so that memory stays O(block·S) and
-what nobody sees is not computed. On devices that are neither a CPU nor of CUDA torch chooses its
-kernel itself and keeps the log-sum-exp to itself; the kernels of CUDA have modules of their own.
+what nobody sees is not computed. On other devices torch chooses its kernel itself and keeps the
+log-sum-exp to itself.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D and Dv head dimensions.
 """
@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard._shapes import Float
-from regard._tensors import is_nvidia, pad_last, padded_size
-from regard.backends._blocks import MaskBlock, in_blocks
-from regard.backends._objections import (
+from regard._tensors import pad_last, padded_size
+from regard.backends.blocks import MaskBlock, in_blocks
+from regard.backends.objections import (
     THREE_DTYPES,
     objection_to_context,
     objection_to_dropout,
@@ -32,8 +32,9 @@ from regard.backends._objections import (
     objection_to_sizes,
     objection_to_softcap,
 )
-from regard.backends._results import empty_result, with_sink
+from regard.backends.results import empty_result, with_sink
 from regard.inputs import Problem
+from regard.inputs.finite import without_autocast
 
 Kernel = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -46,20 +47,21 @@ _SPLIT = 32
 
 def objection(problem: Problem) -> str | None:
     """Say which argument is not supported, or None."""
-    device = problem.query.device
-    if is_nvidia(device):
-        return "query is on CUDA, where torch's kernels have names of their own"
     return (
         objection_to_dtype(problem, *THREE_DTYPES)
         or objection_to_sizes(problem)
         or objection_to_softcap(problem)
         or objection_to_dropout(problem)
         or objection_to_context(problem)
-        # They pass its masks, and in short rows it makes a visible NaN a 0.
-        or objection_to_numbers(problem, "it mishandles")
+        or _nonfinite_reason(problem)
         or objection_to_gradients(problem, sink=False)
         or _missing_logsumexp(problem)
     )
+
+
+def _nonfinite_reason(problem: Problem) -> str | None:
+    """Object to numbers that pass its masks, and of which it makes a 0 in short rows: NaN."""
+    return objection_to_numbers(problem, "it mishandles") if problem.check_finite else None
 
 
 def _missing_logsumexp(problem: Problem) -> str | None:
@@ -161,7 +163,22 @@ def _any_kernel(
     query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, *, is_causal: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Let torch choose the kernel of the device."""
-    context = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale
-    )
+    query, scale = with_positive_scale(query, scale)
+    with without_autocast(query.device):
+        context = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale
+        )
     return context, None
+
+
+def with_positive_scale(
+    query: Float[Tensor, "B H L d"], scale: float
+) -> tuple[Float[Tensor, "B H L d"], float]:
+    """Move the sign of the scale into the query, and a scale of 0 altogether.
+
+    Fused kernels of a GPU look for the largest score before they scale it, and hide by a score of
+    −∞: both go wrong with a scale that is not above 0.
+    """
+    if scale > 0:
+        return query, scale
+    return (-query, -scale) if scale < 0 else (query * 0, 1.0)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 import typer
-from regard_experiments.gpu import hardware
 
 from regard.backends import choose_checked
+from regard.backends.extensions import extension_of, why_no_extension
 from regard.backends.native import Description, describe, why_missing
 from regard.cli.errors import user_errors
 from regard.cli.layout import fitted
@@ -73,12 +73,14 @@ def _facts(library: Description | None) -> Iterator[tuple[str, str]]:
 def _gpu() -> list[tuple[str, str]]:
     if not torch.cuda.is_available():
         return [("GPU", "none that torch can use through CUDA")]
-    major, minor = hardware.capability(torch.device("cuda"))
+    major, minor = torch.cuda.get_device_capability()
     name = f"{torch.cuda.get_device_name()}, compute capability {major}.{minor}"
-    missing = hardware.why_no_triton()
-    by = "Triton" if missing is None else f"torch, in chunks; not by Triton: {missing}"
-    kernels = "experimental: checked on first use, and not run on a GPU by the project's tests"
-    return [("GPU", name), ("GPU kernels", kernels), ("GPU readouts", f"by {by}")]
+    extension = extension_of(torch.device("cuda"))
+    if extension is not None:
+        return [("GPU", name), *extension.facts()]
+    kernels = "torch's choice, and readouts by torch, in blocks; not by kernels for both: "
+    kernels += why_no_extension()
+    return [("GPU", name), ("GPU kernels", kernels)]
 
 
 def _instructions(library: Description) -> str:

@@ -13,7 +13,7 @@ from regard.cli.errors import MisuseError, memory_errors, naming_options, user_e
 from regard.cli.model import Fetch, Model, Weights, has_read, open_model
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import as_unicode, read_text
-from regard.gpt import Sampling, stream_texts
+from regard.gpt import Engine, Sampling, stream_texts
 from regard.gpt.outside import NOTE
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def generate(
         user_errors(ValueError, rewrite=naming_options("tokens", "past", "stop")),
     ):
         pieces = stream_texts(
-            network,
+            Engine(network) if Engine.objection(network) is None else network,
             tokenizer,
             prompts,
             tokens=tokens,

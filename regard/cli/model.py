@@ -20,7 +20,7 @@ from regard.lens.naming.forward_pass import ForwardPass, forward_pass
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, GPTConfig, Tokenizer
-    from regard.gpt.self_attention import Attention
+    from regard.gpt.layers import Attention
 
 __all__ = [
     "SHIPPED",

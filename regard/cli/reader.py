@@ -16,8 +16,9 @@ from regard._extras import needing
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.model import folder_of, open_model, weights_of
 from regard.gpt import Sampling, generate
-from regard.gpt.checkpoint import CONFIG, holds_pretrained, load_json
+from regard.gpt.checkpoint import holds_pretrained
 from regard.gpt.errors import CheckpointError
+from regard.gpt.model_files import CONFIG, load_json
 from regard.lens import token_offsets
 from regard.lens.spans.links import Span
 

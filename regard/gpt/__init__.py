@@ -3,12 +3,13 @@
 `load()` gives the trained model that comes with the package.
 """
 
+from regard.gpt._fused_block import fuse
 from regard.gpt._link_effects import LinkEffects, link_effects
-from regard.gpt._step import step_objection
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.cache import GPTCache
 from regard.gpt.checkpoint import load, load_training, save
 from regard.gpt.config import GPTConfig
+from regard.gpt.engine import Engine
 from regard.gpt.errors import CheckpointError, DivergedError, SaveError
 from regard.gpt.generate import (
     generate,
@@ -17,22 +18,23 @@ from regard.gpt.generate import (
     stream_text,
     stream_texts,
 )
+from regard.gpt.gpt2 import read_gpt2, write_gpt2
 from regard.gpt.ids import check_ids
 from regard.gpt.model import GPT
 from regard.gpt.parameter_count import ParameterCounts, parameter_counts
 from regard.gpt.sampling import Sampling
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
+from regard.gpt.training.callbacks import Callback, TensorBoard
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import python_texts, read_texts, split_texts
 from regard.gpt.training.evaluate import evaluate
-from regard.gpt.training.history import History, history
-from regard.gpt.training.metrics import Callback, Metrics
+from regard.gpt.training.history import HeadHistory, head_history
+from regard.gpt.training.metrics import Metrics
 from regard.gpt.training.packed_corpus import Corpus, open_corpus
 from regard.gpt.training.prepare import prepare
 from regard.gpt.training.result import TrainResult
 from regard.gpt.training.resume import recipe_of
 from regard.gpt.training.schedule import learning_rate
-from regard.gpt.training.tensorboard import TensorBoard
 from regard.gpt.training.train import train
 
 __all__ = [
@@ -43,9 +45,10 @@ __all__ = [
     "CheckpointError",
     "Corpus",
     "DivergedError",
+    "Engine",
     "GPTCache",
     "GPTConfig",
-    "History",
+    "HeadHistory",
     "LinkEffects",
     "Metrics",
     "ParameterCounts",
@@ -57,9 +60,10 @@ __all__ = [
     "TrainResult",
     "check_ids",
     "evaluate",
+    "fuse",
     "generate",
     "generate_texts",
-    "history",
+    "head_history",
     "learning_rate",
     "link_effects",
     "load",
@@ -68,13 +72,14 @@ __all__ = [
     "parameter_counts",
     "prepare",
     "python_texts",
+    "read_gpt2",
     "read_texts",
     "recipe_of",
     "save",
     "split_texts",
-    "step_objection",
     "stream",
     "stream_text",
     "stream_texts",
     "train",
+    "write_gpt2",
 ]

@@ -12,7 +12,9 @@ dimension, F hidden channels of the MLP.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,25 +24,24 @@ from regard._contexts import is_transformed, product_dtype
 from regard._modules import has_hooks
 from regard._shapes import Float
 from regard.backends import native
-from regard.gpt._block_shapes import block_shapes, fits
-from regard.gpt._linear import Linear
 from regard.gpt._memory_pool import allocate, scratch
-from regard.gpt._pointwise import (
+from regard.gpt.layers import (
+    MLP,
+    Attention,
     LayerNorm,
+    Linear,
     RMSNorm,
     supports,
     supports_added,
     supports_parameter,
 )
-from regard.gpt.mlp import MLP
+from regard.gpt.model import Block
+from regard.gpt.unwrap import as_gpt
 from regard.masks import Mask
-
-if TYPE_CHECKING:
-    from regard.gpt.model import Block
 
 
 class BlockOptions(NamedTuple):
-    """What a block computes with beside its tensors."""
+    """Options of a block, besides its tensors."""
 
     heads: int
     """H."""
@@ -52,7 +53,7 @@ class BlockOptions(NamedTuple):
     """Whether the norms are RMS norms, else layer norms."""
     epsilon: float
     dtype: torch.dtype
-    """Of the matrix products, one of the kernels."""
+    """Dtype of the matrix products, one of the kernels'."""
 
 
 class BlockWeights(NamedTuple):
@@ -72,13 +73,45 @@ class BlockWeights(NamedTuple):
     contract_bias: Float[Tensor, "E"] | None
 
 
+@contextmanager
+def fuse(model: nn.Module) -> Iterator[None]:
+    """Train with each block as one node of the autograd graph, inside the block of this manager.
+
+    An update of a small model takes less time: between its short operations it would spend more of
+    it in autograd and the dispatcher. A block that has hooks, dropout, QK-norms, a SwiGLU, rotary
+    positions or a mask of its own, or is on another device, is computed by its modules as before.
+    `regard.gpt.train` uses it.
+
+    Args:
+        model: a GPT, as it is or wrapped.
+
+    Raises:
+        TypeError: `model` is no GPT.
+
+    Example:
+        >>> from regard.gpt import GPT, GPTConfig, fuse
+        >>> model, ids = GPT(GPTConfig(layers=2, heads=2, dim=8)), torch.tensor([[1, 2, 3]])
+        >>> with fuse(model):
+        ...     model.loss(ids[:, :-1], ids[:, 1:]).backward()
+    """
+    modules = as_gpt(model, whole=False).h
+    blocks = [block for block in modules if type(block) is Block and block.fused is None]
+    for block in blocks:
+        block.fused = run_fused
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.fused
+
+
 def run_fused(
     block: Block, x: Float[Tensor, "*b T E"], added: Float[Tensor, "*b T E"] | None
 ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T E"]] | None:
     """Run a block on ``x + added``, or give None where that needs its modules.
 
     Args:
-        block: whose attention is no other class's.
+        block: the block.
         x: the residual stream.
         added: what is added to it; None: nothing.
 
@@ -96,8 +129,8 @@ def run_fused(
     if options is None or native.why_missing() is not None:
         return None
     weights = _weights(block)
-    shapes = block_shapes(block.attn.widths, x.shape[-1], len(weights.expand))
-    if not all(map(fits, weights[::2], weights[1::2], shapes)):
+    shapes = _shapes(block.attn.widths, x.shape[-1], len(weights.expand))
+    if not all(map(_fits, weights[::2], weights[1::2], shapes)):
         return None
     if not all(weight is None or supports_parameter(weight) for weight in weights):
         return None
@@ -107,8 +140,10 @@ def run_fused(
 
 
 def _options(block: Block, dtype: torch.dtype) -> BlockOptions | None:
-    """What it computes with, or None where that is more than is written out here."""
+    """A block's options, or None if it computes more than is written out here."""
     attn, drop, mlp, norm = block.attn, block.drop, block.mlp, type(block.ln_1)
+    if type(attn) is not Attention:
+        return None
     if norm not in {LayerNorm, RMSNorm} or type(block.ln_2) is not norm or type(mlp) is not MLP:
         return None
     maps = (attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj)
@@ -136,8 +171,29 @@ def _weights(block: Block) -> BlockWeights:
     return BlockWeights(*weights)
 
 
+def _shapes(widths: Sequence[int], dim: int, hidden: int) -> tuple[tuple[int, ...], ...]:
+    """The shapes of the weights that fit together, in the order of `BlockWeights`.
+
+    A parameter or a module may be replaced by a larger or smaller one. Modules then compute with
+    it, or torch raises an error; a kernel would read past its end.
+
+    Args:
+        widths: H·D, G·D, G·D: of queries, keys and values.
+        dim: E.
+        hidden: F.
+    """
+    return (dim,), (sum(widths), dim), (dim, widths[0]), (dim,), (hidden, dim), (dim, hidden)
+
+
+def _fits(weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]) -> bool:
+    """Whether a weight has a shape, and its bias, if there is one, as many numbers as rows."""
+    if weight is None or weight.shape != shape:
+        return False
+    return bias is None or bias.shape == shape[:1]
+
+
 class _Kept(NamedTuple):
-    """What the backward pass reads; the matrices are in the dtype of the products."""
+    """Tensors saved for the backward pass; the matrices have the dtype of the products."""
 
     stream_1: Float[Tensor, "N E"]
     normed_1: Float[Tensor, "N E"]
@@ -159,14 +215,14 @@ class _Kept(NamedTuple):
 
 
 class _LinearGradient(NamedTuple):
-    """Where the gradient of a matrix is written, and what is needed."""
+    """Buffers for the gradient of a matrix, and which gradients are needed."""
 
     matrix: Tensor
     """Float32."""
     rounded: Tensor
     """Memory in the dtype of the products; `matrix` itself in float32."""
     needs: tuple[bool, bool]
-    """Of matrix and bias, whether its gradient is needed."""
+    """Whether the gradient of the matrix, and of the bias, is needed."""
 
 
 class _FusedBlock(torch.autograd.Function):
@@ -224,7 +280,7 @@ class _FusedBlock(torch.autograd.Function):
         )
         matrices = kept.attention, kept.output, kept.expand, kept.contract
         shapes = [
-            matrix.shape if needs_it else (1,)  # what nobody needs shall not take memory
+            matrix.shape if needs_it else (1,)  # no memory for a gradient that is not needed
             for matrix, (needs_it, _) in zip(matrices, needs_matrices, strict=True)
         ]
         gains_1, bias_1, gains_2, bias_2, *of_matrices = allocate(
@@ -341,7 +397,7 @@ def _attention_gradients(
 def _allocate_kept(
     shape: torch.Size, stream: Tensor | None, weights: BlockWeights, options: BlockOptions
 ) -> _Kept:
-    """What the backward pass reads: memory to be written, but for the matrices.
+    """Allocate what the backward pass reads; only the matrices are filled.
 
     Args:
         shape: B, T, E.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from regard.gpt.checkpoint import load_json
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
+from regard.gpt.model_files import load_json
 
 # Ours, theirs, and the value that theirs has where the file leaves it out.
 _FIELDS: tuple[tuple[str, str, Any], ...] = (
@@ -22,7 +22,7 @@ _FIELDS: tuple[tuple[str, str, Any], ...] = (
 )
 _DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 _DROPPED = 0.1  # by each of them where the file leaves it out
-# What else changes the computation: the one value that is supported, which is also the default.
+# Other fields that change the computation: the only supported value, which is also the default.
 _FIXED: dict[str, Any] = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,

@@ -1,9 +1,9 @@
 """The loss of a model: the cross-entropy of its logits, of which few rows exist at a time.
 
 The logits are most of what an update of a model with a large vocabulary writes: with their
-logarithms and gradients, several times ``N · V`` numbers, which go to memory and back. Here a
-portion of the rows is computed, its gradient is written over it with the losses, and it makes room
-for the next rows once what it adds to the other gradients is known.
+logarithms and gradients, several times ``N · V`` numbers, which go to memory and back. Here the
+rows are computed in portions. A portion's gradient overwrites its logits, is added to the other
+gradients, and its buffer is reused for the next portion.
 
 Axis letters: N rows, E model dimension, V vocabulary.
 """
@@ -19,14 +19,14 @@ from torch import Tensor
 from regard._contexts import are_plain, is_transformed, product_dtype
 from regard._shapes import Float, Int
 from regard.backends import native
-from regard.gpt._linear import linear
 from regard.gpt._memory_pool import allocate, scratch
+from regard.gpt.layers import linear
 
 IGNORED = -100
 """The target of a position without loss; `cross_entropy`'s default `ignore_index`."""
 
-# Of a portion's logits: as many as the caches hold, or of a large vocabulary as many rows as make
-# little of what each portion costs besides, a pass over the gradient of the matrix.
+# Size of a portion's logits: what fits into the caches, or with a large vocabulary enough rows that
+# the other cost of a portion, a pass over the gradient of the matrix, is small beside it.
 _PORTION_BYTES = 2**21
 _MIN_PORTION_ROWS = 1024
 
@@ -70,7 +70,7 @@ def cross_entropy(
 def _is_served(
     x: Tensor, weight: Tensor, targets: Tensor, weights: Tensor, dtype: torch.dtype
 ) -> bool:
-    """Whether the kernel computes what torch would.
+    """Whether the kernel supports the tensors.
 
     Float16 is left to torch: gradients fall below its range until a scaler multiplies the loss.
     """
@@ -87,7 +87,7 @@ def _is_served(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Its gradients are computed with it, from the same logits."""
+    """The loss; its gradients are computed in the forward pass, from the same logits."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, targets: Tensor, weights: Tensor) -> Tensor:

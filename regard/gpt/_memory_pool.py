@@ -1,8 +1,8 @@
 """Memory that the updates of a training run reuse.
 
-What an update keeps for its backward pass is more than the C library holds on to: it gives the
-memory back to the system, which clears each page of it when the next update comes. That took a
-sixth of an update. A pool keeps it, in huge pages where the system has them.
+What an update saves for its backward pass is more than the C library keeps: it returns the memory
+to the system, which clears each page when the next update touches it. That took a sixth of an
+update. A pool keeps the memory, in huge pages where the system has them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from regard import _huge_pages
 
 TensorSpec = tuple[tuple[int, ...], torch.dtype]
-"""Of a tensor its shape, with at least one number, and its dtype."""
+"""Shape, with at least one element, and dtype of a tensor."""
 
 _ALIGNMENT = 64  # bytes, a line of the processor's caches
 _MIN_REGION_BYTES = (
@@ -34,9 +34,9 @@ _MAX_LAYOUTS = 256
 
 
 class MemoryPool:
-    """Memory for tensors on the CPU, taken again when none of the tensors that had it is left.
+    """A pool of CPU memory for tensors: a block is reused once none of its tensors is left.
 
-    All of it is free again when the pool and its tensors are gone.
+    All memory is freed when the pool and its tensors are gone.
     """
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class MemoryPool:
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
-        """A copy is a pool of its own: addresses mean nothing elsewhere."""
+        """Copies and pickles are new, empty pools: addresses mean nothing elsewhere."""
         return type(self), ()
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Have `allocate` and `scratch` take this pool's memory inside the block."""
+        """Make `allocate` and `scratch` use this pool inside the block."""
         token = _pool.set(self)
         try:
             yield
@@ -66,7 +66,7 @@ class MemoryPool:
     def allocate(self, *specs: TensorSpec) -> list[Tensor]:
         """Uninitialized tensors, contiguous and none a view, side by side.
 
-        Their memory is free again when none of them is left.
+        Their memory is reused when none of them is left.
         """
         size, parts = _layout(specs)
         with self._lock:
@@ -87,7 +87,7 @@ class MemoryPool:
         self._scratch[specs] = tensors
 
     def _take(self, size: int) -> int:
-        """The address of so many bytes."""
+        """Allocate bytes; return their address."""
         while self._returned:
             start, stop = self._returned.popleft()
             self._used -= stop - start
@@ -100,7 +100,7 @@ class MemoryPool:
         return start
 
     def _find(self, size: int) -> int:
-        """The address of so many bytes, which are no longer free."""
+        """Take the first free block that is large enough; return its address."""
         for number, (start, stop) in enumerate(self._free):
             if stop - start >= size:
                 self._free[number : number + 1] = [(start + size, stop)] * (stop - start > size)
@@ -110,10 +110,10 @@ class MemoryPool:
         return region
 
     def _join(self) -> None:
-        """Have one region in place of several, between which memory is lost.
+        """Replace several regions, between which memory is lost, by one.
 
-        At first it is as large as what was used at once. Where that leaves gaps that are too small,
-        it is as large as the regions together: the same update then fits again.
+        At first it is as large as the peak use. If fragmentation makes that too small, it is as
+        large as the regions together, so that the same update fits again.
         """
         size = sum(map(len, self._regions)) if self._is_joined else self._most
         self._free.clear()  # first: an interrupt between the two must not leave freed memory in it
@@ -123,13 +123,13 @@ class MemoryPool:
         self._is_joined = True
 
     def _add(self, size: int) -> int:
-        """Ask the system for a region; its address."""
+        """Allocate a region from the system; return its address."""
         (region,) = _huge_pages.allocate(((size,), torch.uint8))
         self._regions.append(region)
         return region.data_ptr()
 
     def _release(self, start: int, stop: int) -> None:
-        """Put bytes back among the free ones."""
+        """Return a block to the free list, merged with its neighbours."""
         if start == stop:
             return
         insort(self._free, (start, stop))
@@ -140,7 +140,7 @@ class MemoryPool:
         self._free = merged
 
     def return_later(self, start: int, stop: int) -> None:
-        """Have bytes free again at the next allocation: this may come amid another."""
+        """Free a block at the next allocation: a tensor may be collected during another one."""
         self._returned.append((start, stop))
 
 
@@ -165,7 +165,7 @@ def scratch(*specs: TensorSpec) -> AbstractContextManager[list[Tensor]]:
 
 
 class _Lease:
-    """Bytes of a pool that are in use as long as this is."""
+    """Keeps a block of a pool in use while it lives."""
 
     __slots__ = ("_pool", "_start", "_stop")
 

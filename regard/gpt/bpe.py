@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from regard.gpt.tokenizer import FILE, Tokenizer, checked, require_utf8
-from regard.record.spelling import BYTE_OF, displayable
+from regard.record.token_names import BYTE_OF, displayable
 
 END = "<|endoftext|>"
 """The token that ends a document, by GPT-2's name for it."""
@@ -172,22 +172,6 @@ class BPETokenizer(Tokenizer):
         if inner.token_to_id(END) is not None:  # one token of its own, whatever stands around it
             inner.add_special_tokens([END])
         return cls(inner)
-
-    @classmethod
-    def from_pretrained(cls, path_or_name: str | Path) -> Self:
-        """The tokenizer of a GPT-2 as `transformers` keeps it.
-
-        Args:
-            path_or_name: as for `GPT.from_pretrained`. The folder holds `tokenizer.json`, or
-                `vocab.json` and `merges.txt`.
-
-        Raises:
-            CheckpointError: as for `GPT.from_pretrained`; or there is no tokenizer, or one of
-                another kind.
-        """
-        from regard.gpt.pretrained import read_tokenizer
-
-        return read_tokenizer(path_or_name, cls)
 
     def _bytes(self, ids: Iterable[int]) -> bytes:
         return b"".join(self._data[i] for i in checked(ids, self.vocab_size))

@@ -22,7 +22,8 @@ class GPTCache:
 
     It belongs to the batch that it was first used with. Layers with a window keep no more than the
     window. A call of the model that fails or is interrupted leaves it as it was, or, where a window
-    has evicted tokens meanwhile, so that it must be reset; but for hooks on the model itself.
+    has evicted tokens meanwhile, inconsistent until it is reset. Hooks on the model itself are an
+    exception.
 
     Args:
         config: the model's.
@@ -79,11 +80,11 @@ class GPTCache:
         return positions if padding is None else (positions - padding[:, None]).clamp(min=0)
 
     def require_room(self, new: int) -> None:
-        """Raise ValueError where so many more tokens do not fit in."""
+        """Raise ValueError if so many more tokens do not fit."""
         if any(layer.is_incomplete for layer in self.layers):
             raise ValueError(
-                "the cache lacks tokens, since a call with it did not come to its end; reset it, "
-                "and read the text again"
+                "the cache is inconsistent: a previous forward was interrupted; call "
+                "cache.reset() and read the text again"
             )
         length, capacity = self.length, self.layers[0].capacity
         if length + new > capacity:
@@ -93,7 +94,7 @@ class GPTCache:
             )
 
     def rollback(self, length: int) -> None:
-        """Forget what a call added, maybe in some layers alone; see `KVCache.rollback`.
+        """Drop what an interrupted call added, perhaps to some layers only; see `KVCache.rollback`.
 
         Args:
             length: how many tokens there were before.
@@ -102,7 +103,7 @@ class GPTCache:
             layer.rollback(length)
 
     def check_mask(self, mask: Mask, ids: Int[Tensor, "*b T"], heads: int) -> None:
-        """Check a mask for reading new tokens, before anything of them is stored.
+        """Check the mask of a call, before any key or value is stored.
 
         Args:
             mask: the mask, of all tokens.
@@ -123,9 +124,7 @@ class GPTCache:
                 )
 
     def branch(self, copies: int, capacity: int) -> Self:
-        """Make a cache from which copies of this one's only sequence go on, each its own way.
-
-        This one stays as it is.
+        """Copy the cache's only sequence into a batch, whose copies can be continued separately.
 
         Args:
             copies: the size of the new batch.
@@ -139,6 +138,6 @@ class GPTCache:
         return branch
 
     def reset(self, *, padding: Int[Tensor, "B"] | None = None) -> None:
-        """Forget everything but keep the memory, for as many sequences with this padding."""
+        """Empty the cache but keep its memory, for as many sequences with this padding."""
         for layer in self.layers:
             layer.reset(padding=padding)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -12,25 +11,37 @@ from typing import Any, Literal
 import torch
 
 from regard._files import replace_files
-from regard.gpt._checksums import checksums, require_written
-from regard.gpt._tensors import count_layers, dump, read_each, read_shapes
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
+from regard.gpt.gpt2 import read_gpt2, read_gpt2_tokenizer
+from regard.gpt.hub import model_folder
 from regard.gpt.int8 import int8_state, to_int8
 from regard.gpt.model import GPT
+from regard.gpt.model_files import (
+    CONFIG,
+    TRAINING,
+    WEIGHTS,
+    count_layers,
+    dump,
+    dump_json,
+    json_checksums,
+    load_into_huge_pages,
+    load_json,
+    read_each,
+    read_shapes,
+    require_written,
+)
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
-from regard.gpt.unwrap import as_gpt, weights_to_write
-from regard.gpt.weight_memory import load_into_huge_pages
+from regard.gpt.unwrap import as_gpt, require_own_tokenizer, weights_to_write
 
-CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
 SHIPPED = Path(__file__).parent / "shipped"
 """The folder of the model that comes with the package."""
 HAS_READ = (
     "This model has read little but made-up stories of a small world. Outside them it guesses."
 )
-"""Of the shipped model; wherever it is shown, this is said."""
+"""Shown wherever the shipped model is shown."""
 
 
 def save(
@@ -77,7 +88,6 @@ def save(
     """
     folder = Path(folder)
     model = as_gpt(model)
-    require_float(model)
     require_own_tokenizer(model, tokenizer)
     weights = weights_to_write(model, dtype)
     contents = {
@@ -87,7 +97,7 @@ def save(
     if not overwrite:
         _require_same(folder, model.config, tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
-    written = checksums({path.name: data for path, data in contents.items()})
+    written = json_checksums({path.name: data for path, data in contents.items()})
     contents[folder / WEIGHTS] = dump(weights, about=written)
     if training is not None:
         contents[folder / TRAINING] = dump_json(training)
@@ -143,10 +153,8 @@ def load(
     torch.int8
     """
     _check_weights(weights, torch.device(device))
-    from regard.gpt.hub import model_folder  # which reads the configuration as this file does
-
     folder = SHIPPED if folder is None else model_folder(folder, fetch=fetch)
-    load_from = _load_pretrained if holds_pretrained(folder) else _load_own
+    load_from = _load_gpt2 if holds_pretrained(folder) else _load_own
     model, tokenizer = load_from(folder, device, int8=weights is not None)
     model.has_read = HAS_READ if folder == SHIPPED else None
     return model, tokenizer
@@ -225,32 +233,10 @@ def holds_pretrained(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and "model_type" in load_json(folder / CONFIG)
 
 
-def _load_pretrained(
-    folder: Path, device: torch.device | str, *, int8: bool
-) -> tuple[GPT, Tokenizer]:
-    from regard.gpt.pretrained import read_model  # which writes files as this module does
-
-    model, tokenizer = read_model(folder, GPT, int8=int8), BPETokenizer.from_pretrained(folder)
+def _load_gpt2(folder: Path, device: torch.device | str, *, int8: bool) -> tuple[GPT, Tokenizer]:
+    model, tokenizer = read_gpt2(folder, int8=int8), read_gpt2_tokenizer(folder)
     _require_one_model(folder, model.config, tokenizer)
     return model.to(device), tokenizer
-
-
-def require_float(model: GPT) -> None:
-    """Raise ValueError where a model's weights are int8, of which a file would hold less."""
-    if model.has_int8_weights:
-        raise ValueError(
-            "the model has int8 weights, which are made as it is loaded and not saved: save the "
-            'one that load gives without weights="int8"'
-        )
-
-
-def require_own_tokenizer(model: GPT, tokenizer: Tokenizer) -> None:
-    """Raise ValueError where a tokenizer's vocabulary is not the model's."""
-    if tokenizer.vocab_size != model.config.vocab_size:
-        raise ValueError(
-            f"tokenizer has {tokenizer.vocab_size} tokens and the model's vocabulary is "
-            f"{model.config.vocab_size}; save a model with the tokenizer it was trained with"
-        )
 
 
 def _require_one_model(folder: Path, config: GPTConfig, tokenizer: Tokenizer) -> None:
@@ -287,24 +273,6 @@ def _require_files(folder: Path) -> None:
             f"{folder} is not a model: it has no {', '.join(missing)}; give a folder that "
             "`regard train` wrote, or none for the model that comes with regard"
         )
-
-
-def dump_json(content: Mapping[str, Any]) -> bytes:
-    """The bytes of a JSON file."""
-    return (json.dumps(content, indent=2) + "\n").encode()
-
-
-def load_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; `CheckpointError` where it is damaged."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:  # not JSON, or not UTF-8
-        raise CheckpointError(f"{path} is damaged: {error}") from None
-    except RecursionError:
-        raise CheckpointError(f"{path} is damaged: its brackets are nested too deep") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} is damaged: expected a JSON object")
-    return content
 
 
 def _load_config(path: Path) -> GPTConfig:
@@ -352,7 +320,7 @@ def _load_weights(path: Path, model: GPT, device: torch.device | str) -> dict[st
 
 
 def _load_int8(path: Path, model: GPT, device: torch.device | str) -> dict[str, torch.Tensor]:
-    """What a model on the meta device loads, whose matrices become int8."""
+    """The state dict for a model on the meta device, whose matrices become int8."""
     _require_shapes(path, read_shapes(path), _shapes(model.state_dict()))
     to_int8(model)
     state = int8_state(model, read_each(path))

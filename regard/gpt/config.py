@@ -1,4 +1,4 @@
-"""What a model is: a frozen dataclass that every place which needs a shape shares.
+"""The shape of a model: one frozen dataclass for all that need it.
 
 The Python interface, the command line, its help texts and the checkpoints read the same fields, so
 that a default is written in one place.

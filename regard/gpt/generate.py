@@ -8,6 +8,7 @@ Axis letters: B batch, N tokens of a prompt, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Literal, Required, SupportsIndex, TypedDict, Unpack, overload
 
@@ -15,21 +16,22 @@ import torch
 from torch import Tensor
 
 from regard._arguments import tensor_of
+from regard._shapes import Float, Int
 from regard._tensors import upload
-from regard.gpt._detokenizer import Detokenizer
-from regard.gpt._incremental import IncrementalDecoder
+from regard.gpt.cache import GPTCache
+from regard.gpt.engine import Engine
 from regard.gpt.ids import check_ids
 from regard.gpt.model import GPT
 from regard.gpt.sampling import Sampler, Sampling, require_tokens
-from regard.gpt.tokenizer import Tokenizer
-from regard.gpt.unwrap import as_gpt
+from regard.gpt.tokenizer import Detokenizer, Tokenizer
+from regard.gpt.unwrap import as_gpt, evaluating
 
 Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 
 Past = Literal["slide", "refuse"]
 
 _MOST_TOKENS = 2**50  # whose number of bytes is one that torch holds
-_TOGETHER = 16  # tokens of a text on CUDA that are read at once
+_TOGETHER = 16  # tokens of a text on CUDA that are read back at once
 
 
 class Options(TypedDict, total=False):
@@ -47,31 +49,35 @@ class TextOptions(Options, total=False):
 
 
 @overload
-def generate(model: GPT, ids: Tensor, **options: Unpack[Options]) -> Tensor: ...
+def generate(model: GPT | Engine, ids: Tensor, **options: Unpack[Options]) -> Tensor: ...
 @overload
 def generate(
-    model: GPT, ids: Sequence[Tensor | Sequence[int]], **options: Unpack[Options]
+    model: GPT | Engine, ids: Sequence[Tensor | Sequence[int]], **options: Unpack[Options]
 ) -> list[Tensor]: ...
-def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | list[Tensor]:
+def generate(
+    model: GPT | Engine, ids: Prompts, **options: Unpack[Options]
+) -> Tensor | list[Tensor]:
     """Continue one sequence or several.
 
-    Each comes out as if it were alone, to the rounding of the logits: shorter prompts are padded on
-    the left, and the padding is hidden.
+    Each continuation is what it would be alone, to the rounding of the logits: shorter prompts are
+    padded on the left, and the padding is masked.
 
     Past the context: the model sees at most its context, T tokens. With ``past="slide"`` a sequence
     that has more drops its oldest quarter, and the rest is read again from position 0; so the model
     sees 3/4 T tokens or more. Of a prompt longer than T it sees the last T.
 
     Args:
-        model: the model; it runs in evaluation mode, without dropout, and is left as it was.
+        model: the model, which runs in evaluation mode, without dropout, and is left as it was; or
+            an `Engine` of it, which takes less time.
         ids: ``(B, N)`` or ``(N,)`` token ids; or a list of sequences of unequal lengths, tensors
             ``(N,)`` or lists of integers. Each holds at least one token.
         tokens: how many to append.
         sampling: how they are sampled; None is `Sampling()`.
         past: past the context, whether to drop the oldest tokens or to raise.
 
-    On CUDA nothing is read while tokens are drawn. Those that are copied to the CPU are checked;
-    where `ids` lie on CUDA the result does too, and a token of −1 says that logits were not finite.
+    On CUDA no token is read back while tokens are drawn. Tokens that are copied to the CPU are
+    checked; if `ids` are on CUDA so is the result, and a token of −1 marks logits that are not
+    finite.
 
     Returns:
         `ids` with `tokens` more at the end, ``(B, N + tokens)`` or ``(N + tokens,)``; for a list,
@@ -89,7 +95,7 @@ def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | l
     >>> [len(out) for out in generate(model, prompts, tokens=5, sampling=greedy)]
     [6, 7]
     """
-    new = list(_start(model, ids, model_is_fixed=True, **options))
+    new = list(stream(model, ids, **options))
     if isinstance(ids, Tensor):
         if new:
             added = _read(torch.stack(new, dim=-1), ids.device)  # (B, tokens)
@@ -107,7 +113,7 @@ def generate(model: GPT, ids: Prompts, **options: Unpack[Options]) -> Tensor | l
 
 
 def _read(tokens: Tensor, device: torch.device) -> Tensor:
-    """Copy drawn tokens to a device; those that reach the CPU are known, and so are checked."""
+    """Copy drawn tokens to a device; check them if that is the CPU."""
     tokens = tokens.to(device)
     if not tokens.is_cuda:
         require_tokens(tokens)
@@ -115,7 +121,7 @@ def _read(tokens: Tensor, device: torch.device) -> Tensor:
 
 
 def stream(
-    model: GPT,
+    model: GPT | Engine,
     ids: Prompts,
     *,
     tokens: int,
@@ -139,20 +145,7 @@ def stream(
         >>> [tokenizer.decode([int(token)]) for token in drawn]
         [' time']
     """
-    return _start(model, ids, tokens=tokens, sampling=sampling, past=past, model_is_fixed=False)
-
-
-def _start(
-    model: GPT,
-    ids: Prompts,
-    *,
-    tokens: int,
-    sampling: Sampling | None = None,
-    past: Past = "slide",
-    model_is_fixed: bool,
-) -> Iterator[Tensor]:
-    """What `stream` returns; the decoder has to know whether the model is fixed."""
-    model = as_gpt(model)
+    model = model if isinstance(model, Engine) else as_gpt(model)
     prompts = _prompts(model, ids)
     if not isinstance(tokens, SupportsIndex):
         raise TypeError(f"tokens is a {type(tokens).__name__}; expected an int")
@@ -167,18 +160,18 @@ def _start(
             f"the model's context of {context}; choose tokens={max(0, context - longest)} or "
             'fewer, or drop the oldest with past="slide"'
         )
-    drawn = _draw(model, prompts, tokens, sampling or Sampling(), model_is_fixed=model_is_fixed)
+    drawn = _draw(model, prompts, tokens, sampling or Sampling())
     single = isinstance(ids, Tensor) and ids.ndim == 1
     return (token[0] for token in drawn) if single else drawn
 
 
 def stream_text(
-    model: GPT, tokenizer: Tokenizer, prompt: str, **options: Unpack[TextOptions]
+    model: GPT | Engine, tokenizer: Tokenizer, prompt: str, **options: Unpack[TextOptions]
 ) -> Iterator[str]:
     """The text that follows a prompt, in pieces, each as soon as its characters are complete.
 
     Args:
-        model: the model.
+        model: the model, or an `Engine` of it.
         tokenizer: its tokenizer.
         prompt: the text to continue, at least one token of it.
         tokens: how many tokens to draw at most; the text ends before, where the model draws the
@@ -205,11 +198,14 @@ def stream_text(
 
 
 def stream_texts(
-    model: GPT, tokenizer: Tokenizer, prompts: Sequence[str], **options: Unpack[TextOptions]
+    model: GPT | Engine,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    **options: Unpack[TextOptions],
 ) -> Iterator[tuple[int, str]]:
     """The texts that follow several prompts, generated together, as `stream_text` does for one.
 
-    A model on CUDA is waited for at every token, whose text is wanted at once.
+    A model on CUDA is synchronized at every token, since its text is wanted at once.
 
     Returns:
         An iterator over pairs: the index of a prompt, and the next piece of its text.
@@ -229,7 +225,7 @@ def stream_texts(
 
 
 def _stream_texts(
-    model: GPT,
+    model: GPT | Engine,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     *,
@@ -239,7 +235,7 @@ def _stream_texts(
     past: Past = "slide",
     stop: Sequence[str] = (),
 ) -> Iterator[tuple[int, str]]:
-    """Stream texts; where they are read at once, a caller's code runs at the end alone."""
+    """Stream texts; `at_once`: the pieces may come several at a time."""
     if isinstance(prompts, str):
         raise TypeError("prompts is a str; expected a list of texts, such as [prompt]")
     if isinstance(stop, str) or not all(stop):
@@ -247,17 +243,20 @@ def _stream_texts(
     if not all(prompts):
         raise ValueError("prompt is empty; expected some text to continue from")
     ids = [tokenizer.encode(prompt) for prompt in prompts]
-    drawn = _start(model, ids, tokens=tokens, sampling=sampling, past=past, model_is_fixed=at_once)
-    many = _TOGETHER if at_once and as_gpt(model).device.type == "cuda" else 1
+    drawn = stream(model, ids, tokens=tokens, sampling=sampling, past=past)
+    many = _TOGETHER if at_once and _device(model).type == "cuda" else 1
     return _pieces(drawn, [Detokenizer(tokenizer, stop) for _ in prompts], many)
 
 
 def generate_texts(
-    model: GPT, tokenizer: Tokenizer, prompts: Sequence[str], **options: Unpack[TextOptions]
+    model: GPT | Engine,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    **options: Unpack[TextOptions],
 ) -> list[str]:
     """The texts that follow several prompts, without the prompts; arguments as in `stream_text`.
 
-    On CUDA, 16 tokens are drawn before they are read, so that most wait for nothing: up to 15 more
+    On CUDA, tokens are read back 16 at a time, to synchronize seldom; so up to 15 more are drawn
     than the texts need.
 
     >>> from regard.gpt import load
@@ -272,7 +271,11 @@ def generate_texts(
     return texts
 
 
-def _prompts(model: GPT, ids: Prompts) -> list[Tensor]:
+def _device(model: GPT | Engine) -> torch.device:
+    return model.device if isinstance(model, Engine) else as_gpt(model).device
+
+
+def _prompts(model: GPT | Engine, ids: Prompts) -> list[Tensor]:
     """The prompts as tensors on the model's device, checked."""
     device = model.device
     if isinstance(ids, Tensor):
@@ -294,23 +297,93 @@ def _prompts(model: GPT, ids: Prompts) -> list[Tensor]:
     return [upload(prompt, device) for prompt in prompts]
 
 
-def _check(ids: Tensor, model: GPT) -> None:
-    """Check ids on the CPU; those on CUDA the model leaves to the device."""
+def _check(ids: Tensor, model: GPT | Engine) -> None:
+    """Check ids on the CPU; ids on CUDA are left to the device."""
     if not ids.is_cuda:
         check_ids(ids, model.config)
 
 
 def _draw(
-    model: GPT, prompts: list[Tensor], tokens: int, sampling: Sampling, *, model_is_fixed: bool
+    model: GPT | Engine, prompts: list[Tensor], tokens: int, sampling: Sampling
 ) -> Iterator[Tensor]:
     if not prompts or tokens == 0:
         return
-    sequences = IncrementalDecoder(model, prompts, tokens, model_is_fixed=model_is_fixed)
+    sequences = IncrementalDecoder(model, prompts, tokens)
     sampler = Sampler(sampling, prompts, model.config.vocab_size, prompts[0].device)
     for _ in range(tokens):
         token = sampler.draw(sequences.next_logits())  # (B,)
         sequences.append(token)
         yield token
+
+
+class IncrementalDecoder:
+    """A batch of sequences, left-padded so that they end together.
+
+    The model reads the prompts once, then one token a step. Where a sequence, by its own length,
+    has more tokens than the context, its oldest quarter is dropped and the rest read again from
+    position 0. So a step costs one token, and every T/4 steps the reading of 3T/4 tokens.
+
+    Args:
+        model: the model, or an `Engine` of it.
+        prompts: ``(N,)`` ids each, at least one, on the model's device.
+        tokens: how many will be appended.
+    """
+
+    def __init__(
+        self,
+        model: GPT | Engine,
+        prompts: Sequence[Int[Tensor, "N"]],
+        tokens: int,
+    ) -> None:
+        self._model = model
+        longest = max(len(prompt) for prompt in prompts)
+        self._end = longest
+        self._ids = prompts[0].new_zeros(len(prompts), longest + tokens)
+        for row, prompt in zip(self._ids, prompts, strict=True):
+            row[longest - len(prompt) : longest] = prompt
+        context = model.config.context
+        self._starts = [longest - min(len(prompt), context) for prompt in prompts]
+        """The index in `_ids` of the first token that the model reads, of each sequence."""
+        self._cache: GPTCache | None = None
+
+    def next_logits(self) -> Float[Tensor, "B V"]:
+        """Read the new tokens; the logits of the next ones."""
+        with self._evaluating(), torch.inference_mode():
+            if self._cache is None or self._drop_oldest():
+                return self._read_again()
+            return self._model.next_logits(self._ids[:, self._end - 1 : self._end], self._cache)
+
+    def append(self, token: Int[Tensor, "B"]) -> None:
+        """Add a token to each sequence; where none was drawn, the model reads token 0."""
+        self._ids[:, self._end] = token.clamp(min=0) if token.is_cuda else token
+        self._end += 1
+
+    def _drop_oldest(self) -> bool:
+        """Drop the oldest quarter of sequences longer than the context; whether there were any."""
+        context = self._model.config.context
+        if self._end - min(self._starts) <= context:
+            return False
+        self._starts = [
+            start + max(1, context // 4) if self._end - start > context else start
+            for start in self._starts
+        ]
+        return True
+
+    def _read_again(self) -> Tensor:
+        first = min(self._starts)
+        padding = None
+        if max(self._starts) > first:
+            padding = torch.tensor([s - first for s in self._starts], device="cpu")
+            padding = upload(padding, self._ids.device)
+        if self._cache is None:
+            room = min(self._ids.shape[1] - first, self._model.config.context)
+            self._cache = GPTCache(self._model.config, capacity=room, padding=padding)
+        else:
+            self._cache.reset(padding=padding)
+        return self._model.next_logits(self._ids[:, first : self._end], self._cache)
+
+    def _evaluating(self) -> AbstractContextManager[None]:
+        return nullcontext() if isinstance(self._model, Engine) else evaluating(self._model)
 
 
 def _pieces(

@@ -1,8 +1,8 @@
 """A model's folder, by its path or by a name on the Hugging Face hub.
 
-Models of the hub lie in the cache of `huggingface_hub` (the extra `hub`), where other programs find
-them, too. They are fetched into it only for a caller that asks for that, each file whole or not at
-all, and nothing pickled ever is.
+Models of the hub are in the cache of `huggingface_hub` (the extra `hub`), where other programs find
+them too. They are fetched only for a caller that asks for it, each file whole or not at all, and
+nothing pickled ever is.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from typing import Literal
 
 from regard._extras import install
 from regard.gpt._gpt2_config import config_of
-from regard.gpt.checkpoint import CONFIG, WEIGHTS, load_json
 from regard.gpt.errors import CheckpointError
+from regard.gpt.model_files import CONFIG, INDEX, WEIGHTS, load_json
 from regard.gpt.tokenizer import FILE as TOKENIZER
 
 Part = Literal["weights", "tokenizer"]
 
-INDEX = "model.safetensors.index.json"
-"""Names the file of each weight, where there are several."""
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 """A tokenizer in GPT-2's own two files."""
 _SECONDS = 10.0
-"""How long the hub may take to answer; the library waits as long for a file's size."""
+"""Timeout of a request to the hub; the library has the same for a file's size."""
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
@@ -148,7 +146,7 @@ def _require_config(name: str, files: Container[str]) -> None:
 
 
 def _weight_files(name: str, files: Iterable[str]) -> list[str]:
-    """Those of a repository's files that hold the weights; an index is fetched before them."""
+    """The files of a repository that hold the weights, an index first."""
     if WEIGHTS in files:
         return [WEIGHTS]
     if INDEX in files:

@@ -1,4 +1,4 @@
-"""Whether token ids are a model's."""
+"""Checks of token ids, of targets, and of the positions whose logits are computed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def checked_targets(
     ids: Int[Tensor, "..."],
     vocabulary: int,
 ) -> tuple[Int[Tensor, "..."], Float[Tensor, "..."]]:
-    """Targets in int64, and what each counts in the loss, once they are checked.
+    """Check targets and their weights; return targets in int64, and a weight for each.
 
     Args:
         targets: as they were given; those on CUDA are left to the device.

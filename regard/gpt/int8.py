@@ -1,9 +1,9 @@
 """Matrices kept as int8, a quarter of float32: each row has a scale, activations stay as they are.
 
-A number w of a row is kept as the integer nearest to w / s, where s is the row's largest size
-divided by 127. So what is computed with, ŵ, is at most s / 2 from w. All linear maps are kept so,
-and the token embeddings, which make the logits too: a step of generation reads no other matrix
-whole. Norms and biases are small, and of learned positions a step reads a row; these stay.
+A number w of a row is stored as the integer nearest to w / s, where s is the row's largest
+magnitude divided by 127. So the number used, ŵ, is at most s / 2 from w. All linear maps are stored
+so, and the token embeddings, which make the logits too: a step of generation reads no other matrix
+whole. Norms and biases are small, and of learned positions a step reads one row; these stay.
 
 Axis letters: I inputs, O outputs of a map, V vocabulary, E model dimension.
 """
@@ -21,21 +21,21 @@ from regard import _huge_pages
 from regard._contexts import to_autocast_dtype
 from regard._shapes import Float, Int
 from regard.backends import native
-from regard.gpt._linear import Embedding, Linear, may_use_kernel
+from regard.gpt.layers import Embedding, Linear, may_use_kernel
 
 LARGEST = 127
-"""Of the integers; −128 is left out, so that a row's largest and smallest number are alike."""
+"""Symmetric int8 range: [−127, 127]."""
 _TILE = 2**22
-"""Numbers of a matrix that are floating point at once: as it is rounded, and in a product of many
-vectors."""
+"""Elements of a matrix that are converted to floating point at a time, in quantisation and in a
+product of many vectors."""
 _VECTORS_PER_CALL = 8  # vectors that the kernel reads the matrix for
 _MAX_VECTORS = {torch.float32: 64, torch.float16: 64, torch.bfloat16: 16}
-"""Vectors up to which reading the matrix again for each few was measured to take less time than the
-product of a library, which needs it as floating point; that is fastest in bfloat16."""
+"""Most vectors for which the kernel, which reads the matrix once every few vectors, was measured to
+take less time than a library's product, which needs the matrix as floating point."""
 
 
 def quantized(weight: Float[Tensor, "O I"]) -> tuple[Int[Tensor, "O I"], Float[Tensor, "O"]]:
-    """A matrix of finite numbers as int8, and the scale of each row in float32."""
+    """Round a matrix of finite numbers to int8; return it with the float32 scale of each row."""
     int8_weight = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
     scale = torch.zeros(len(weight), device=weight.device)
     if not weight.is_meta:
@@ -54,7 +54,7 @@ def _quantize(weight: Tensor, int8_weight: Tensor, scale: Tensor) -> None:
 
 
 def _tiles(matrix: Tensor) -> Iterator[slice]:
-    """Rows of a matrix that are floating point at once, some after the others."""
+    """Slices of rows that are converted to floating point at a time."""
     count = max(1, _TILE // max(1, matrix.shape[-1]))
     for start in range(0, len(matrix), count):
         yield slice(start, start + count)
@@ -81,11 +81,11 @@ class Int8Matrix(nn.Module):
         self.dtype = weight.dtype
 
     def dequantized(self) -> Float[Tensor, "O I"]:
-        """The matrix that is computed with, in float32."""
+        """The matrix in float32."""
         return self.int8_weight * self.scale[:, None]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002 - nn.Module's
-        """Convert and move as `nn.Module` does; but a scale in half precision would lose digits."""
+        """Convert and move as `nn.Module` does, but keep scales in float32."""
         scale = self.scale
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.dtype = self.scale.dtype
@@ -137,8 +137,8 @@ class Int8Embedding(Int8Matrix):
 def to_int8(model: nn.Module) -> None:
     """Replace the linear maps and the token embeddings of a GPT, one matrix after another.
 
-    Its other parameters need no gradient from then on, since it can't be trained. Of a model on the
-    meta device the matrices are there too, and `int8_state` makes what it is to load.
+    Its other parameters require no gradient from then on, since it can't be trained. A model on the
+    meta device is changed too; `int8_state` makes the state that it loads.
     """
     for path, module in list(model.named_modules()):
         made: Int8Matrix
@@ -154,14 +154,14 @@ def to_int8(model: nn.Module) -> None:
 
 
 def int8_state(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """What a model that `to_int8` has changed loads in place of weights of floating point.
+    """The state dict of a model that `to_int8` has changed, from floating-point weights.
 
     Args:
         model: the model.
-        weights: of the model before, by name. They come one by one, and none is kept.
+        weights: names and weights of the original model, one at a time; none is kept.
     """
     matrices = {path for path, part in model.named_modules() if isinstance(part, Int8Matrix)}
-    # All at first: between them, what becomes free of each weight would be of no use to the next.
+    # Allocate everything first: between the results, the memory freed by each weight would be lost.
     tensors = model.state_dict()
     memory = _huge_pages.allocate(*((t.shape, t.dtype) for t in tensors.values()))
     state = {name: part.zero_() for name, part in zip(tensors, memory, strict=True)}
@@ -182,7 +182,7 @@ def int8_linear(
 ) -> Float[Tensor, "*b O"]:
     """``x @ (scale · int8_weight)ᵀ + bias``; the matrix is never floating point as a whole.
 
-    Only where a gradient of `x` is wanted, autograd keeps its rows until that was computed.
+    If `x` requires a gradient, autograd keeps the matrix in floating point until the backward pass.
 
     Raises:
         ValueError: a tensor is not on a CPU.

@@ -1,4 +1,4 @@
-"""How many of the decided words of stories a predictor gets right, by kind of link.
+"""Accuracy of a predictor on the decided words of stories, by kind of link.
 
 Axis letters: B stories, T tokens.
 """
@@ -34,7 +34,7 @@ _BATCH = 16
 
 @dataclass(frozen=True)
 class LinkAccuracy:
-    """Of how many decided words how many were predicted."""
+    """Counts of decided words, and of those predicted."""
 
     right: int
     count: int
@@ -46,7 +46,7 @@ class LinkAccuracy:
 
 
 def likeliest(model: GPT) -> Predict:
-    """What a model takes for the most likely next token."""
+    """A predictor: the most likely next token after each token of a text, by a model."""
 
     def predict(ids: Tensor) -> Tensor:
         with torch.no_grad():
@@ -105,7 +105,7 @@ def link_accuracy(
 
 @dataclass(frozen=True)
 class TwinAccuracy:
-    """Of how many pairs of twins the first, the second and both were predicted."""
+    """Counts of pairs of twins, and of those whose first, second or both were predicted."""
 
     first: int
     second: int
@@ -144,7 +144,7 @@ def twin_accuracy(
 def _predicted(
     predict: Predict, tokenizer: Tokenizer, stories: Iterable[Story], context: int
 ) -> Iterator[list[tuple[Link, bool]]]:
-    """Of each story its links within the context, and whether they are predicted."""
+    """The links of each story within the context, and whether they are predicted."""
     rest = iter(stories)
     while some := list(islice(rest, _BATCH)):
         encoded = [tokenizer.encode(story.text)[:context] for story in some]

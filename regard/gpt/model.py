@@ -1,7 +1,8 @@
 """A GPT in the layout of GPT-2, with the options of later models.
 
-By default: pre-norm blocks, learned positions, GELU, tied embeddings. The options are the fields of
-`GPTConfig`; without them nothing of what they bring is there.
+By default: pre-norm blocks, learned positions, GELU, tied embeddings; the fields of `GPTConfig` are
+the options. This file knows neither accelerators nor files: `Engine` generates, `fuse` trains,
+`load`, `save`, `read_gpt2` and `to_int8` take a model from outside.
 
 Axis letters: B batch, T tokens, E model dimension, H heads, G key/value heads, D head dimension, V
 vocabulary. Every leading dimension is optional: ``(T,)`` ids work as ``(B, T)`` ids do. The
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import sqrt
-from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
@@ -26,18 +26,19 @@ from regard._modules import (
     unwrapped_name,
 )
 from regard._shapes import Float, Int
-from regard.gpt._fused_block import run_fused
-from regard.gpt._linear import Embedding, linear
 from regard.gpt._loss import cross_entropy, linear_cross_entropy
-from regard.gpt._pointwise import LayerNorm, RMSNorm, add_and_normalize
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
 from regard.gpt.ids import check_call, check_logits_to_keep, check_tokens, checked_targets
-from regard.gpt.int8 import Int8Embedding
-from regard.gpt.mlp import MLP, SwiGLU
-from regard.gpt.self_attention import Attention
-from regard.gpt.tokenizer import Tokenizer
-from regard.gpt.weight_memory import to_huge_pages
+from regard.gpt.layers import (
+    MLP,
+    Attention,
+    Embedding,
+    LayerNorm,
+    RMSNorm,
+    SwiGLU,
+    add_and_normalize,
+)
 from regard.inputs import check_mask
 from regard.masks import Mask
 from regard.nn import KVCache, Rotation
@@ -52,7 +53,14 @@ def _norm(config: GPTConfig) -> nn.Module:
 
 
 class Block(nn.Module):
-    """One layer: attention and MLP, each reading a normalised copy and adding to the stream."""
+    """One layer: attention and MLP, each reading a normalised copy and adding to the stream.
+
+    Attributes:
+        fused: computes `run` in a node of the autograd graph, or returns None where it can't; None
+            unless `regard.gpt.fuse` sets it.
+    """
+
+    fused: Callable[[Block, Tensor, Tensor | None], tuple[Tensor, Tensor] | None] | None = None
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
@@ -85,21 +93,22 @@ class Block(nn.Module):
         cache: KVCache | None,
         mask: Mask | None,
     ) -> tuple[Tensor, Tensor]:
-        """Run the layer on ``x + added``; the stream, and what the MLP adds to it.
+        """Run the layer on ``x + added``; return the stream, and what the MLP adds to it.
 
-        Each addition is left to the norm that comes next, which reads the stream anyway.
+        Each addition is left to the next norm, which reads the stream anyway.
         """
-        if patterns is None and rotation is None and cache is None and mask is None:
-            fused = run_fused(self, x, added) if type(self.attn) is Attention else None
-            if fused is not None:
-                return fused
+        is_plain = patterns is None and rotation is None and cache is None and mask is None
+        if self.fused is not None and is_plain:
+            result = self.fused(self, x, added)
+            if result is not None:
+                return result
         x, normed = add_and_normalize(self.ln_1, x, added)
         attended = self.attn(normed, patterns, rotation=rotation, cache=cache, mask=mask)
         x, normed = add_and_normalize(self.ln_2, x, self._dropped(attended))
         return x, self._dropped(self.mlp(normed))
 
     def _dropped(self, x: Tensor) -> Tensor:
-        """Dropout, without a call that does nothing: a step of generation is all short calls."""
+        """Apply dropout; skip the call where it is a no-op, since generation is all short calls."""
         drop = self.drop
         if type(drop) is nn.Dropout and not drop.training and not has_hooks(drop):
             return x
@@ -113,7 +122,7 @@ class GPT(nn.Module):
         config: the model's shape.
 
     Attributes:
-        has_read: what it was trained on, in a sentence for whoever looks at it; None if not known.
+        has_read: what it was trained on, in a sentence; None if not known.
 
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019); the
     activation is eq. 2 of Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), in its tanh
@@ -133,7 +142,7 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
-        self.wte: Embedding | Int8Embedding = Embedding(config.vocab_size, config.dim)
+        self.wte = Embedding(config.vocab_size, config.dim)
         learned = config.positions == "learned"
         self.wpe = Embedding(config.context, config.dim) if learned else None
         self.drop = nn.Dropout(config.dropout)
@@ -192,7 +201,7 @@ class GPT(nn.Module):
                 cache have room for, or an id outside the vocabulary, of which on CUDA the device
                 tells; see `check_ids`. Or `mask` meets a cache that evicts tokens, or does not fit.
                 Or `logits_to_keep` is negative, or not of one dimension.
-            IndexError: `logits_to_keep` names a position that there is not.
+            IndexError: `logits_to_keep` names a position out of range.
         """
         check_call(ids, self.config)
         check_logits_to_keep(logits_to_keep)
@@ -202,7 +211,7 @@ class GPT(nn.Module):
                 x = x[..., logits_to_keep, :]
             elif logits_to_keep:
                 x = x[..., -logits_to_keep:, :].contiguous()
-            return self._unembed(x)  # (B, T, V)
+            return self.wte.unembed(x)  # (B, T, V)
 
     def with_patterns(
         self,
@@ -211,10 +220,10 @@ class GPT(nn.Module):
         cache: GPTCache | None = None,
         mask: Mask | None = None,
     ) -> tuple[Float[Tensor, "*b T V"], tuple[Pattern, ...]]:
-        """Compute `forward`, and give one lazy `Pattern` a layer beside it.
+        """Compute `forward`, and return one lazy `Pattern` a layer with the logits.
 
         Each is of shape ``(B, H, T, S)``, S the tokens in the cache, these included: T without one.
-        With a cache their keys are those in its memory: read them before the cache goes on.
+        With a cache their keys are views of its memory: read them before the next call with it.
         """
         patterns: list[Pattern] = []
         logits = self(ids, cache=cache, mask=mask, patterns=patterns)
@@ -230,20 +239,20 @@ class GPT(nn.Module):
     ) -> Float[Tensor, ""]:
         """The cross-entropy of the logits of `forward`, in nats.
 
-        On a CPU, in float32 and bfloat16, the logits of some positions at a time are computed, with
-        their losses and their gradients, so that a model with a large vocabulary trains in less
-        time and memory; such a loss can be differentiated once. The logits of all exist at once in
-        other dtypes and on other devices, with int8 weights, where `weights` need a gradient, where
-        this module, not all modules, has hooks or a subclass has another `forward`, without the
-        native kernels, under a compiler and under transforms.
+        On a CPU, in float32 and bfloat16, it computes the logits of some positions at a time, with
+        their losses and gradients, so that a model with a large vocabulary trains in less time and
+        memory; such a loss can be differentiated once. It computes all logits at once in other
+        dtypes, on other devices, with int8 weights, if `weights` require a gradient, if this module
+        has hooks of its own or a subclass overrides `forward`, without the native kernels, and
+        under a compiler or a transform.
 
         Args:
             ids: as for `forward`.
             targets: of the shape of `ids`, int64 or int32; the token that each position is to
                 predict, or -100 where there is none.
-            weights: of that shape, any dtype of floats; what the loss of each position counts in
-                their sum. None: the mean over the positions that have a target; NaN where none has,
-                as of `torch.nn.functional.cross_entropy`.
+            weights: of that shape, any dtype of floats; the weight of each position's loss in the
+                sum. None: the mean over the positions that have a target; NaN if none has, as of
+                `torch.nn.functional.cross_entropy`.
             mask: as for `forward`.
 
         Raises:
@@ -258,25 +267,23 @@ class GPT(nn.Module):
         >>> loss = model.loss(ids[:, :-1], ids[:, 1:])
         >>> loss.backward()
         """
-        wte = self.wte
-        rows = len(wte.int8_weight if isinstance(wte, Int8Embedding) else wte.weight)
-        vocabulary = min(rows, self.config.vocab_size)
+        vocabulary = self.config.vocab_size
+        if not self.has_int8_weights:
+            vocabulary = min(vocabulary, len(self.wte.weight))
         targets, weights = checked_targets(targets, weights, ids, vocabulary)
         weights = weights.to(torch.promote_types(self.dtype, torch.float32))
-        if self._computes_otherwise() or isinstance(wte, Int8Embedding):
+        if self._is_customized() or self.has_int8_weights:
             return cross_entropy(self(ids, mask=mask), targets, weights)
         check_call(ids, self.config)
         x = self._run(ids, None, None, mask)  # (B, T, E)
-        return linear_cross_entropy(x, wte.weight, targets, weights)
+        return linear_cross_entropy(x, self.wte.weight, targets, weights)
 
     def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
         """The logits of `forward` at the last token alone.
 
         For generation: no other position's logits are computed, unless hooks or a subclass's
-        `forward` are to see them, and a single token, usually sampled from the model, is not
-        checked against the vocabulary. In inference mode, a step of one token for up to 8 sequences
-        is one call of the native kernels, unless `step_objection` says why not; it rounds where the
-        modules round, and adds up in another order.
+        `forward` need them. A single token, usually sampled from the model, is not checked against
+        the vocabulary. For speed, generate with an `Engine` of the model.
 
         Args:
             ids: as for `forward`, at least one token.
@@ -287,37 +294,33 @@ class GPT(nn.Module):
             ValueError: likewise; or `ids` has no token.
             IndexError: a single token lies outside the vocabulary.
         """
-        from regard.gpt._step import step_logits
-
         check_tokens(ids)
         if ids.shape[-1] != 1:
             check_call(ids, self.config)
-        elif (logits := step_logits(self, ids, cache)) is not None:
-            return logits
         with rollback_on_error(cache):
-            if self._computes_otherwise():
+            if self._is_customized():
                 return self(ids, cache=cache)[..., -1, :]
             x = self._run(ids, None, cache, None)[..., -1, :].contiguous()  # (B, E)
-            return self._unembed(x)  # (B, V)
+            return self.wte.unembed(x)  # (B, V)
 
-    def _computes_otherwise(self) -> bool:
-        """Whether calling this module does more than `GPT.forward`; not of hooks on all modules."""
+    def _is_customized(self) -> bool:
+        """Whether hooks of this module or a subclass change `forward`; global hooks don't count."""
         return has_own_hooks(self) or type(self).forward is not GPT.forward
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are."""
+        """The device of its parameters."""
         return cast("Tensor", self.ln_f.weight).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which it computes: that of its parameters, but for matrices of int8."""
+        """The dtype of its parameters, int8 matrices excepted; it computes in it."""
         return cast("Tensor", self.ln_f.weight).dtype
 
     @property
     def has_int8_weights(self) -> bool:
-        """Whether it was loaded with ``weights="int8"``: it can't be trained or saved."""
-        return isinstance(self.wte, Int8Embedding)
+        """Whether its matrices are int8, as of ``load(weights="int8")``: no training, no saving."""
+        return not isinstance(self.wte, Embedding)
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - nn.Module's own
         """Switch to training mode, or with False to evaluation mode.
@@ -331,14 +334,6 @@ class GPT(nn.Module):
                 'weights="int8"'
             )
         return super().train(mode)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002 - nn.Module's
-        """Convert and move as `nn.Module` does; in another dtype weights are in other memory."""
-        dtype = self.dtype
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.dtype != dtype:
-            to_huge_pages(self)
-        return self
 
     def load_state_dict(
         self,
@@ -357,12 +352,6 @@ class GPT(nn.Module):
 
         renamed = {name_of(name): weight for name, weight in state_dict.items()}
         return super().load_state_dict(renamed, strict=strict, assign=assign)
-
-    def _unembed(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b V"]:
-        """The logits: products with the token embeddings."""
-        if isinstance(self.wte, Int8Embedding):
-            return self.wte.unembed(x)
-        return linear(x, self.wte.weight)
 
     def _run(
         self, ids: Tensor, patterns: list[Pattern] | None, cache: GPTCache | None, mask: Mask | None
@@ -396,47 +385,3 @@ class GPT(nn.Module):
                 x = block(x, patterns, rotation=rotation, cache=layer_cache, mask=mask)
                 added = None
         return add_and_normalize(self.ln_f, x, added)[1]
-
-    @classmethod
-    def from_pretrained(cls, path_or_name: str | Path) -> Self:
-        """Read GPT-2's weights from files of `transformers`: `config.json` and safetensors.
-
-        The weights may lie in one file or in several with an index. Their names may begin with
-        `transformer.`; a `Conv1D` keeps its matrix the other way round than `nn.Linear`, and so all
-        of these are transposed; an `lm_head` must be the embedding again, since the two are tied.
-        Nothing pickled is ever read. The tokenizer: `BPETokenizer.from_pretrained`; both at once
-        from a folder: `regard.gpt.load`.
-
-        Args:
-            path_or_name: a folder; or, where it does not exist, the name of a model on the
-                Hugging Face hub, such as ``"openai-community/gpt2"``. If that library's cache lacks
-                it, it is fetched through `huggingface_hub` (the extra `hub`), and stays there.
-
-        Returns:
-            The model, in evaluation mode and in float32 whatever precision the file keeps.
-
-        Raises:
-            CheckpointError: there is no such folder or model, no network, or a file that is missing
-                or damaged; or the model is not a GPT-2, or has options that are not supported:
-                the message names the field or the weight; so for one that is NaN, infinite or not
-                of floating point.
-        """
-        from regard.gpt.pretrained import read_model
-
-        return read_model(path_or_name, cls)
-
-    def save_pretrained(self, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
-        """Write files that `GPT2LMHeadModel.from_pretrained` of `transformers` reads.
-
-        Args:
-            folder: the folder; made if it does not exist. Its files are replaced, the weights last.
-            tokenizer: written too, for `AutoTokenizer.from_pretrained`; a `BPETokenizer`.
-
-        Raises:
-            ValueError: GPT-2 lacks an option of this model, or the tokenizer is another model's;
-                the message names the field. Or the weights are int8, shards of FSDP, or not finite.
-            TypeError: `transformers` can't read this kind of tokenizer.
-        """
-        from regard.gpt.pretrained import write_model
-
-        write_model(self, folder, tokenizer)

@@ -20,7 +20,7 @@ from regard._tensors import upload
 from regard.gpt._fields import option, require_count, require_number
 
 NO_TOKEN = -1
-"""What a model on CUDA draws from logits that are not finite."""
+"""The id drawn on CUDA from logits that are not finite."""
 
 _STEPS = 256  # whose random numbers are copied to a GPU at once
 _BITS = 48  # of a random number: 1 − 2⁻⁴⁸ times a float64 is still below it
@@ -144,7 +144,7 @@ class _Uniforms:
         self._table: Tensor | None = None
 
     def at(self, step: int) -> Float[Tensor, "B"]:
-        """Those of a step; steps come in order."""
+        """The numbers of a step; steps are asked for in order."""
         if self._table is None or step - self._first == len(self._table):
             self._first = step
             count = _STEPS if self._device.type == "cuda" else 1
@@ -219,7 +219,7 @@ def uniform(seed: int, copy: int, step: int) -> float:
 
 
 def _copies(prompts: Sequence[Int[Tensor, "N"]]) -> Int[Tensor, "B"]:
-    """How many equal prompts come before each, counted where they are."""
+    """The number of equal prompts before each, counted on their device."""
     longest = max(map(len, prompts))
     rows = torch.stack([F.pad(p.long(), (0, longest - len(p)), value=NO_TOKEN) for p in prompts])
     before = [(rows[:row] == rows[row]).all(dim=-1).sum() for row in range(len(rows))]

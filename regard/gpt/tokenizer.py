@@ -1,12 +1,14 @@
-"""The protocol of tokenizers, the simplest one, and their files.
+"""Text and tokens: the protocol of tokenizers, the simplest one, UTF-8 text, detokenizing.
 
 A tokenizer is stored as `tokenizer.json` in a model's folder.
 """
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
@@ -15,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard._files import replace_file
+from regard.errors import Error
 
 FILE = "tokenizer.json"
+_UNKNOWN = "\ufffd"
 
 
 @runtime_checkable
@@ -47,7 +51,7 @@ class Tokenizer(Protocol):
         """The text of some ids."""
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, one displayable piece an id."""
+        """The text of each id, as a displayable piece."""
 
     def to_json(self) -> str:
         """Everything there is to keep, as JSON."""
@@ -168,3 +172,110 @@ def checked(ids: Iterable[int], vocab_size: int) -> Sequence[int]:
         if not 0 <= i < vocab_size:
             raise ValueError(f"ids holds {i}; expected ids from 0 to {vocab_size - 1}")
     return known
+
+
+class NotUTF8Error(Error):
+    """Bytes that are not UTF-8 text."""
+
+
+def decode_utf8(blocks: Iterable[bytes], source: str) -> Iterator[str]:
+    r"""The text of UTF-8 bytes; all line ends become line feeds, a byte order mark is dropped.
+
+    Args:
+        blocks: the bytes, cut anywhere.
+        source: where they come from, for the error.
+
+    Returns:
+        The text in pieces, as the blocks are read.
+
+    Raises:
+        NotUTF8Error: the bytes are not UTF-8; it names the first that is wrong.
+
+    >>> "".join(decode_utf8([b"\xef\xbb\xbfone\r", b"\ntwo\rthree\n"], "a file"))
+    'one\ntwo\nthree\n'
+    """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    lines = io.IncrementalNewlineDecoder(None, translate=True)
+    read = 0
+    try:
+        for block in blocks:
+            read += len(block)
+            yield lines.decode(decoder.decode(block))
+        yield lines.decode(decoder.decode(b"", final=True), final=True)
+    except UnicodeDecodeError as error:
+        offset = read - len(error.object) + error.start
+        raise NotUTF8Error(
+            f"{source} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {offset}"
+        ) from None
+
+
+def normalized(text: str) -> str:
+    r"""A text with the line ends of `decode_utf8`, and without a byte order mark.
+
+    >>> normalized("\ufeffone\r\ntwo\r")
+    'one\ntwo\n'
+    """
+    lines = io.IncrementalNewlineDecoder(None, translate=True)
+    return lines.decode(text.removeprefix("\ufeff"), final=True)
+
+
+class Detokenizer:
+    """The text of one sequence, returned as soon as it is final.
+
+    The bytes of an incomplete character and the beginning of a possible stop string are held back.
+    A token that ends a document ends the text.
+
+    Args:
+        tokenizer: of the tokens.
+        stop: strings; the text ends before the first one that is complete.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._ids: list[int] = []  # tokens whose text is not final
+        self._emitted = 0  # characters of their text that left `_ids`
+        self._held = ""  # complete characters that may begin a stop string
+        self.stopped = False
+
+    def add(self, token: int) -> str:
+        """Add a token; the text that is final now."""
+        if self.stopped:
+            return ""
+        if token == self._tokenizer.end:
+            return self.end()
+        self._ids.append(token)
+        text = self._tokenizer.decode(self._ids)
+        whole = len(text.rstrip(_UNKNOWN))  # the rest may still become a character
+        new = text[self._emitted : whole]
+        self._emitted = max(self._emitted, whole)
+        if whole == len(text):  # later tokens decode without these
+            self._ids, self._emitted = [], 0
+        return self._until_stop(new)
+
+    def end(self) -> str:
+        """The text that was held back, after the last token."""
+        if self.stopped:
+            return ""
+        text = self._until_stop(self._tokenizer.decode(self._ids)[self._emitted :])
+        if self.stopped:
+            return text
+        text, self._held, self.stopped = text + self._held, "", True
+        return text
+
+    def _until_stop(self, new: str) -> str:
+        text = self._held + new
+        ends = [(text.find(stop) + len(stop), -len(stop)) for stop in self._stop if stop in text]
+        if ends:  # a token may complete several stop strings: the first to end counts
+            self.stopped = True
+            end, length = min(ends)
+            return text[: end + length]
+        final = len(text) - max((_overlap(text, stop) for stop in self._stop), default=0)
+        self._held = text[final:]
+        return text[:final]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of a text that begins a stop string."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

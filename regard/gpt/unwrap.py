@@ -1,15 +1,19 @@
-"""The GPT that is meant where a wrapped one is given, and the weights that a file may hold."""
+"""What a caller's model has to be: a GPT, maybe wrapped; in evaluation mode; fit for a file."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from regard._modules import require_whole, unwrapped, unwrapped_name
-from regard.gpt._tensors import why_no_weight
 from regard.gpt.model import GPT
+from regard.gpt.model_files import why_no_weight
+from regard.gpt.tokenizer import Tokenizer
 
-__all__ = ["as_gpt", "weights_to_write"]
+__all__ = ["as_gpt", "evaluating", "require_own_tokenizer", "weights_to_write"]
 
 
 def as_gpt(model: nn.Module, *, whole: bool = True) -> GPT:
@@ -34,8 +38,22 @@ def as_gpt(model: nn.Module, *, whole: bool = True) -> GPT:
     return inner
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluate without dropout and gradients; restore each module's mode afterwards."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in before:  # a module before those within it
+            if module.training != training:
+                module.train(training)
+
+
 def weights_to_write(model: GPT, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """A model's weights under its own names, which a file of them can be read by.
+    """A model's weights under its own names, checked so that a file of them can be loaded.
 
     Args:
         model: the model.
@@ -44,8 +62,13 @@ def weights_to_write(model: GPT, dtype: torch.dtype | None = None) -> dict[str, 
     Raises:
         ValueError: a file of them could not be read again: the model is sharded, has other weights
             than its configuration says, or weights that are not finite numbers of floating point,
-            or hold none.
+            or hold none, or int8 matrices.
     """
+    if model.has_int8_weights:
+        raise ValueError(
+            "the model has int8 weights, which are made as it is loaded and not saved: save the "
+            'one that load gives without weights="int8"'
+        )
     require_whole(model)
     weights = {
         unwrapped_name(name): weight.detach().to(dtype=dtype)
@@ -73,3 +96,12 @@ def weights_to_write(model: GPT, dtype: torch.dtype | None = None) -> dict[str, 
         if (why := why_no_weight(weights[name])) is not None:
             raise ValueError(f"model's {name} {why}: it could not be loaded")
     return weights
+
+
+def require_own_tokenizer(model: GPT, tokenizer: Tokenizer) -> None:
+    """Raise ValueError where a tokenizer's vocabulary is not the model's."""
+    if tokenizer.vocab_size != model.config.vocab_size:
+        raise ValueError(
+            f"tokenizer has {tokenizer.vocab_size} tokens and the model's vocabulary is "
+            f"{model.config.vocab_size}; save a model with the tokenizer it was trained with"
+        )

@@ -1,1 +1,1 @@
-"""What belongs to one other library, a file each; importing one needs that library."""
+"""Integrations, a file a library; importing one needs that library."""

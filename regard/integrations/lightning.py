@@ -21,6 +21,10 @@ class MonitorCallback(Callback):  # type: ignore[misc] # lightning need not be i
 
     Args:
         monitor: the monitor, of the `LightningModule` or of a model inside it.
+
+    Example:
+        >>> from regard.integrations.lightning import MonitorCallback  # doctest: +SKIP
+        >>> Trainer(callbacks=[MonitorCallback(regard.Monitor(model))])  # doctest: +SKIP
     """
 
     def __init__(self, monitor: Monitor) -> None:
@@ -40,7 +44,7 @@ class MonitorCallback(Callback):  # type: ignore[misc] # lightning need not be i
             self.monitor.end()
 
     def on_train_end(self, *trainer: Any) -> None:  # noqa: ARG002 - likewise
-        """Leave an update that did not come to its end."""
+        """End an update that was interrupted."""
         self._cancel()
 
     def on_exception(self, *trainer: Any) -> None:  # noqa: ARG002 - likewise

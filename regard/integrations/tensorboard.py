@@ -23,6 +23,10 @@ class TensorBoardWriter:
 
     Raises:
         ModuleNotFoundError: without TensorBoard, which the extra ``trackers`` brings.
+
+    Example:
+        >>> from regard.integrations.tensorboard import TensorBoardWriter
+        >>> TensorBoardWriter("runs/mine")(100, {"attention/0/entropy": 1.5})  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | Path) -> None:

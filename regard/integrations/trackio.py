@@ -13,6 +13,13 @@ class TrackioWriter:
 
     Args:
         run: what ``trackio.init(...)`` gave; without ``space_id`` it stays on this machine.
+
+    Example:
+        >>> from regard.integrations.trackio import TrackioWriter
+        >>> from types import SimpleNamespace
+        >>> run = SimpleNamespace(log=lambda numbers, step: print(step, numbers))
+        >>> TrackioWriter(run)(100, {"attention/0/entropy": 1.5})  # run = trackio.init("attention")
+        100 {'attention/0/entropy': 1.5}
     """
 
     def __init__(self, run: Any) -> None:

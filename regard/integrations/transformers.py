@@ -44,5 +44,5 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc] # its class is not
         self.monitor.end()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - likewise
-        """Leave an update that did not come to its end."""
+        """End an update that was interrupted."""
         self.monitor.cancel()

@@ -18,6 +18,13 @@ class WandbWriter:
 
     Args:
         run: what ``wandb.init(...)`` gave; ``mode="offline"`` keeps it on this machine.
+
+    Example:
+        >>> from regard.integrations.wandb import WandbWriter
+        >>> from types import SimpleNamespace
+        >>> run = SimpleNamespace(log=print, define_metric=lambda name, **_: None)
+        >>> WandbWriter(run)(100, {"attention/0/entropy": 1.5})  # run = wandb.init()
+        {'attention/update': 100, 'attention/0/entropy': 1.5}
     """
 
     def __init__(self, run: Any) -> None:

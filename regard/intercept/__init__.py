@@ -1,33 +1,32 @@
-"""Everything that sees or changes the attention calls of a model."""
+"""Interception of attention calls: observing and changing them in any model."""
 
-from regard.intercept._blocks import Block, open_block
-from regard.intercept._call import Call
-from regard.intercept._change import Change, Changer
-from regard.intercept._logits_to_keep import last_logits, takes_logits_to_keep
+from regard.intercept._call import Call, PendingContext
+from regard.intercept._compute import CallChange, CallChanger
 from regard.intercept._observer import (
     change_calls,
     is_observed,
     observe_calls,
     observe_contexts,
 )
-from regard.intercept._pending import PendingContext
 from regard.intercept._recomputation import Moment, now, was_made_before
+from regard.intercept._scopes import Scope, open_scope
 from regard.intercept._transformers import replace_attention, use_in_transformers
+from regard.intercept._transformers_models import last_logits, takes_logits_to_keep
 
 __all__ = [
-    "Block",
     "Call",
-    "Change",
-    "Changer",
+    "CallChange",
+    "CallChanger",
     "Moment",
     "PendingContext",
+    "Scope",
     "change_calls",
     "is_observed",
     "last_logits",
     "now",
     "observe_calls",
     "observe_contexts",
-    "open_block",
+    "open_scope",
     "replace_attention",
     "takes_logits_to_keep",
     "use_in_transformers",

@@ -5,66 +5,93 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from regard._arguments import check_tensor
-from regard._contexts import is_batch, to_autocast_dtype, wants_gradient
+from regard._contexts import is_batch, to_autocast_dtype, unwrapped, wants_gradient
+from regard._shapes import Float
 from regard._tensors import version
 from regard.errors import RecordError
 from regard.inputs import Problem, Scoring, ScoringOptions, check
 from regard.intercept._mask_reduction import reduce_mask
 from regard.masks import causal, dense
+from regard.pattern.reading import sizes_of, take, take_with_context
+from regard.pattern.readout import Readout
 from regard.sdpa import broadcast, causal_bias
 
 if TYPE_CHECKING:
     from regard.intercept._mask_reduction import MaskReducer
-    from regard.intercept._pending import PendingContext
+
+
+class PendingContext:
+    """A context not yet computed, which can be computed in the same pass as readouts.
+
+    Args:
+        problem: the call with its value; it runs on a CPU kernel and needs no gradients.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self.context: Float[Tensor, "*b L Dv"] | None = None
+
+    def is_of(self, problem: Problem) -> bool:
+        """Return whether a problem has the queries, keys and heads of the call."""
+        own = self._problem
+        return problem.query.is_set_to(own.query) and problem.key.is_set_to(own.key)
+
+    def take(self, readouts: Sequence[Readout[Any, Any]]) -> tuple[Any, ...]:
+        """Take readouts of the weights, and compute the context unless it is known."""
+        if self.context is not None:
+            return take(readouts, self._problem, sizes_of(self._problem))
+        context, results = take_with_context(readouts, self._problem)
+        self.context = None if context is None else self._problem.restore(context)
+        return results
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Call:
-    """One attention call: what its pattern depends on, and its caller."""
+    """One attention call: the inputs of its pattern, and its caller."""
 
     modules: tuple[nn.Module, ...] = ()
-    """Those being called, outermost first."""
+    """The modules being called, outermost first."""
     run: int = 0
-    """How many calls of outermost modules came before."""
+    """Number of earlier calls of outermost modules."""
     query: Tensor
     key: Tensor
     scoring: Scoring
     value: Tensor | None = None
-    """None where only the weights are known."""
+    """None if only the weights are known."""
     dropout: float = 0.0
     generator: torch.Generator | None = None
     check_finite: bool = False
     repeated: bool = False
-    """Whether the call before it, by the same module, had the same weights."""
+    """Whether the previous call by the same module had the same weights."""
     query_state: int | Tensor | None = None
-    """What tells whether the query was written to since: its version, or a copy where a tensor
-    keeps none; None of a call that is not compared with the next."""
+    """The query's version, or a copy of the query if it has none, to detect later writes; None if
+    the call is not compared with the next one."""
     changed: Problem | None = None
-    """What the call computes instead, under an intervention that changes its weights."""
+    """The attention computed instead, if an intervention changes the weights."""
     pending: PendingContext | None = None
-    """Its context, where an observer may have it computed together with readouts."""
+    """The context, if an observer may compute it together with readouts."""
     batched: bool = False
-    """Whether tensors stand for each of a batch, whose axis `torch.vmap` hides."""
+    """Whether tensors have a batch axis hidden by `torch.vmap`."""
 
     def problem(self) -> Problem:
-        """The attention that is computed, checked and laid out, without value and gradients.
+        """Return the validated attention that is computed, without value and gradients.
 
         Raises:
-            RecordError: if the call was made with tensors that hold no numbers, or those of several
-                calls.
+            RecordError: for meta tensors, and inside `torch.vmap`.
         """
         self.require_numbers()
         if self.batched:
             raise RecordError(
-                "attention is called inside torch.vmap, where a tensor stands for each of a batch "
-                "that the call does not see; record the model outside of torch.vmap, called with "
+                "attention is called inside torch.vmap, which hides the batch from the call; "
+                "record the model outside of torch.vmap, called with "
                 "the batch itself"
             )
         if self.changed is not None:
@@ -74,7 +101,7 @@ class Call:
         return problem if all(tensor is None for tensor in added) else problem.detached()
 
     def attention(self) -> Problem:
-        """The attention that is computed, with value, dropout and gradients."""
+        """Return the attention that is computed, with value, dropout and gradients."""
         self.require_numbers()
         if self.changed is not None:
             return self.changed
@@ -90,10 +117,10 @@ class Call:
         )
 
     def require_numbers(self) -> None:
-        """Refuse a call that was made with tensors that hold no numbers.
+        """Refuse meta tensors.
 
         Raises:
-            RecordError: if it was.
+            RecordError: if the query is on the meta device.
         """
         if self.query.device.type == "meta":
             raise RecordError(
@@ -101,32 +128,29 @@ class Call:
             )
 
     def with_(self, **fields: Any) -> Call:
-        """Copy it with other fields, as `dataclasses.replace` does in several times as long.
-
-        It is done for every attention call of a model.
-        """
+        """Copy with other fields; faster than `dataclasses.replace`, since every call needs it."""
         copy = object.__new__(Call)
         vars(copy).update(vars(self), **fields)
         return copy
 
     def to_compare(self) -> Call:
-        """Make what is kept of a call to compare it with the next one of its module."""
+        """Return a reduced copy to be compared with the module's next call."""
         state = self.query.clone() if self.query.is_inference() else version(self.query)
         return self.with_(value=None, query_state=state, pending=None)
 
     def repeats(self, other: Call) -> bool:
-        """Whether another call of the same module had the same weights, for other values.
+        """Return whether an earlier call of the same module had the same weights.
 
-        A layer may attend in two halves of its values (DiffLlama).
+        A layer may apply the same weights to two halves of its values (DiffLlama).
 
         Args:
-            other: made by `to_compare`, when it was called.
+            other: made by `to_compare` at the time of the earlier call.
         """
         if not (self.modules and other.modules and self.modules[-1] is other.modules[-1]):
             return False
         if not (self.query.is_set_to(other.query) and _equal(self.key, other.key)):
             return False
-        then = other.query_state  # a model may write its next query to the same memory
+        then = other.query_state  # a model may reuse the memory of its query
         if not (
             _equal(self.query, then) if isinstance(then, Tensor) else version(self.query) == then
         ):
@@ -182,7 +206,7 @@ def sdpa_call(
     query, key, value = broadcast(query, key, value, grouped=grouped or shared)
     mask = causal(offset=0) if is_causal else None
     lined_up = None
-    if attn_mask is not None and is_batch(attn_mask):  # its numbers can't be read
+    if attn_mask is not None and is_batch(attn_mask):  # its data cannot be read
         given = dense(attn_mask)
         mask = given if mask is None else mask & given
         attn_mask = None
@@ -205,11 +229,10 @@ def sdpa_call(
 def _grouped(
     module: nn.Module | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Undo what `transformers` does to grouped heads before it calls SDPA.
+    """Undo the expansion of grouped heads that `transformers` makes before it calls SDPA.
 
-    It repeats the keys for each query head, or, where there is one query, takes the heads of a
-    group for queries of one head. The keys show which of them; configurations may name other
-    numbers than a layer uses.
+    It repeats keys for each query head, or, for a single query, treats the heads of a group as
+    queries of one head. The shapes of keys tell which; configurations are unreliable here.
     """
     unchanged = query, key, value, mask
     share = getattr(module, "num_key_value_groups", 1)
@@ -229,7 +252,7 @@ def _grouped(
 
 
 def _without_repeats(tensor: Tensor, share: int) -> Tensor | None:
-    """One head of each group, if the others are copies of it."""
+    """Return one head per group, if the others are copies of it; else None."""
     if is_batch(tensor):
         return None
     each = tensor.unflatten(1, (-1, share))
@@ -244,7 +267,7 @@ def attention_call(
     *,
     dropout: float = 0.0,
     generator: torch.Generator | None = None,
-    backend: str | None = None,  # noqa: ARG001 - who computes is not what a call depends on
+    backend: str | None = None,  # noqa: ARG001 - does not affect the result
     check_finite: bool = False,
     **options: Unpack[ScoringOptions],
 ) -> Call:
@@ -258,3 +281,29 @@ def attention_call(
         generator=generator,
         check_finite=check_finite,
     )
+
+
+def outside_transforms(call: Call) -> Call:
+    """Replace the wrapped tensors of `torch.func` transforms by the tensors inside.
+
+    `grad`, `vjp` and `jvp` wrap each tensor, with equal data inside; `vmap` hides a batch axis.
+    """
+    tensors: list[Tensor] = []
+    call = _unwrapped(call, tensors)
+    return call.with_(batched=any(map(is_batch, tensors)))
+
+
+def _unwrapped(value: Any, found: list[Tensor]) -> Any:
+    """Unwrap all tensors of a value recursively, and append them to a list."""
+    if isinstance(value, Tensor):
+        found.append(unwrapped(value))
+        return found[-1]
+    if isinstance(value, tuple):
+        return tuple(_unwrapped(part, found) for part in value)
+    if not is_dataclass(value) or isinstance(value, nn.Module):
+        return value
+    copy = object.__new__(type(value))  # bypasses validation, which has already run
+    vars(copy).update(
+        {field.name: _unwrapped(getattr(value, field.name), found) for field in fields(value)}
+    )
+    return copy

@@ -1,7 +1,7 @@
-"""Compiled code, run eagerly for the time of a block: the graph that torch makes hides its calls.
+"""Runs compiled code eagerly inside a block, since compiled graphs hide attention calls.
 
-The compiler's stance holds for the whole process, so blocks on several threads share one change of
-it: the first to begin makes it, the last to end takes it back.
+The compiler's stance is global to the process, so blocks on several threads share one change: the
+first block sets it, the last one restores it.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ _stance = ExitStack()
 
 
 def require_no_graph() -> None:
-    """Refuse to go on inside code that is being compiled, or will be as it is called.
+    """Refuse to run inside code that is being compiled.
 
     Raises:
-        RecordError: if it is.
+        RecordError: if the code is being compiled.
     """
     compiles = torch._C._dynamo.eval_frame.get_eval_frame_callback() not in {None, False}  # noqa: SLF001 - nothing public says it
     if compiles or torch.compiler.is_compiling():
         raise RecordError(
-            "attention calls can't be seen inside what torch.compile or torch.export makes a graph "
-            "of; put the with block around the call of the compiled function, and leave the "
+            "attention calls can't be seen inside a function under torch.compile or torch.export; "
+            "put the with block around the call of the compiled function, and leave the "
             "compiler's stance as it is"
         )
 
 
 class EagerCode:
-    """One block's part in running compiled code eagerly."""
+    """One block's request to run compiled code eagerly."""
 
     def __init__(self) -> None:
         self._forced = False
         self._announced = False
 
     def force(self) -> bool:
-        """Have compiled code run eagerly from now on, once the compiler is loaded.
+        """Run compiled code eagerly from now on, if the compiler is loaded.
 
         Returns:
-            False while it is being loaded.
+            False while the compiler is being loaded.
 
         Raises:
-            RecordError: inside code that is compiled.
+            RecordError: inside compiled code.
         """
         if self._forced:
             return True
@@ -68,7 +68,7 @@ class EagerCode:
         return True
 
     def release(self) -> None:
-        """Take this block's part back."""
+        """Withdraw this block's request."""
         if not self._forced:
             return
         with _lock:
@@ -78,13 +78,13 @@ class EagerCode:
         self._forced = False
 
     def announce(self, module: nn.Module) -> None:
-        """Say once that a compiled module runs eagerly.
+        """Warn once that a compiled module runs eagerly.
 
         Warns:
             RuntimeWarning: at the first compiled module of the block.
 
         Raises:
-            RecordError: if it does not, since the stance was changed inside the block.
+            RecordError: if it does not run eagerly, since the stance was changed in the block.
         """
         if not _is_compiled(module):
             return
@@ -106,7 +106,7 @@ class EagerCode:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """A time in which this thread compiles as it did before the block.
+        """Context manager in which this thread compiles as before the block.
 
         Raises:
             RecordError: if a block on another thread needs eager code at the same time.
@@ -129,8 +129,8 @@ class EagerCode:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    """Whether a module, its call or its ``forward`` went through ``torch.compile``."""
-    own = vars(module)  # where what is missing is found missing faster than by hasattr
+    """Return whether a module, its call or its ``forward`` was compiled."""
+    own = vars(module)  # faster than hasattr for missing attributes
     return (
         "_orig_mod" in own.get("_modules", ())
         or getattr(module, "_compiled_call_impl", None) is not None

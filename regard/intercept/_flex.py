@@ -1,9 +1,9 @@
-"""Reading calls of ``torch.nn.attention.flex_attention.flex_attention``.
+"""Reads calls of ``torch.nn.attention.flex_attention.flex_attention``.
 
-Its mask_mod is evaluated for all queries and keys, and reduced to two integers a row where rows
-are contiguous. Its score_mod may be any function (Dong et al. 2024, arXiv:2412.05496); what can be
-recorded is ``cap·tanh(a·score/cap) + bias``. The numbers a and cap and the bias are read off, and
-the function is then compared with them at every score of the call.
+Its mask_mod is evaluated for all queries and keys, and reduced to two integers per row if rows are
+contiguous. Its score_mod may be any function (Dong et al. 2024, arXiv:2412.05496); what can be
+recorded is ``cap·tanh(a·score/cap) + bias``. The numbers a and cap and the bias are determined by
+probing, and verified at every score of the call.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension; b, h are 1 or
 those.
@@ -32,10 +32,10 @@ from regard.sdpa import broadcast
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-_ENTRIES = 2**22  # of the scores that are compared at a time
-_LARGE = 1e30  # a score beyond every softcap
+_ENTRIES = 2**22  # scores compared at a time
+_LARGE = 1e30  # larger than every softcap
 _ROUNDING = 2.0**-20  # relative to the terms: a score_mod may compute in float32
-_HIDING = 1e6  # a bias beyond which leaves too few digits to scores
+_HIDING = 1e6  # largest bias that leaves enough digits to scores
 
 
 def flex_attention(
@@ -51,11 +51,11 @@ def flex_attention(
     *,
     return_aux: Any = None,  # noqa: ARG001
 ) -> LibraryCall:
-    """Read a call with tensors ``(B, H, L, D)`` and ``(B, G, S, D)``.
+    """Read a call of tensors ``(B, H, L, D)`` and ``(B, G, S, D)``.
 
     Raises:
-        RecordError: for a score_mod of another form, and for a block_mask whose blocks are not
-            those of its mask_mod.
+        RecordError: for a score_mod of another form, and for a block_mask inconsistent with its
+            mask_mod.
     """
     query, key, value = (to_autocast_dtype(tensor) for tensor in (query, key, value))
     query, key, value = broadcast(query, key, value, grouped=enable_gqa)
@@ -81,11 +81,11 @@ def flex_attention(
 
 
 def _mask(block_mask: BlockMask, query: Tensor, key: Tensor) -> Mask:
-    """Evaluate a mask_mod, and compare it with the blocks, which compiled kernels go by."""
+    """Evaluate a mask_mod, and compare it with the blocks, which compiled kernels use."""
     queries, keys = query.shape[-2], key.shape[-2]
     height, width = block_mask.BLOCK_SIZE
     mask_mod = _over_places(block_mask.mask_mod, ())
-    # What does not depend on the batch entry or the head, torch expands along that axis.
+    # Torch expands results that do not depend on the batch entry or the head.
     a_row = mask_mod(
         *(torch.arange(size, device=query.device) for size in (*query.shape[:2], 1, keys))
     )
@@ -114,18 +114,18 @@ def _mask(block_mask: BlockMask, query: Tensor, key: Tensor) -> Mask:
 
 
 def _blocks(counts: Tensor | None, indices: Tensor | None) -> Bool[Tensor, "b h m n"] | None:
-    """Which of n blocks of keys are listed for each of m blocks of queries."""
+    """Return which of n key blocks are listed for each of m query blocks."""
     if counts is None or indices is None:
         return None
     columns = indices.shape[-1]
     listed = torch.arange(columns, device=indices.device) < counts[..., None]
-    index = torch.where(listed, indices, columns).long()  # one column more, for the rest
+    index = torch.where(listed, indices, columns).long()  # an extra column for unlisted blocks
     table = torch.zeros((*index.shape[:-1], columns + 1), dtype=torch.bool, device=indices.device)
     return table.scatter(-1, index, value=True)[..., :-1]
 
 
 def _over_places(mod: Callable[..., Tensor], before: tuple[int, ...]) -> Callable[..., Tensor]:
-    """A function of one batch entry, head, query and key, for all of them, as torch calls it."""
+    """Vectorize a function of one batch entry, head, query and key, as torch does."""
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
@@ -153,11 +153,11 @@ class _Scores:
     """The scores of a call before and after its score_mod.
 
     Args:
-        score_mod: takes a score, and the numbers of batch entry, head, query and key.
+        score_mod: takes a score, and the indices of batch entry, head, query and key.
         query: ``(B, H, L, D)``.
         key: ``(B, G, S, D)``.
         scale: factor on the scores.
-        mask: where it hides a key, anything may come out.
+        mask: entries it hides are ignored.
     """
 
     def __init__(
@@ -171,10 +171,10 @@ class _Scores:
         self._rows = mask.resolve((batch, heads), queries, key.shape[2], query.device)
 
     def read(self) -> _Form:
-        """Find the form of the function.
+        """Determine the parameters of the function.
 
         Raises:
-            RecordError: if it has another one.
+            RecordError: if the function has another form.
         """
         batch, heads, queries, _ = self._query.shape
         keys = self._key.shape[2]
@@ -193,7 +193,7 @@ class _Scores:
         if not pieces:
             return _Form()
         bias = torch.cat(pieces, dim=-2).to(torch.promote_types(self._query.dtype, torch.float32))
-        for axis in (0, 1):  # one for all entries and heads, where all are the same
+        for axis in (0, 1):  # broadcast where all batch entries or heads are equal
             if torch.equal(bias, bias.narrow(axis, 0, 1).expand_as(bias)):
                 bias = bias.narrow(axis, 0, 1)
         reduced = reduce_mask(bias, (batch, heads), queries, keys)
@@ -213,7 +213,7 @@ class _Scores:
             ) from error
 
     def _found(self, rows: slice, finite: Bool[Tensor, "B H l S"]) -> _Form | None:
-        """The factor and the softcap at one place where the bias is finite; None without one."""
+        """Return factor and softcap, probed at one entry with a finite bias; None without one."""
         if not bool(finite.any()):
             return None
         place = tuple(finite.nonzero()[0].tolist())
@@ -228,7 +228,7 @@ class _Scores:
         return _Form(_rounded(math.atanh(slope / limit) * limit), _rounded(limit))
 
     def _compare(self, rows: slice, visible: Tensor, bias: Tensor, form: _Form) -> None:
-        """Compare the function with a form at all scores of some rows."""
+        """Verify the parameters at all scores of some rows."""
         scores = self._query[:, :, rows].double() @ self._key.double().mT * self._scale
         expected = form.factor * scores
         if form.softcap is not None:
@@ -247,7 +247,7 @@ class _Scores:
 
 
 def _require_scores_to_count(bias: Tensor) -> None:
-    """Refuse a finite bias beside which a score is lost in rounding."""
+    """Refuse a finite bias so large that scores are lost in rounding."""
     if bool((bias.isfinite() & (bias.abs() > _HIDING)).any()):
         raise RecordError(
             f"score_mod of flex_attention adds numbers beyond ±{_HIDING:.0e}, beside which scores "
@@ -256,5 +256,5 @@ def _require_scores_to_count(bias: Tensor) -> None:
 
 
 def _rounded(number: float) -> float:
-    """Drop the last digits, which the subtraction of two large numbers left uncertain."""
+    """Round to nine digits, since the subtraction of two large numbers loses accuracy."""
     return float(f"{number:.9g}")

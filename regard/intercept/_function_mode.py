@@ -1,4 +1,4 @@
-"""The torch function mode that sees attention calls, and lets interventions change them.
+"""The torch function mode that intercepts torch's attention functions.
 
 Axes: B batch, H query heads, L queries, S keys, D head dimension.
 """
@@ -21,18 +21,16 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from regard._contexts import must_dispatch
 from regard.attention import attention, attention_with_pattern
 from regard.backends import choose_checked
-from regard.intercept._call import Call, attention_call, sdpa_call
-from regard.intercept._change import edited
-from regard.intercept._compute import computed, gradients, run_call
+from regard.intercept._call import Call, PendingContext, attention_call, sdpa_call
+from regard.intercept._compute import computed, edited, gradients, run_call
 from regard.intercept._eager import require_no_graph
-from regard.intercept._pending import PendingContext
 from regard.pattern import Pattern
 
 if TYPE_CHECKING:
-    from regard.intercept._compute import Monitor
+    from regard.intercept._compute import Interceptor
 
 _BACKWARD = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
-# Fewer rows are attended to by kernels of their own, which no readout shares a pass with.
+# Fewer rows use other kernels, which cannot share a pass with readouts.
 _FEWEST_ROWS = 64
 _SEEN = frozenset(
     (
@@ -43,11 +41,11 @@ _SEEN = frozenset(
 
 
 class FunctionMode(TorchFunctionMode):
-    """Sees every torch function that is called, and acts on attention."""
+    """Intercepts attention among all torch functions called."""
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, interceptor: Interceptor) -> None:
         super().__init__()
-        self._monitor = monitor
+        self._interceptor = interceptor
 
     def __torch_function__(
         self,
@@ -56,22 +54,22 @@ class FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if len(modules) != self._monitor.modules_seen:
-            self._monitor.see_imports()
-        if func not in _SEEN:  # as nearly all are: every step here is one for each call of torch
+        if len(modules) != self._interceptor.modules_seen:
+            self._interceptor.see_imports()
+        if func not in _SEEN:  # the fast path, run for every torch function
             return func(*args) if kwargs is None else func(*args, **kwargs)
         return self._seen(func, args, kwargs or {})
 
     def _seen(
         self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
-        if not self._monitor.is_needed:  # another task's, which makes calls while one waits
+        if not self._interceptor.is_needed:  # called by another task
             return func(*args, **options)
         if func in _BACKWARD:
-            if not self._monitor.changes:
+            if not self._interceptor.changes:
                 return func(*args, **options)
-            # Torch leaves this mode for what it calls; checkpoints compute their calls again.
-            with self._monitor.recomputing(), self:
+            # Torch disables this mode here, but checkpoints recompute calls that must be changed.
+            with self._interceptor.recomputing(), self:
                 return _on_plain_tensors(func)(*args, **options)
         require_no_graph()
         if func is F.scaled_dot_product_attention:
@@ -84,28 +82,33 @@ class FunctionMode(TorchFunctionMode):
         def own() -> Tensor:
             return F.scaled_dot_product_attention(*args, **kwargs)
 
-        if not self._monitor.takes_part:
+        if not self._interceptor.needs_output:
             result = own()
-            self._monitor.notify(self._read_sdpa(*args, **kwargs))
+            self._interceptor.notify(self._read_sdpa(*args, **kwargs))
             return result
         query = args[0] if args else kwargs["query"]
-        context, _ = computed(self._monitor, self._read_sdpa(*args, **kwargs), own)
-        shape = (*query.shape[:-1], context.shape[-1])  # grouped heads may lie among the queries
+        context, _ = computed(self._interceptor, self._read_sdpa(*args, **kwargs), own)
+        shape = (
+            *query.shape[:-1],
+            context.shape[-1],
+        )  # grouped heads may be folded into the queries
         return context.reshape(shape) if context.numel() == math.prod(shape) else context
 
     def _attention(self, func: Callable[..., Any], *args: Any, **options: Any) -> Any:
         call, backend = attention_call(*args, **options), options.get("backend")
-        if not self._monitor.takes_part:
-            reads = func is attention and self._monitor.reads
+        if not self._interceptor.needs_output:
+            reads = func is attention and self._interceptor.reads
             pending = _pending_context(call, backend) if reads else None
             if pending is not None:
-                self._monitor.notify(call.with_(pending=pending))
+                self._interceptor.notify(call.with_(pending=pending))
                 return func(*args, **options) if pending.context is None else pending.context
             result = func(*args, **options)
-            self._monitor.notify(call)
+            self._interceptor.notify(call)
             return result
         if func is attention:
-            return computed(self._monitor, call, lambda: attention(*args, **options), backend)[0]
+            return computed(self._interceptor, call, lambda: attention(*args, **options), backend)[
+                0
+            ]
         patterns: list[Pattern] = []
 
         def own() -> Tensor:
@@ -113,13 +116,14 @@ class FunctionMode(TorchFunctionMode):
             patterns.append(pattern)
             return context
 
-        context, changed = computed(self._monitor, call, own, backend)
+        context, changed = computed(self._interceptor, call, own, backend)
         return context, patterns[0] if changed is None else Pattern.of(changed, None)
 
     def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
-        """Run torch's multi-head attention so that the SDPA call in it is seen.
+        """Run torch's multi-head attention so that its SDPA call is seen.
 
-        Where weights are wanted, it makes none; then it is run again without, up to that call.
+        If weights are requested, torch does not call SDPA; then it is run a second time without
+        weights, up to the SDPA call.
         """
         own = F.multi_head_attention_forward
         bound = inspect.signature(own).bind(*args, **kwargs)
@@ -127,19 +131,19 @@ class FunctionMode(TorchFunctionMode):
         if not bound.arguments["need_weights"]:
             return _with_sdpa(self._sdpa)(*bound.args, **bound.kwargs)
         bound.arguments["need_weights"] = False
-        if self._monitor.takes_part:
+        if self._interceptor.needs_output:
             return self._multi_head_with_weights(bound, lambda: own(*args, **kwargs))
         result = own(*args, **kwargs)
-        self._monitor.notify(self._call_inside(bound))
+        self._interceptor.notify(self._call_inside(bound))
         return result
 
     def _multi_head_with_weights(
         self, bound: inspect.BoundArguments, own: Callable[[], tuple[Tensor, Tensor | None]]
     ) -> tuple[Tensor, Tensor | None]:
-        call, edits = self._monitor.changed(self._call_inside(bound))
+        call, edits = self._interceptor.changed(self._call_inside(bound))
         if call.changed is None and not edits:
             result = own()
-            self._monitor.notify(call)
+            self._interceptor.notify(call)
             return result
         problem = call.attention()
 
@@ -147,14 +151,14 @@ class FunctionMode(TorchFunctionMode):
             return edited(run_call(call, problem), problem.leading, edits)
 
         output, _ = _with_sdpa(sdpa)(*bound.args, **bound.kwargs)
-        self._monitor.notify(call)
+        self._interceptor.notify(call)
         weights = Pattern.of(problem, None).dense(limit=None).to(output.dtype)  # (B, H, L, S)
         if bound.arguments["average_attn_weights"]:
             weights = weights.mean(dim=-3)
         return output, weights if bound.arguments["query"].ndim == 3 else weights.squeeze(0)
 
     def _call_inside(self, bound: inspect.BoundArguments) -> Call:
-        """Run multi-head attention up to the SDPA call in it."""
+        """Run multi-head attention up to its SDPA call, and return that call."""
         calls: list[Call] = []
 
         def stop(*args: Any, **kwargs: Any) -> None:
@@ -162,20 +166,20 @@ class FunctionMode(TorchFunctionMode):
             raise _SdpaCalled
 
         try:
-            with gradients(self._monitor):
+            with gradients(self._interceptor):
                 _with_sdpa(stop)(*bound.args, **bound.kwargs)
         except _SdpaCalled:
             return calls[0]
         raise AssertionError("multi_head_attention_forward ends in an SDPA call")
 
     def _read_sdpa(self, *args: Any, **kwargs: Any) -> Call:
-        with gradients(self._monitor):
-            return sdpa_call(self._monitor.reducer, self._monitor.module, *args, **kwargs)
+        with gradients(self._interceptor):
+            return sdpa_call(self._interceptor.reducer, self._interceptor.module, *args, **kwargs)
 
 
 @contextmanager
 def without(mode: TorchFunctionMode) -> Iterator[None]:
-    """A time without this function mode, as torch makes it where the mode itself is called."""
+    """Context manager that disables this function mode, and only this one."""
     above: list[TorchFunctionMode] = []
     while (top := _pop_mode()) is not mode:
         above.append(top)
@@ -191,7 +195,7 @@ def without(mode: TorchFunctionMode) -> Iterator[None]:
 
 
 def _pending_context(call: Call, backend: str | None) -> PendingContext | None:
-    """Leave the context of a call of `attention` to who reads it; None where that gains nothing."""
+    """Return a context to be computed together with readouts; None if that gains nothing."""
     query = call.query
     if query.device.type != "cpu" or call.dropout > 0 or query.shape[-2] < _FEWEST_ROWS:
         return None
@@ -206,12 +210,12 @@ class _SdpaCalled(Exception):  # noqa: N818 - ends a function early, without an 
 
 
 def _with_sdpa(sdpa: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's own code of multi-head attention, calling another SDPA and no mode."""
+    """Return torch's multi-head attention with SDPA replaced and without function modes."""
     return _on_plain_tensors(F.multi_head_attention_forward, scaled_dot_product_attention=sdpa)
 
 
 def _on_plain_tensors(own: Any, **replaced: Any) -> Callable[..., Any]:
-    """The code of a function of torch that calls no mode, with some of its names replaced."""
+    """Copy a torch function, bypassing function modes and replacing some of its globals."""
     plain = dict.fromkeys(("has_torch_function", "has_torch_function_unary"), lambda _: False)
     names = own.__globals__ | plain | replaced
     copy = FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)

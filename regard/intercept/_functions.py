@@ -1,9 +1,9 @@
-"""Functions of libraries, replaced for the time of a block however a model holds them.
+"""Monkeypatches library functions inside a block, wherever references to them are held.
 
-After ``from flash_attn import flash_attn_func`` a model has the function itself, as closures,
-attributes and compiled functions have. So no name is changed: the function gets other code, which
-all of its holders call from then on, and its own code back after the last block of all threads. On
-a thread without a block the replacement calls the function's own code.
+After ``from flash_attn import flash_attn_func`` a model holds a reference to the function itself,
+as closures, attributes and compiled functions do. So instead of a name, the function's code object is
+replaced, and restored after the last block of all threads. On a thread without a block the
+replacement calls the original code.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 from regard.errors import RecordError
 
 Handler = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""Takes the path of a function that was called, its own code, and the arguments."""
+"""Called with the function's path, the original function, and the arguments."""
 
 _PATH = "the path of the function"
-# Code that finds its names in any module; a lambda, since type checks at run time wrap functions.
+# Code that runs in any module's globals; a lambda, since type checkers wrap functions at run time.
 _CALL: CodeType = (
     lambda *args, **kwargs: __import__("regard.intercept._functions", fromlist=("called",)).called(
         "the path of the function", args, kwargs
@@ -35,7 +35,7 @@ _this_thread = threading.local()
 _lock = threading.RLock()
 _blocks: list[FunctionCalls] = []
 _replaced: dict[str, _Replaced] = {}
-"""By path, also after the last block: another thread may be about to call one."""
+"""By path; kept after the last block, since another thread may be about to call one."""
 _active: list[_Replaced] = []
 
 
@@ -44,9 +44,9 @@ class _Replaced:
     function: FunctionType
     code: CodeType
     own: FunctionType
-    """Does what the function did."""
+    """Copy of the original function."""
     names_signature: bool
-    """Whether the function was given an attribute from which `inspect` takes its signature."""
+    """Whether ``__signature__`` was set on the function."""
 
     def restore(self) -> None:
         self.function.__code__ = self.code
@@ -55,16 +55,16 @@ class _Replaced:
 
 
 class FunctionCalls:
-    """The calls that one thread makes of some functions, from `start` to `stop`.
+    """Replaces functions on one thread, from `start` to `stop`.
 
     Args:
-        handlers: what is called in their place, on this thread, by the paths of the functions, such
-            as ``"flash_attn.flash_attn_func"``, and ``"module:Class.name"`` of a class.
+        handlers: the replacements by path, such as ``"flash_attn.flash_attn_func"``, or
+            ``"module:Class.name"`` for a method.
     """
 
     def __init__(self, handlers: Mapping[str, Handler]) -> None:
         self._pending: dict[str, list[str]] = {}
-        """Paths of functions, by modules."""
+        """Paths of functions not yet replaced, by module."""
         for path in handlers:
             self._pending.setdefault(_module_and_name(path)[0], []).append(path)
         self._handlers = handlers
@@ -78,7 +78,7 @@ class FunctionCalls:
 
     @contextmanager
     def on_this_thread(self) -> Iterator[None]:
-        """A time in which the calls of the current thread are taken as well."""
+        """Context manager that also replaces functions on the current thread."""
         _this_thread.handlers = self._handlers
         try:
             yield
@@ -86,7 +86,7 @@ class FunctionCalls:
             del _this_thread.handlers
 
     def stop(self) -> None:
-        """Give the functions back; of several threads the last one does."""
+        """Restore the functions, unless another thread still needs them."""
         del _this_thread.handlers
         with _lock:
             _blocks.remove(self)
@@ -95,15 +95,15 @@ class FunctionCalls:
                     _active.pop().restore()
 
     def see_imports(self) -> bool:
-        """Replace the functions of modules that were loaded since.
+        """Replace the functions of modules loaded since the last call.
 
         Returns:
-            Whether all functions of loaded modules are replaced: one may be half loaded.
+            Whether all functions of loaded modules are replaced; a module may be partly loaded.
 
         Raises:
-            RecordError: if one of them runs already, so that its call is missed.
+            RecordError: if one of them is already running, so that its call was missed.
         """
-        if sys.modules.keys().isdisjoint(self._pending):  # as at nearly every call
+        if sys.modules.keys().isdisjoint(self._pending):  # the fast path
             return True
         for code, path in self._replace_loaded():
             frame = inspect.currentframe()
@@ -117,7 +117,7 @@ class FunctionCalls:
         return sys.modules.keys().isdisjoint(self._pending)
 
     def _replace_loaded(self) -> list[tuple[CodeType, str]]:
-        """Replace what can be by now; returns the code that the functions had, and their paths."""
+        """Replace functions of loaded modules; return their original code and paths."""
         new = []
         for module in [module for module in self._pending if module in sys.modules]:
             for path in list(self._pending[module]):
@@ -135,7 +135,7 @@ class FunctionCalls:
 
 
 def called(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Take a call of a replaced function."""
+    """Handle a call of a replaced function."""
     own = _replaced[path].own
     handlers: Mapping[str, Handler] | None = getattr(_this_thread, "handlers", None)
     return own(*args, **kwargs) if handlers is None else handlers[path](path, own, args, kwargs)
@@ -147,7 +147,7 @@ def _module_and_name(path: str) -> tuple[str, str]:
 
 
 def _find(path: str) -> object:
-    """The function of a module that is loaded; None where it has none of that name yet."""
+    """Return the function of a loaded module, or None if it is not defined yet."""
     module, name = _module_and_name(path)
     found: object = sys.modules[module]
     for part in name.split("."):
@@ -156,7 +156,7 @@ def _find(path: str) -> object:
 
 
 def _name_unseen(path: str, function: object) -> None:
-    """Say that calls are not seen of what has no code to replace, such as a partial function."""
+    """Warn that calls of objects without replaceable code, such as partials, are not seen."""
     warnings.warn(
         f"{path} is a {type(function).__name__} and no plain Python function, so that attention "
         "calls through it are not seen; put the function that it wraps back for the time of the "
@@ -167,7 +167,7 @@ def _name_unseen(path: str, function: object) -> None:
 
 
 def _replace(path: str, function: FunctionType) -> CodeType:
-    """Give a function code that leads to `called`; returns its own."""
+    """Replace a function's code by a call of `called`; return its original code."""
     with _lock:
         for replaced in _active:
             if replaced.function is function:
@@ -189,6 +189,6 @@ def _replace(path: str, function: FunctionType) -> CodeType:
         function.__code__ = _CALL.replace(
             co_consts=tuple(path if c == _PATH else c for c in _CALL.co_consts),
             co_name=code.co_name,
-            co_freevars=code.co_freevars,  # as many as the function has cells
+            co_freevars=code.co_freevars,  # must match the number of closure cells
         )
         return code

@@ -1,10 +1,10 @@
-"""Attention inside torch's fused transformer layers, seen at the operators they call.
+"""Attention inside torch's fused transformer layers, intercepted at the fused operators.
 
-In evaluation `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` may
-call one operator that computes everything. It takes the input of the projections, from which query
-and key follow. Under a function mode they avoid it, and would round differently. So for the time of
-a block their own ``forward`` is run by `FusedLayers`, which hides the mode where torch looks for
-one, and from nothing else: hooks, parts and subclasses that a user wrote are called under it.
+In evaluation mode `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder`
+may call one operator that computes everything. Its argument is the input of the projections, from
+which query and key are computed here. Under a function mode torch avoids the operator, and results
+would round differently. So inside a block `FusedLayers` runs their ``forward`` and hides the mode
+only from torch's own check; user hooks, submodules and subclasses still run under it.
 
 Axes: B batch, H heads, L positions, E model dimension, D head dimension.
 """
@@ -28,37 +28,37 @@ from regard.intercept._mask_reduction import reduce_mask
 from regard.masks import dense
 
 if TYPE_CHECKING:
-    from regard.intercept._compute import Monitor
+    from regard.intercept._compute import Interceptor
 
 FORWARDS = tuple(
     f"{kind.__module__}:{kind.__name__}.forward"
     for kind in (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 )
-"""Paths of the functions that may call a fused operator."""
+"""Paths of the methods that may call a fused operator."""
 
 
 class FusedLayers:
-    """Runs such a ``forward`` on one thread.
+    """Runs these ``forward`` methods on one thread.
 
     Args:
-        monitor: where the calls are brought.
-        mode: the one to hide; without it, what runs is inside a call that was seen already.
+        interceptor: receives the calls.
+        mode: the mode to hide; if it is not active, an outer call was intercepted already.
     """
 
-    def __init__(self, monitor: Monitor, mode: TorchFunctionMode) -> None:
-        self._monitor = monitor
+    def __init__(self, interceptor: Interceptor, mode: TorchFunctionMode) -> None:
+        self._interceptor = interceptor
         self._mode = mode
 
     def __call__(
         self, path: str, own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a ``forward`` as torch would without the mode, unless its attention may change."""
+        """Run a ``forward`` as without the mode, unless its attention may be changed."""
         assert isinstance(own, FunctionType), "replaced functions are"
         layer = args[0]
         if (
-            own.__globals__["__name__"] != path.partition(":")[0]  # a user has put in another one
+            own.__globals__["__name__"] != path.partition(":")[0]  # a user has replaced it
             or self._mode not in _get_current_function_mode_stack()
-            or self._monitor.may_change_inside(layer)
+            or self._interceptor.may_change_inside(layer)
         ):
             return own(*args, **kwargs)
         names = own.__globals__ | {"torch": self._torch_for(layer)}
@@ -69,7 +69,7 @@ class FusedLayers:
         return without_mode(*args, **kwargs)
 
     def _torch_for(self, layer: nn.Module) -> _Module:
-        """The module `torch` as a layer sees it."""
+        """Return a proxy of the module `torch` with the operators replaced."""
 
         def has_torch_function(tensors: tuple[Any, ...]) -> bool:
             with without(self._mode):
@@ -77,13 +77,13 @@ class FusedLayers:
 
         def attention(*args: Any) -> Any:
             result = torch._native_multi_head_attention(*args)  # noqa: SLF001 - their only names
-            if self._monitor.is_needed:
+            if self._interceptor.is_needed:
                 self._notify(_of_attention(*args))
             return result
 
         def encoder_layer(*args: Any) -> Any:
             result = torch._transformer_encoder_layer_fwd(*args)  # noqa: SLF001
-            if self._monitor.is_needed:
+            if self._interceptor.is_needed:
                 self._notify(_of_layer(*args).with_(modules=(layer.self_attn,)))
             return result
 
@@ -95,15 +95,15 @@ class FusedLayers:
         )
 
     def _notify(self, call: Call) -> None:
-        if self._monitor.takes_part:
-            call, edits = self._monitor.changed(call)
+        if self._interceptor.needs_output:
+            call, edits = self._interceptor.changed(call)
             assert call.changed is None, "a layer that may change is not fused"
             assert not edits, "likewise"
-        self._monitor.notify(call)
+        self._interceptor.notify(call)
 
 
 class _Module:
-    """A module with some of its names replaced."""
+    """Proxy of a Python module with some names replaced."""
 
     def __init__(self, module: Any, **replaced: Any) -> None:
         self._module = module
@@ -146,7 +146,7 @@ def _of_layer(
     norm_bias: Tensor,
     *others: Any,
 ) -> Call:
-    # Norm of the second half, two matrices and two biases of the MLP; then the mask and its kind.
+    # The MLP's norm, matrices and biases come first, then the mask and its type.
     mask, mask_type = (*others[6:], None, None)[:2]
     source, lengths = _padded(source)
     if norm_first:
@@ -155,7 +155,7 @@ def _of_layer(
 
 
 def _padded(source: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Lay out sequences of several lengths as a batch, with their lengths."""
+    """Pad sequences of different lengths to a batch, and return their lengths."""
     if not source.is_nested:
         return source, None
     lengths = torch.tensor([len(sequence) for sequence in source.unbind()], device=source.device)
@@ -184,11 +184,11 @@ def _call(
         hidden = torch.arange(length, device=source.device) >= lengths[:, None, None, None]
     elif mask is not None:
         hidden = mask.bool()
-        if mask_type == 1:  # of padding, (B, L)
+        if mask_type == 1:  # padding mask, (B, L)
             hidden = hidden[:, None, None, :]
     if hidden is None:
         seen = None
-    elif is_batch(hidden):  # its numbers can't be read
+    elif is_batch(hidden):  # its data cannot be read
         seen = dense(~hidden)
     else:
         seen = reduce_mask(~hidden, (len(source), heads), length, length).mask

@@ -1,8 +1,8 @@
-"""A mask that looks like a tensor of B × 1 × L × S and holds two integers a row.
+"""A tensor subclass of shape B × 1 × L × S that stores a mask as two integers per row.
 
-Models of `transformers` pass masks on as tensors, and some compute with them. So this is a tensor
-of that shape, without memory of its own: operations get the boolean matrix, made then; attention
-that knows the class takes the intervals.
+Models of `transformers` pass masks as tensors, and some compute with them. This tensor allocates no
+matrix: operations materialize the boolean matrix on demand, and attention that knows the class uses
+the intervals.
 
 Axes: B batch, L queries, S keys.
 """
@@ -26,7 +26,7 @@ _ARITHMETIC = frozenset(
         *(_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge),
     )
 )
-# Operations whose result is numeric but which use a mask as one: to choose, to count, or its shape.
+# Operations with a numeric result that use the mask as a mask: to select, to count, or its shape.
 _CHOICES = frozenset(
     (
         *(_aten.where, _aten.masked_fill, _aten.masked_fill_, _aten.masked_select),
@@ -49,10 +49,10 @@ class LazyMask(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override] # torch calls it without kwargs too
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Compute with the matrix, unless the operation takes it for numbers.
+        """Compute with the matrix, unless the operation treats it as numbers.
 
-        A mask of "eager" attention is added to scores: 0, and the lowest number where a key is
-        hidden. Booleans, added, would hide nothing. Parts of a mask stay masks.
+        A mask of "eager" attention is added to scores, with the lowest number at hidden keys. A
+        boolean mask that is added would hide nothing. Slices of a mask remain masks.
 
         Raises:
             RecordError: if it is added, multiplied, compared, cast to numbers or written to.
@@ -69,14 +69,14 @@ class LazyMask(torch.Tensor):
         return tree_map_only(torch.Tensor, _guarded, result)
 
     def written_out(self) -> Tensor:
-        """The mask as a plain tensor."""
+        """Return the mask as a plain tensor."""
         if isinstance(self.source, torch.Tensor):
             return self.source
         *leading, queries, keys = self.shape
         return self.source.visible(queries, keys, tuple(leading)).to(self.device)
 
     def rule(self, queries: int, keys: int) -> Mask | None:
-        """The mask it was made from, if it still has that size."""
+        """Return the mask it was made from, if it still has that size."""
         if isinstance(self.source, torch.Tensor) or self.shape[-2:] != (queries, keys):
             return None
         return self.source
@@ -99,7 +99,7 @@ def _wrap(source: Mask | Tensor, shape: tuple[int, ...], device: torch.device) -
 
 
 def _guarded(result: Tensor) -> Tensor:
-    """Keep a mask that was made from one from being taken for numbers."""
+    """Wrap boolean results, so that they are not used as numbers either."""
     if result.dtype != torch.bool:
         return result
     return _wrap(result, result.shape, result.device)

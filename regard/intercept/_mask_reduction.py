@@ -1,4 +1,4 @@
-"""Reducing mask tensors to two integers a row, where rows are contiguous.
+"""Reduces mask tensors to two integers per row if rows are contiguous.
 
 Axes: B batch, H query heads, L queries, S keys; b, h, l and s are 1 or those.
 """
@@ -17,16 +17,16 @@ from regard._tensors import version
 from regard.intercept._lazy_mask import LazyMask
 from regard.masks import Mask, dense, intervals
 
-_ENTRIES = 2**22  # of a mask that are evaluated at a time
-_CACHED = 4  # masks that a model's layers use in turn
+_ENTRIES = 2**22  # mask entries evaluated at a time
+_CACHED = 4  # number of masks that a model's layers alternate between
 
 
 @dataclass(frozen=True, eq=False)
 class ReducedMask:
     """A mask, and the queries whose rows it makes uniform.
 
-    A row of nothing but the lowest number hides no key: beside it every score vanishes, and the
-    weights are uniform, as for a query of zeros.
+    A row of only the lowest number hides no key: adding it absorbs every score, so the weights are
+    uniform, as for a zero query.
     """
 
     mask: Mask
@@ -35,7 +35,7 @@ class ReducedMask:
 
 
 class MaskReducer:
-    """Reduces masks, and caches the last few: the layers of a model share theirs."""
+    """Reduces masks, with a cache of the last few, since layers share masks."""
 
     def __init__(self) -> None:
         self._cache: list[tuple[tuple[object, ...], Tensor, ReducedMask]] = []
@@ -43,22 +43,22 @@ class MaskReducer:
     def reduce(
         self, mask: Tensor, leading: tuple[int, ...], queries: int, keys: int
     ) -> ReducedMask:
-        """Reduce a mask to row intervals where its rows are contiguous; else keep the matrix.
+        """Reduce a mask to row intervals if its rows are contiguous; otherwise keep the matrix.
 
         Args:
-            mask: as torch's SDPA takes it: boolean or additive, broadcastable to
+            mask: a mask of torch's SDPA: boolean or additive, broadcastable to
                 ``(*leading, L, S)``.
-            leading: leading dimensions of the weights that it is for.
+            leading: leading dimensions of the weights.
             queries: L.
             keys: S.
         """
         if isinstance(mask, LazyMask):
             return reduce_mask(mask, leading, queries, keys)
-        if transforms():  # what is cached outlives them
+        if transforms():  # cached tensors outlive the transforms
             with without_transforms():
                 return self.reduce(unwrapped(mask), leading, queries, keys)
         mask = mask.detach()
-        if mask.is_inference():  # its changes are not counted
+        if mask.is_inference():  # inference tensors have no version counter
             return self._shared(reduce_mask(mask.clone(), leading, queries, keys))
         size = (*leading, queries, keys)
         place = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, version(mask), size)
@@ -66,12 +66,12 @@ class MaskReducer:
             if known == place:
                 return result
         result = self._shared(reduce_mask(mask, leading, queries, keys))
-        # Holding the tensor keeps its address from being given to another one.
+        # Keeping the tensor alive prevents reuse of its address.
         self._cache = [*self._cache[1 - _CACHED :], (place, mask, result)]
         return result
 
     def _shared(self, new: ReducedMask) -> ReducedMask:
-        """Keep equal matrices once: a model may write one down anew for each layer."""
+        """Deduplicate equal matrices, since a model may create a new one per layer."""
         for _, _, old in self._cache:
             known, mask = old.mask, new.mask
             if _equal(known.allowed, mask.allowed) and _equal(known.bias, mask.bias):
@@ -88,7 +88,7 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
 def reduce_mask(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int) -> ReducedMask:
     """Reduce a mask without a cache; see `MaskReducer.reduce`.
 
-    A mask that takes a gradient stays part of the graph, whatever its numbers are.
+    A mask that requires a gradient remains part of the graph.
     """
     if isinstance(mask, LazyMask):
         rule = mask.rule(queries, keys)
@@ -98,7 +98,7 @@ def reduce_mask(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int)
     full = _without_copies(mask.reshape((1,) * (len(leading) + 2 - mask.ndim) + mask.shape))
     if full.dtype == torch.bool:
         return ReducedMask(_intervals(full, full, queries, keys))
-    lowest = torch.finfo(full.dtype).min  # what many write in place of −inf
+    lowest = torch.finfo(full.dtype).min  # often used in place of −inf
     visible = ~(full <= lowest)  # NaN is
     low = (~visible).all(-1) & (full.amax(-1) == lowest)
     uniform = None
@@ -106,7 +106,7 @@ def reduce_mask(mask: Tensor, leading: tuple[int, ...], queries: int, keys: int)
         even = low[..., None] & (full == lowest)
         visible = visible | even
         full = mask = torch.where(even, full - lowest, full)  # 0, which a gradient passes
-        # float16's lowest number is so near that scores do not vanish beside it; all are shifted.
+        # float16's lowest number is too small to absorb scores; it shifts all of them equally.
         uniform = low if lowest < torch.finfo(torch.float16).min else None
     trained = torch.is_grad_enabled() and mask.requires_grad
     adds = trained or bool((full.masked_fill(~visible, 0) != 0).any())
@@ -119,13 +119,13 @@ def reduce_function(
     queries: int,
     keys: int,
 ) -> Mask:
-    """Evaluate a mask some rows at a time, and keep where rows start and stop.
+    """Evaluate a mask in blocks of rows, and reduce it to starts and stops of rows.
 
-    If a row has gaps, the whole matrix is kept.
+    If a row has gaps, the dense matrix is kept.
 
     Args:
-        evaluate: makes the rows from a first one on, so many.
-        leading: leading dimensions of the weights that it is for.
+        evaluate: returns rows, given the first row and their number.
+        leading: leading dimensions of the weights.
         queries: L.
         keys: S.
     """
@@ -149,7 +149,7 @@ def _intervals(
     """Find the interval of visible keys in each row.
 
     Args:
-        visible: which keys are, ``(..., l, s)``.
+        visible: whether keys are visible, ``(..., l, s)``.
         matrix: a bias, or ``visible`` itself if the mask is boolean; None if the mask only hides.
         queries: L.
         keys: S.
@@ -164,7 +164,7 @@ def _intervals(
 
 
 def _without_copies(mask: Tensor) -> Tensor:
-    """Undo `expand` along the leading axes, so that heads that share a mask are looked at once."""
+    """Undo `expand` along the leading axes, so that shared masks are evaluated once."""
     for axis in range(mask.ndim - 2):
         if mask.stride(axis) == 0 and mask.shape[axis] > 1:
             mask = mask.narrow(axis, 0, 1)
@@ -174,7 +174,7 @@ def _without_copies(mask: Tensor) -> Tensor:
 def _runs(
     visible: Bool[Tensor, "*b l S"],
 ) -> tuple[Int[Tensor, "*b l"], Int[Tensor, "*b l"], bool]:
-    """Find where the visible keys of each row start and stop, and whether they have no gaps."""
+    """Return start and stop of the visible keys of each row, and whether rows have no gaps."""
     if visible.shape[-1] == 0:
         nothing = visible.sum(-1)
         return nothing, nothing, True
@@ -185,9 +185,9 @@ def _runs(
 
 
 def _offset(stop: Int[Tensor, "*b L"]) -> int | None:
-    """Find where query 0 sits, if each query sees one key more than the one before.
+    """Return the position of query 0, if each query sees one key more than the previous one.
 
-    A key/value cache of fixed size is longer than what it holds, so that S − L would say nothing.
+    A cache of fixed size may have unused entries, so S − L would be wrong.
     """
     latest = stop.reshape(-1, stop.shape[-1]).amax(0) if stop.numel() else stop.new_zeros(0)
     if latest.numel() == 0 or latest[0] < 1 or not bool((latest.diff() == 1).all()):

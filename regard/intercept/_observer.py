@@ -1,8 +1,8 @@
-"""Observing and changing the attention calls that are made on this thread, by the blocks there.
+"""Observes and changes the attention calls of this thread, for all blocks open on it.
 
-A torch function mode sees torch's calls, and replaced functions those of other libraries; hooks
-that torch runs around every module name the caller. All are installed only while there are
-observers or interventions, and compiled code runs eagerly as long.
+A torch function mode intercepts torch's functions, and monkeypatched functions those of other
+libraries; global module hooks identify the caller. All are installed only while there are observers
+or interventions, during which compiled code runs eagerly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 
 from regard._contexts import transforms, unwrapped, without_transforms
-from regard.intercept._blocks import Block, open_block
+from regard.intercept._call import outside_transforms
 from regard.intercept._eager import EagerCode, require_no_graph
 from regard.intercept._function_mode import FunctionMode
 from regard.intercept._functions import FunctionCalls
@@ -34,11 +34,11 @@ from regard.intercept._recomputation import (
     depends_on,
     require_known,
 )
-from regard.intercept._transforms import outside_transforms
+from regard.intercept._scopes import Scope, open_scope
 
 if TYPE_CHECKING:
     from regard.intercept._call import Call
-    from regard.intercept._change import Changer
+    from regard.intercept._compute import CallChanger
 
     Observer = Callable[[Call], None]
     ContextObserver = Callable[[Call, Tensor], None]
@@ -53,14 +53,14 @@ def observe_calls(observer: Observer, *, reads: bool = False) -> Iterator[None]:
     """Pass every attention call of this thread to the observer, as interventions changed it.
 
     Args:
-        observer: called with each, after its context was computed.
-        reads: whether it takes readouts: it is then called before that, where it may have the
-            context computed with them, see `Call.pending`.
+        observer: called with each call, after its context was computed.
+        reads: whether it takes readouts: it may then be called before the context is computed, so
+            that both share a pass; see `Call.pending`.
     """
     with (
-        _monitor() as monitor,
-        monitor.observers.added(observer),
-        monitor.readers.added(observer) if reads else nullcontext(),
+        _interceptor() as interceptor,
+        interceptor.observers.added(observer),
+        interceptor.readers.added(observer) if reads else nullcontext(),
     ):
         yield
 
@@ -68,57 +68,59 @@ def observe_calls(observer: Observer, *, reads: bool = False) -> Iterator[None]:
 @contextmanager
 def observe_contexts(observer: ContextObserver) -> Iterator[None]:
     """Pass the context ``(B, H, L, Dv)`` of every call to the observer, before the call itself."""
-    with _monitor() as monitor, monitor.context_observers.added(observer):
+    with _interceptor() as interceptor, interceptor.context_observers.added(observer):
         yield
 
 
 @contextmanager
-def change_calls(changer: Changer) -> Iterator[None]:
-    """Let every attention call of this thread be changed, after the interventions around it."""
-    with _monitor() as monitor, monitor.changers.added(changer):
+def change_calls(changer: CallChanger) -> Iterator[None]:
+    """Apply a changer to every attention call of this thread, after those of outer blocks."""
+    with _interceptor() as interceptor, interceptor.changers.added(changer):
         yield
 
 
 @contextmanager
-def _monitor() -> Iterator[_CallMonitor]:
-    """This thread's monitor, which runs as long as anyone needs it."""
-    monitor: _CallMonitor | None = getattr(_this_thread, "monitor", None)
-    if monitor is None or monitor.users == 0:  # it may have ended on another thread
+def _interceptor() -> Iterator[_ThreadInterceptor]:
+    """Provide this thread's interceptor, which is shared and reference-counted."""
+    interceptor: _ThreadInterceptor | None = getattr(_this_thread, "interceptor", None)
+    if interceptor is None or interceptor.users == 0:  # it may have been stopped on another thread
         require_no_graph()
-        monitor = _CallMonitor()
+        interceptor = _ThreadInterceptor()
         try:
-            monitor.start()
+            interceptor.start()
         except BaseException:
-            monitor.stop()
+            interceptor.stop()
             raise
-        _this_thread.monitor = monitor
-    monitor.users += 1
+        _this_thread.interceptor = interceptor
+    interceptor.users += 1
     try:
-        yield monitor
+        yield interceptor
     finally:
-        monitor.users -= 1
-        if monitor.users == 0:
-            monitor.stop()
-            if getattr(_this_thread, "monitor", None) is monitor:  # else it ends on another thread
-                del _this_thread.monitor
+        interceptor.users -= 1
+        if interceptor.users == 0:
+            interceptor.stop()
+            if (
+                getattr(_this_thread, "interceptor", None) is interceptor
+            ):  # otherwise another thread stops it
+                del _this_thread.interceptor
 
 
 def is_observed() -> bool:
-    """Whether the attention calls that are made here are observed."""
-    monitor: _CallMonitor | None = getattr(_this_thread, "monitor", None)
-    return monitor is not None and monitor.is_needed
+    """Return whether attention calls made here are observed."""
+    interceptor: _ThreadInterceptor | None = getattr(_this_thread, "interceptor", None)
+    return interceptor is not None and interceptor.is_needed
 
 
-class _OfBlocks(Generic[T]):
-    """What blocks brought along, each for the calls that belong to it."""
+class _Scoped(Generic[T]):
+    """Observers or changers, each with the scope of its block."""
 
     def __init__(self) -> None:
-        self._all: list[tuple[Block, T]] = []
+        self._all: list[tuple[Scope, T]] = []
 
     @contextmanager
     def added(self, one: T) -> Iterator[None]:
-        """Begin a block that brings one along."""
-        with open_block() as block:
+        """Open a scope with an observer or changer."""
+        with open_scope() as block:
             entry = block, one
             self._all.append(entry)
             try:
@@ -127,7 +129,7 @@ class _OfBlocks(Generic[T]):
                 self._all.remove(entry)
 
     def __iter__(self) -> Iterator[T]:
-        """Those for the call that is being made."""
+        """Iterate over those whose scope contains the current call."""
         return (one for block, one in self._all if block.holds())
 
     def __bool__(self) -> bool:
@@ -142,16 +144,16 @@ class _ActiveModule:
     frame: FrameType | None
 
 
-class _CallMonitor:
-    """The modules being called on one thread, and what observes and changes their calls."""
+class _ThreadInterceptor:
+    """The modules being called on one thread, and the observers and changers of their calls."""
 
     def __init__(self) -> None:
         self.users = 0
-        self.observers: _OfBlocks[Observer] = _OfBlocks()
-        self.readers: _OfBlocks[Observer] = _OfBlocks()
-        """Those of the observers that take readouts."""
-        self.context_observers: _OfBlocks[ContextObserver] = _OfBlocks()
-        self.changers: _OfBlocks[Changer] = _OfBlocks()
+        self.observers: _Scoped[Observer] = _Scoped()
+        self.readers: _Scoped[Observer] = _Scoped()
+        """The observers that take readouts."""
+        self.context_observers: _Scoped[ContextObserver] = _Scoped()
+        self.changers: _Scoped[CallChanger] = _Scoped()
         self.reducer = MaskReducer()
         self._thread = threading.get_ident()
         self._modules: list[_ActiveModule] = []
@@ -179,39 +181,39 @@ class _CallMonitor:
         self._installed.enter_context(self._mode)
 
     def stop(self) -> None:
-        self._before = None  # hooks and mode refer to this object, which is freed some time later
+        self._before = None  # breaks a reference cycle, so that tensors are freed at once
         self._installed.close()
 
     @property
     def module(self) -> nn.Module | None:
-        """The innermost module being called."""
+        """The innermost `nn.Module` being called."""
         return self._modules[-1].module if self._modules else None
 
     @property
     def is_needed(self) -> bool:
-        """Whether the call that is being made belongs to a block."""
+        """Whether the current call belongs to a block."""
         return bool(self.observers or self.context_observers or self.changers)
 
     @property
-    def takes_part(self) -> bool:
-        """Whether contexts are changed or observed, which calls are computed for here."""
+    def needs_output(self) -> bool:
+        """True if any hook needs the attention output, so it is computed here."""
         return bool(self.changers or self.context_observers)
 
     @property
     def changes(self) -> bool:
-        """Whether there are interventions."""
+        """Whether there are interventions for the current call."""
         return bool(self.changers)
 
     @property
     def reads(self) -> bool:
-        """Whether an observer takes readouts, which may share a pass with the context."""
+        """Whether an observer takes readouts, which can share a pass with the context."""
         return bool(self.readers)
 
     @contextmanager
     def recomputing(self) -> Iterator[None]:
-        """A time in which calls are changed and not observed, as they were made before."""
+        """Context manager in which calls are changed but not observed, for recomputation."""
         observers = self.observers, self.context_observers
-        self.observers, self.context_observers = _OfBlocks(), _OfBlocks()
+        self.observers, self.context_observers = _Scoped(), _Scoped()
         try:
             yield
         finally:
@@ -219,10 +221,9 @@ class _CallMonitor:
 
     @contextmanager
     def on_this_thread(self) -> Iterator[None]:
-        """A time in which the calls of the current thread are seen instead of its own.
+        """Context manager that intercepts calls of the current thread instead of its own.
 
-        Autograd has a thread for each device, on which checkpoints are computed again; the thread
-        that called it waits for them.
+        Autograd recomputes checkpoints on one thread per device, while the calling thread waits.
         """
         thread = threading.get_ident()
         if thread == self._thread:
@@ -230,16 +231,16 @@ class _CallMonitor:
             return
         own = self._thread, self._modules
         self._thread, self._modules = thread, []
-        _this_thread.monitor = self
+        _this_thread.interceptor = self
         try:
             with self._functions.on_this_thread():
                 yield
         finally:
-            del _this_thread.monitor
+            del _this_thread.interceptor
             self._thread, self._modules = own
 
     def changed(self, call: Call) -> tuple[Call, list[Callable[[Tensor], Tensor]]]:
-        """Let interventions change a call: what it became, and what becomes of its context."""
+        """Apply interventions: return the changed call, and functions to apply to its context."""
         call, edits = self._named(call), []
         for changer in self.changers:
             change = changer.change(call)
@@ -254,14 +255,16 @@ class _CallMonitor:
         edits += [partial(_observed, observer, call) for observer in self.context_observers]
         return call, edits
 
-    def _has(self, changer: Changer) -> bool:
+    def _has(self, changer: CallChanger) -> bool:
         return changer in self.changers
 
     def may_change_inside(self, module: nn.Module) -> bool:
-        """Whether contexts inside a module of torch's are observed, or may be changed."""
+        """Return whether contexts inside a torch module are observed or may be changed."""
         if self.context_observers:
             return True
-        if not self.changers or isinstance(module, nn.TransformerEncoder):  # each layer by itself
+        if not self.changers or isinstance(
+            module, nn.TransformerEncoder
+        ):  # its layers are decided one by one
             return bool(self.changers)
         modules = self._called()
         if isinstance(module, nn.TransformerEncoderLayer):
@@ -269,23 +272,23 @@ class _CallMonitor:
         return any(changer.may_change(modules, self._runs) for changer in self.changers)
 
     def see_imports(self) -> None:
-        """See functions of libraries and the compiler, where they were imported since."""
+        """Replace functions of libraries, and of the compiler, that were imported since."""
         replaced, forced = self._functions.see_imports(), self._eager.force()
         self.modules_seen = len(sys.modules) if replaced and forced else -1
 
     def notify(self, call: Call) -> None:
-        """Hand a call to all observers."""
+        """Pass a call to all observers."""
         if transforms():
             with without_transforms():
                 self.notify(outside_transforms(call))
             return
-        if not self.takes_part:
+        if not self.needs_output:
             call = self._named(call)
         for observer in self.observers:
             observer(call)
 
     def _named(self, call: Call) -> Call:
-        """Add what is known of a call's place: the modules that led to it, and its run."""
+        """Add the calling modules and the run to a call, and whether it is repeated."""
         call = call.with_(modules=(*self._called(), *call.modules), run=self._runs)
         if transforms():
             with without_transforms():
@@ -295,7 +298,7 @@ class _CallMonitor:
         return call.with_(repeated=True) if repeated else call
 
     def _is_repeated(self, call: Call) -> bool:
-        """Whether the call before had the same weights; those of a batch are not compared."""
+        """Return whether the previous call had the same weights; False inside `torch.vmap`."""
         before, self._before = self._before, None if call.batched else call.to_compare()
         if before is None or call.batched or before.run != call.run:
             return False
@@ -309,7 +312,7 @@ class _CallMonitor:
         self._eager.announce(module)
         frame = _calling_frame()
         while self._modules and not _is_called_from(frame, self._modules[-1].frame):
-            self._modules.pop()  # an interrupt ended it, and torch ran no hook
+            self._modules.pop()  # an interrupt ended it without running torch's hook
         if not self._modules:
             self._runs += 1
         self._modules.append(_ActiveModule(module, frame))
@@ -338,7 +341,7 @@ def _observed(observer: ContextObserver, call: Call, context: Tensor) -> Tensor:
 
 
 def _calling_frame() -> FrameType | None:
-    """Torch's frame that calls the module whose hook runs."""
+    """Return torch's frame that calls the module whose hook is running."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__") != nn.Module.__module__:
         frame = frame.f_back
@@ -346,7 +349,7 @@ def _calling_frame() -> FrameType | None:
 
 
 def _is_called_from(frame: FrameType | None, above: FrameType | None) -> bool:
-    """Whether a frame was called, directly or not, from another one."""
+    """Return whether a frame was called, directly or indirectly, from another one."""
     while frame is not None and frame is not above:
         frame = frame.f_back
     return frame is above

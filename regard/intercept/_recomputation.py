@@ -1,9 +1,9 @@
-"""Calls that a backward pass computes again, as `torch.utils.checkpoint` has it.
+"""Recomputation of calls in a backward pass, as by `torch.utils.checkpoint`.
 
-They have to be computed as they were in the forward pass. What began after that pass, or on another
-thread, leaves them as they are. A function that was checkpointed inside a block remembers when and
-where it was called first; of others autograd's numbers tell, which count the nodes of one thread in
-the order of their making. What a checkpointed function depends on and has ended since is an error.
+Recomputed calls must be equal to those of the forward pass, so blocks that began after it, or on
+another thread, must not affect them. A function checkpointed inside a block stores when and where
+it was first called; for others autograd's sequence numbers, which count the nodes of a thread, give
+the time. If a block that affected a checkpointed function has ended, recomputation is an error.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _this_thread = threading.local()
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """A time in the forward passes of a thread."""
+    """A point in time in the forward passes of a thread."""
 
     number: int
-    """Of the next node of the thread's graphs."""
+    """Sequence number of the next autograd node of the thread."""
     thread: threading.Thread | None
-    """None where it is not known."""
+    """None if it is not known."""
 
 
 def now() -> Moment:
-    """This moment on this thread."""
+    """Return the current moment on this thread."""
     number = torch._C._autograd._get_sequence_nr()  # noqa: SLF001 - torch has no public way
     return Moment(number, threading.current_thread())
 
 
 def is_backward() -> bool:
-    """Whether a node of a graph is computing its gradient on this thread."""
+    """Return whether a backward pass is running on this thread."""
     return torch._C._current_autograd_node() is not None  # noqa: SLF001 - likewise
 
 
 def is_on_thread_of_autograd() -> bool:
-    """Whether this is a thread that autograd started, which has one for each device."""
+    """Return whether this is one of autograd's device threads."""
     return is_backward() and isinstance(
         threading.current_thread(),
         threading._DummyThread,  # noqa: SLF001 - Python did not start it, for which it has no name
@@ -54,7 +54,7 @@ def is_on_thread_of_autograd() -> bool:
 
 
 def was_made_before(moment: Moment) -> bool:
-    """Whether the call being made is computed again, and was first made before, or elsewhere."""
+    """Return whether the current call recomputes one made before, or on another thread."""
     first = _first_made()
     if first is None:
         return False
@@ -62,7 +62,7 @@ def was_made_before(moment: Moment) -> bool:
 
 
 def require_known() -> None:
-    """Refuse to change a call that is computed again, where it may have been made elsewhere.
+    """Refuse to change a recomputed call whose origin is not known.
 
     Raises:
         RecordError: if torch's checkpoint was not called inside a block of this thread.
@@ -78,7 +78,7 @@ def require_known() -> None:
 
 
 def _first_made() -> Moment | None:
-    """When the call being made was made first; None if that is now."""
+    """Return when the current call was first made; None if it is not recomputed."""
     for function in _running():
         if function.first_called is not None:
             return function.first_called
@@ -87,7 +87,7 @@ def _first_made() -> Moment | None:
 
 
 def _is_checkpoint_of_torch() -> bool:
-    """Whether it is torch's checkpoint, reentrant or not, that computes a call again."""
+    """Return whether torch's checkpoint, reentrant or not, recomputes the current call."""
     node = torch._C._current_autograd_node()  # noqa: SLF001 - likewise
     module = CHECKPOINT.rpartition(".")[0]
     if getattr(getattr(node, "_forward_cls", None), "__module__", None) == module:
@@ -101,21 +101,21 @@ def _is_checkpoint_of_torch() -> bool:
 
 
 def depends_on(source: object, holds: Callable[[], bool]) -> None:
-    """Take note of what the calls being made depend on, which has to hold where they are again.
+    """Register a condition of the current calls, which must hold again on recomputation.
 
     Args:
-        source: what has an influence on them.
-        holds: whether it would have the same now.
+        source: the object that affects the calls.
+        holds: returns whether it would have the same effect now.
     """
     for function in _running():
         function.depends_on(source, holds)
 
 
 class Checkpoints:
-    """Takes the calls of `torch.utils.checkpoint.checkpoint` inside a block.
+    """Handles calls of `torch.utils.checkpoint.checkpoint` inside a block.
 
     Args:
-        on_this_thread: makes a time in which the block sees the calls of the current thread.
+        on_this_thread: returns a context manager in which the block intercepts the current thread.
     """
 
     def __init__(self, on_this_thread: Callable[[], AbstractContextManager[None]]) -> None:
@@ -128,7 +128,7 @@ class Checkpoints:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Checkpoint a function that refuses to be called again under other conditions."""
+        """Checkpoint a function that raises if it is recomputed under other conditions."""
 
         def checkpoint(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
             return own(_Checkpointed(function, self._on_this_thread), *args, **options)
@@ -147,11 +147,11 @@ class _Checkpointed:
         self._function = function
         self._on_this_thread = on_this_thread
         self._conditions: dict[int, tuple[object, Callable[[], bool]]] = {}
-        """What the first call depended on, by its id."""
-        self._met: set[int] = set()
-        """What the latest call depended on."""
+        """Conditions of the first call, by id of their source."""
+        self._used: set[int] = set()
+        """Ids of the sources that affected the latest call."""
         self.first_called: Moment | None = None
-        """When the first call began, once it has ended."""
+        """When the first call began; None until it has ended."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.first_called is None:
@@ -174,7 +174,7 @@ class _Checkpointed:
             )
         with self._on_this_thread() if self._conditions else nullcontext(), self._running():
             result = self._function(*args, **kwargs)
-        if self._met != self._conditions.keys():
+        if self._used != self._conditions.keys():
             raise RecordError(
                 "the backward pass computes attention calls again, but not as the block changed "
                 "them in the forward pass; run the model without checkpoints"
@@ -182,8 +182,8 @@ class _Checkpointed:
         return result
 
     def depends_on(self, source: object, holds: Callable[[], bool]) -> None:
-        """Take note of what the current call depends on."""
-        self._met.add(id(source))
+        """Register a condition of the current call."""
+        self._used.add(id(source))
         if self.first_called is None:
             self._conditions[id(source)] = source, holds
 
@@ -191,7 +191,7 @@ class _Checkpointed:
     def _running(self) -> Iterator[None]:
         running = _running()
         running.append(self)
-        self._met.clear()
+        self._used.clear()
         try:
             yield
         finally:
@@ -199,7 +199,7 @@ class _Checkpointed:
 
 
 def _running() -> list[_Checkpointed]:
-    """The checkpointed functions that are being called on this thread, outermost first."""
+    """Return the checkpointed functions running on this thread, outermost first."""
     functions: list[_Checkpointed] | None = getattr(_this_thread, "functions", None)
     if functions is None:
         functions = _this_thread.functions = []

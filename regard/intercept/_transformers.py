@@ -1,8 +1,8 @@
 """`regard` as an attention implementation of `transformers`, and its use by a model.
 
 Models whose implementation is "eager", "flex_attention" or a flash kernel never call SDPA. They
-call whatever is registered under the name in their configuration; here that is `attention`, which
-a recording sees like any other caller.
+call the function registered under the name in their configuration; here that is `attention`, whose
+calls are recorded like any other. Its masks are row intervals rather than matrices.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
@@ -10,9 +10,11 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimen
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +23,25 @@ from regard._contexts import is_batch
 from regard._extras import needing
 from regard.attention import attention
 from regard.errors import RecordError
-from regard.intercept._configurations import NAME, calls_unseen, naming_regard, own_name
-from regard.intercept._lazy_mask import LazyMask
-from regard.intercept._mask_interface import mask_interface
-from regard.intercept._mask_reduction import reduce_mask
-from regard.intercept._supported import require_replaceable
-from regard.masks import Mask, causal, dense
+from regard.intercept._lazy_mask import LazyMask, lazy_mask
+from regard.intercept._mask_reduction import reduce_function, reduce_mask
+from regard.intercept._transformers_models import (
+    NAME,
+    calls_unseen,
+    naming_regard,
+    own_name,
+    require_mask_interface,
+    require_replaceable,
+)
+from regard.masks import Mask, causal, dense, padding
 
-# Arguments that change the weights in some model and have no place in `attention`.
+if TYPE_CHECKING:
+    from regard.intercept._lazy_mask import LazyMask
+
+
+# Arguments that change the weights in some model and that `attention` does not support.
 _UNKNOWN = ("cache", "head_mask", "layer_head_mask", "sinks", "block_indices")
-# They add whatever tensor they get to the scores, and without one hide nothing.
+# Implementations that add any mask tensor to the scores, and hide nothing without one.
 _ADDING = ("eager", "flex_attention")
 
 
@@ -41,12 +52,12 @@ def use_in_transformers() -> None:
     `record` does this by itself for a model that needs it.
 
     It works for every class whose file lets its attention be replaced, which
-    ``set_attn_implementation`` needs. A class with attention of its own (Bloom, MPT, LED, ...)
+    ``set_attn_implementation`` needs. A class with its own attention code (Bloom, MPT, LED, ...)
     keeps it; if it was loaded with ``attn_implementation="regard"``, its first call raises a
     `RecordError`.
 
     Raises:
-        ImportError: without transformers, which the extra ``transformers`` brings.
+        ImportError: without transformers, which the extra ``transformers`` installs.
 
     Example:
         >>> import regard, torch
@@ -82,9 +93,9 @@ def attention_forward(
     indices: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention as the models of `transformers` call it.
+    """Attention function with the interface of `transformers`.
 
-    Inside a block it stands in for another implementation, and reads arguments as that one does.
+    Inside a block it replaces another implementation, and interprets arguments as that one does.
 
     Args:
         module: the calling layer.
@@ -119,7 +130,7 @@ def attention_forward(
     if others.get("output_attentions"):
         raise RecordError(
             "output_attentions=True asks for weights that regard does not write down; leave it out "
-            "and take recording.attentions"
+            "and take recording[layer]"
         )
     if isinstance(attention_mask, Tensor) and not isinstance(attention_mask, LazyMask):
         attention_mask = _as_read(attention_mask, own, query, has_sink=s_aux is not None)
@@ -151,16 +162,16 @@ def attention_forward(
 
 
 def _as_read(mask: Tensor, own: str | None, query: Tensor, *, has_sink: bool) -> Tensor:
-    """A mask of the caller's as the implementation that is replaced reads it.
+    """Convert a mask to the meaning it has in the implementation that is replaced.
 
     Args:
         mask: broadcastable to ``(B, H, L, S)``.
-        own: the name of the implementation.
+        own: name of the implementation.
         query: ``(B, H, L, D)``.
-        has_sink: whether rows have another logit, beside which a row of the lowest number vanishes.
+        has_sink: whether rows have a sink logit, which outweighs a row of the lowest number.
 
     Raises:
-        RecordError: for integers that are not added, and for rows that "eager" makes NaN.
+        RecordError: for integer masks that are not added, and for rows that "eager" makes NaN.
     """
     if own == "flex_attention":
         mask = mask[:, :1]  # it reads the first head's
@@ -188,12 +199,12 @@ def _as_read(mask: Tensor, own: str | None, query: Tensor, *, has_sink: bool) ->
 def _mask(
     mask: Tensor | Mask | None, query: Tensor, key: Tensor
 ) -> tuple[Mask | None, Tensor | None]:
-    """Read the model's mask, and the queries whose rows it makes uniform."""
+    """Reduce the model's mask; return it with the queries whose rows it makes uniform."""
     if mask is None or isinstance(mask, Mask):
         return mask, None
     if mask.shape[-1] > key.shape[-2]:
         mask = mask[..., : key.shape[-2]]
-    if torch.compiler.is_compiling() or is_batch(mask):  # which have no numbers to read
+    if torch.compiler.is_compiling() or is_batch(mask):  # whose data cannot be read
         return dense(mask), None
     reduction = reduce_mask(mask, query.shape[:-2], query.shape[-2], key.shape[-2])
     return reduction.mask, reduction.uniform
@@ -201,12 +212,12 @@ def _mask(
 
 @contextmanager
 def replace_attention(model: nn.Module) -> Iterator[None]:
-    """Let a model of `transformers` compute with ``regard`` wherever it would not call SDPA.
+    """Make a model of `transformers` compute with ``regard`` wherever it would not call SDPA.
 
-    On this thread alone, which is the one that sees calls.
+    This applies only on the current thread.
 
     Raises:
-        RecordError: for a model that does not let its attention be replaced.
+        RecordError: for a model whose attention cannot be replaced.
     """
     configs = _configs(model)
     if configs:
@@ -216,7 +227,7 @@ def replace_attention(model: nn.Module) -> Iterator[None]:
 
 
 def _configs(model: nn.Module) -> list[Any]:
-    """The configurations, each once, that name an implementation which never calls SDPA."""
+    """Return the distinct configurations that name an implementation that never calls SDPA."""
     configs: dict[int, Any] = {}
     for module in model.modules():
         config = getattr(module, "config", None)
@@ -231,7 +242,7 @@ def _configs(model: nn.Module) -> list[Any]:
 
 
 def _is_configurable(module: nn.Module) -> bool:
-    """Whether a module, or the file that defines it, knows attention implementations."""
+    """Return whether a module, or the file that defines it, supports attention implementations."""
     kind = type(module)
     return hasattr(kind, "_can_set_attn_implementation") or hasattr(
         sys.modules.get(kind.__module__), "ALL_ATTENTION_FUNCTIONS"
@@ -244,3 +255,102 @@ def _with_parts(config: Any) -> Iterator[Any]:
         part = getattr(config, name, None)
         if part is not None:
             yield from _with_parts(part)
+
+
+def mask_interface(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Tensor] | None = None,
+    attention_mask: Tensor | None = None,
+    *,
+    allow_is_bidirectional_skip: bool = False,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    config: Any = None,
+    **others: Any,  # noqa: ARG001 - the interface's
+) -> LazyMask | Mask | None:
+    """Mask function with the interface of `transformers`, registered under ``regard``.
+
+    Args:
+        batch_size: B.
+        q_length: L.
+        kv_length: S.
+        q_offset: position of the first query.
+        kv_offset: position of the first key.
+        mask_function: returns whether a key is visible, given batch, head, query and key.
+        attention_mask: True for tokens, False for padding, ``(B, ≥ S)``.
+        allow_is_bidirectional_skip: whether None may stand for a mask that hides nothing.
+        use_vmap: whether the mask function takes one index at a time.
+        device: the device of the mask.
+        config: the configuration of the model.
+        others: arguments of other implementations' masks.
+
+    Returns:
+        None only if every key may be seen; a `Mask` to a model that is being compiled.
+
+    Raises:
+        RecordError: for a model that computes its own attention.
+    """
+    from transformers import masking_utils
+
+    compiling = torch.compiler.is_compiling()
+    if not compiling:  # when compiling, the mask is no tensor, and adding it raises
+        require_mask_interface(config)
+    everything: Any = masking_utils.bidirectional_mask_function
+    only_earlier: Any = masking_utils.causal_mask_function
+    device = torch.device(device)
+    # A graph can neither read data nor create a tensor subclass.
+    first = q_offset if compiling else int(q_offset)
+    offset = first - kv_offset
+    keep = _keep(attention_mask, kv_length, kv_offset)
+    if keep is not None and not compiling and bool(keep.all()):
+        keep = None
+    if mask_function is everything:
+        if keep is None and allow_is_bidirectional_skip:
+            return None
+        mask = Mask(offset=offset)
+    elif mask_function is None or mask_function is only_earlier:
+        mask = causal(offset=offset)
+    else:
+        evaluate = partial(
+            masking_utils.sdpa_mask,
+            batch_size=batch_size,
+            kv_length=kv_length,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            allow_is_causal_skip=False,
+            use_vmap=use_vmap,
+            device=device,
+        )
+        if compiling:
+            mask = replace(dense(evaluate(q_length=q_length, q_offset=first)), offset=offset)
+        else:
+            mask = reduce_function(
+                lambda start, count: evaluate(q_length=count, q_offset=int(first) + start),
+                (batch_size, 1),
+                q_length,
+                kv_length,
+            )
+            mask = replace(mask, offset=int(offset))
+    if keep is not None:
+        mask = mask & (dense(keep[:, None, None, :]) if compiling else _padding(keep))
+    return mask if compiling else lazy_mask(mask, (batch_size, 1, q_length, kv_length), device)
+
+
+def _keep(attention_mask: Tensor | None, keys: int, first: int) -> Tensor | None:
+    """Crop the padding mask to the keys."""
+    if attention_mask is None:
+        return None
+    missing = first + keys - attention_mask.shape[-1]
+    keep = torch.nn.functional.pad(attention_mask.bool(), (0, max(missing, 0)))
+    return keep[:, first : first + keys]
+
+
+def _padding(keep: Tensor) -> Mask:
+    try:
+        return padding(keep)
+    except ValueError:  # padding between tokens
+        return dense(keep[:, None, None, :])

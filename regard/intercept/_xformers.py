@@ -1,4 +1,4 @@
-"""Reading calls of ``xformers.ops.memory_efficient_attention``, whose kernels run on GPUs alone.
+"""Reads calls of ``xformers.ops.memory_efficient_attention``, whose kernels need a GPU.
 
 Axes: B batch, H query heads, G groups of them, L queries, S keys, D head dimension.
 """
@@ -14,9 +14,8 @@ from torch import Tensor
 from regard.errors import RecordError
 from regard.inputs import Scoring
 from regard.intercept._call import Call
-from regard.intercept._library_call import LibraryCall
+from regard.intercept._library_call import Band, LibraryCall, PackedSequences
 from regard.intercept._mask_reduction import ReducedMask, reduce_mask
-from regard.intercept._packed import Band, Sequences
 from regard.masks import Mask, causal
 
 _CAUSAL = Band(right=0)
@@ -30,13 +29,13 @@ def memory_efficient_attention(
     p: float = 0.0,
     scale: float | None = None,
     *,
-    op: Any = None,  # noqa: ARG001 - who computes is not what a call depends on
+    op: Any = None,  # noqa: ARG001 - does not affect the result
     output_dtype: torch.dtype | None = None,  # noqa: ARG001 - likewise
 ) -> LibraryCall:
-    """Read a call with tensors ``(B, L, H, D)``, ``(B, L, D)`` or ``(B, L, G, H/G, D)``.
+    """Read a call of tensors ``(B, L, H, D)``, ``(B, L, D)`` or ``(B, L, G, H/G, D)``.
 
     Raises:
-        RecordError: for quantised keys, and for an attn_bias of another kind.
+        RecordError: for quantised keys, and for an unsupported attn_bias.
     """
     if key.dtype != query.dtype:
         raise RecordError(
@@ -63,20 +62,20 @@ def memory_efficient_attention(
 
 
 def _heads(tensor: Tensor) -> Tensor:
-    """Lay a tensor of the library out as ``(B, H, L, D)``."""
+    """Convert a tensor of the library to ``(B, H, L, D)``."""
     if tensor.ndim == 3:
         return tensor[:, None]
     return tensor.flatten(2, -2).transpose(1, 2)
 
 
 def _shared_heads(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """One head a group, where `expand` made the others of a group."""
+    """Keep one head per group if the group was made by `expand`."""
     once = key.ndim == 5 and key.stride(3) == 0 and value.stride(3) == 0
     return _heads(key[..., :1, :] if once else key), _heads(value[..., :1, :] if once else value)
 
 
 def _mask(attn_bias: Any, query: Tensor, key: Tensor, *, legacy: bool) -> ReducedMask:
-    """Make a mask of an attn_bias: None, a tensor that is added, or one of the library's kinds."""
+    """Convert an attn_bias to a mask: None, an additive tensor, or one of the library's classes."""
     if attn_bias is None:
         return ReducedMask(Mask())
     leading, queries, keys = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
@@ -109,13 +108,13 @@ def _mask(attn_bias: Any, query: Tensor, key: Tensor, *, legacy: bool) -> Reduce
     )
 
 
-def _sequences(attn_bias: Any, device: torch.device) -> Sequences:
+def _sequences(attn_bias: Any, device: torch.device) -> PackedSequences:
     bounds = (
         torch.tensor(list(part.intervals()), dtype=torch.int64, device=device).reshape(-1, 2)
         for part in (attn_bias.q_seqinfo, attn_bias.k_seqinfo)
     )
     queries, keys = bounds
-    return Sequences(
+    return PackedSequences(
         query_start=queries[:, 0],
         query_stop=queries[:, 1],
         key_start=keys[:, 0],
@@ -157,4 +156,4 @@ _BLOCKS: dict[str, tuple[Callable[[Any], Band], bool]] = {
     "BlockDiagonalCausalLocalAttentionPaddedKeysMask": (_causal_window, True),
     "BlockDiagonalLocalAttentionPaddedKeysMask": (_window, True),
 }
-"""The band of each kind, and whether the last query of a sequence sits at its last key."""
+"""The band of each class, and whether the last query is aligned with the last key."""

@@ -1,6 +1,5 @@
-"""Interventions: change what a model attends to, and see what becomes of it."""
+"""Interventions: change the attention of a model while it runs."""
 
-from regard.intervene._intervene import intervene
-from regard.intervene._intervention import Intervention
+from regard.intervene._intervention import Intervention, intervene
 
 __all__ = ["Intervention", "intervene"]

@@ -1,4 +1,4 @@
-"""The changes that a block states.
+"""`intervene`: change what a model attends to while it runs.
 
 Axes: B batch, H query heads, L queries, S keys.
 """
@@ -6,32 +6,47 @@ Axes: B batch, H query heads, L queries, S keys.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
+from torch import nn
+
 from regard._arguments import Indices, check_indices, has_negative
+from regard._decorators import block
+from regard._modules import unwrapped
 from regard.inputs.scoring import check_number
+from regard.intercept import change_calls, replace_attention
 from regard.intervene.changer import ModelChanger
-from regard.intervene.changes import Ablate, Change, KnockOut, Patch, Selected, Steer, Temper
+from regard.intervene.operations import (
+    Ablate,
+    CheckedIndices,
+    KnockOut,
+    Operation,
+    Patch,
+    Steer,
+    Temper,
+)
 from regard.pattern import Pattern
 from regard.record import Recording
-from regard.record.names import KINDS, Kind
+from regard.record.sites import KINDS, AttentionKind
 
 
 class Intervention:
-    """Changes of a model's attention, stated one by one; `intervene` makes it.
+    """Operations on a model's attention; made by `intervene`.
 
-    Every method takes the same places: ``layers``, numbers from 0 in the order of their first
-    calls; ``heads``, of query heads; ``batch``, of sequences; each an integer, a slice or several
-    integers, None for all; and ``kind``, as in a `Recording`: ``self``, ``cross`` or ``encoder``.
-    Queries and keys are numbered over the whole text, also where a cache holds the earlier ones,
-    negative ones from the end that the text has at the call; of cross-attention the keys are the
-    source's. Where a rolling cache was full before the block began, how many keys it has dropped is
-    unknown: from the second call on, numbers from the start raise an `Error`.
+    Every method has the parameters ``layers`` (counted from 0 in the order of their first calls),
+    ``heads`` (query heads) and ``batch`` (sequences), each an integer, a slice or several integers,
+    None for all; and ``kind``, as in a `Recording`: ``self``, ``cross`` or ``encoder``. Queries and
+    keys are positions in the whole text, including cached tokens; negative ones count from the end
+    of the text at the time of the call. Keys of cross-attention are positions in the source. If a
+    rolling cache was full before the block began, the number of evicted keys is unknown: from the
+    second call on, positions counted from the start raise an `Error`.
 
-    Whatever the order of the methods, one call is changed in this one: keys are hidden
-    (`knock_out`), numbers added (`steer`), scores multiplied (`temper`); then the softmax; then
-    weights are replaced (`patch`), and contexts (`ablate`). Hidden keys stay hidden, numbers add
-    up, factors multiply.
+    Independent of the order in which they are stated, operations are applied in this order: hide
+    keys (`knock_out`), add to scores (`steer`), multiply scores (`temper`), softmax, replace
+    weights (`patch`), replace contexts (`ablate`). Hidden keys stay hidden, numbers add up, and
+    factors multiply.
     """
 
     def __init__(self, changer: ModelChanger) -> None:
@@ -46,22 +61,22 @@ class Intervention:
         layers: Indices | None = None,
         heads: Indices | None = None,
         batch: Indices | None = None,
-        kind: Kind = "self",
+        kind: AttentionKind = "self",
         by: str | Recording = "zero",
     ) -> None:
-        """Replace the context of heads: by 0, or by a mean, which keeps what they always say.
+        """Replace the context of heads by 0, or by a mean, which keeps their constant part.
 
         Args:
-            layers: where; see the class.
-            heads: likewise.
-            batch: likewise.
-            kind: likewise.
+            layers: the layers; see the class.
+            heads: the query heads.
+            batch: the sequences.
+            kind: the kind of attention.
             by: ``"zero"``; ``"mean"``, the head's mean over the rows of the call that see a key;
                 or a recording made with ``mean_contexts=True``, for its mean over that run.
 
         Raises:
-            TypeError: for an argument of another kind.
-            ValueError: for numbers that name nothing.
+            TypeError: for an argument of the wrong type.
+            ValueError: for an empty selection.
 
         Example:
             >>> import regard, torch
@@ -84,24 +99,24 @@ class Intervention:
         layers: Indices | None = None,
         heads: Indices | None = None,
         batch: Indices | None = None,
-        kind: Kind = "self",
+        kind: AttentionKind = "self",
     ) -> None:
-        """Hide keys from queries before the softmax: the rest of a row shares its weight.
+        """Hide keys from queries before the softmax, which redistributes their weight.
 
         Attention knockout (Geva et al. 2023, arXiv:2304.14767, section 5). A row whose every key
         is hidden gives context 0.
 
         Args:
-            keys: the keys that are hidden.
-            queries: from which queries; None is all.
-            layers: where; see the class.
-            heads: likewise.
-            batch: likewise.
-            kind: likewise.
+            keys: the keys to hide.
+            queries: the queries from which they are hidden; None is all.
+            layers: the layers; see the class.
+            heads: the query heads.
+            batch: the sequences.
+            kind: the kind of attention.
 
         Raises:
-            TypeError: for an argument of another kind.
-            ValueError: for numbers that name nothing.
+            TypeError: for an argument of the wrong type.
+            ValueError: for an empty selection.
         """
         self._add(
             KnockOut(
@@ -120,26 +135,26 @@ class Intervention:
         layers: Indices | None = None,
         heads: Indices | None = None,
         batch: Indices | None = None,
-        kind: Kind = "self",
+        kind: AttentionKind = "self",
     ) -> None:
         """Add a number to the scores of keys, after softcap and bias.
 
-        Their weights grow by its exponential before the row is normalised. Steering towards a span
-        (PASTA: Zhang et al. 2023, arXiv:2311.02262, section 3) multiplies the weights outside it by
-        α < 1, which is log α added to the scores of the keys outside.
+        This multiplies their weights by its exponential before normalisation. Steering towards a
+        span (PASTA: Zhang et al. 2023, arXiv:2311.02262, section 3) multiplies the weights outside
+        it by α < 1, which is log α added to the scores of the keys outside.
 
         Args:
             keys: the keys.
-            by: the number, above 0 to attract.
-            queries: for which queries; None is all.
-            layers: where; see the class.
-            heads: likewise.
-            batch: likewise.
-            kind: likewise.
+            by: the number; positive values increase the weights.
+            queries: the queries; None is all.
+            layers: the layers; see the class.
+            heads: the query heads.
+            batch: the sequences.
+            kind: the kind of attention.
 
         Raises:
-            TypeError: for an argument of another kind.
-            ValueError: for numbers that name nothing, and for one that is not finite.
+            TypeError: for an argument of the wrong type.
+            ValueError: for an empty selection, and for a number that is not finite.
         """
         self._add(
             Steer(
@@ -157,22 +172,22 @@ class Intervention:
         layers: Indices | None = None,
         heads: Indices | None = None,
         batch: Indices | None = None,
-        kind: Kind = "self",
+        kind: AttentionKind = "self",
     ) -> None:
-        """Multiply the scores, biases included: below 1 rows grow even, above 1 they sharpen.
+        """Multiply the scores, including biases; below 1 rows become flatter, above 1 sharper.
 
-        A sink's logit stays as it is.
+        A sink logit is unchanged.
 
         Args:
             by: the factor, 1 / temperature, above 0.
-            layers: where; see the class.
-            heads: likewise; all of a layer that has a softcap.
-            batch: likewise.
-            kind: likewise.
+            layers: the layers; see the class.
+            heads: the query heads; all of them in a layer with a softcap.
+            batch: the sequences.
+            kind: the kind of attention.
 
         Raises:
-            TypeError: for an argument of another kind.
-            ValueError: for numbers that name nothing, and for a factor that is not positive.
+            TypeError: for an argument of the wrong type.
+            ValueError: for an empty selection, and for a factor that is not positive.
         """
         factor = _finite("by", by)
         if factor <= 0:
@@ -186,22 +201,22 @@ class Intervention:
         layers: Indices | None = None,
         heads: Indices | None = None,
         batch: Indices | None = None,
-        kind: Kind = "self",
+        kind: AttentionKind = "self",
     ) -> None:
-        """Put in the weights of another run, which average this run's values.
+        """Use the weights of another run to average this run's values.
 
         Args:
             pattern: the weights ``(B, H, L, S)``, of as many heads as the layer has, or one; and of
-                one sequence, or as many as the batch has. Over a generation each call takes the
-                rows of its queries; weights on keys that a rolling cache dropped are refused.
-            layers: where; see the class.
-            heads: likewise.
-            batch: likewise.
-            kind: likewise.
+                one sequence, or as many as the batch has. In a generation each call uses the
+                rows of its queries; weights on keys that a rolling cache evicted are refused.
+            layers: the layers; see the class.
+            heads: the query heads.
+            batch: the sequences.
+            kind: the kind of attention.
 
         Raises:
-            TypeError: for an argument of another kind.
-            ValueError: for numbers that name nothing.
+            TypeError: for an argument of the wrong type.
+            ValueError: for an empty selection.
         """
         if not isinstance(pattern, Pattern):
             raise TypeError(
@@ -210,7 +225,7 @@ class Intervention:
             )
         self._add(Patch(pattern=pattern, **_places(layers, heads, batch, kind)))
 
-    def _add(self, change: Change) -> None:
+    def _add(self, change: Operation) -> None:
         self._changer.add(change)
 
 
@@ -230,14 +245,14 @@ def _places(layers: Any, heads: Any, batch: Any, kind: Any) -> dict[str, Any]:
     return {**places, "kind": kind}
 
 
-def _numbers(name: str, numbers: Any) -> Selected:
+def _numbers(name: str, numbers: Any) -> CheckedIndices:
     checked = check_indices(name, numbers)
     if checked == () or (isinstance(checked, slice) and _is_empty(checked)):
         raise ValueError(f"{name}={numbers!r} names nothing; leave it out to mean all")
     return checked
 
 
-def _keys(keys: Any) -> Selected:
+def _keys(keys: Any) -> CheckedIndices:
     if keys is None:
         raise TypeError(
             "keys must be an integer, a slice or integers, but is None; slice(None) is all"
@@ -246,7 +261,7 @@ def _keys(keys: Any) -> Selected:
 
 
 def _is_empty(numbers: slice) -> bool:
-    """Whether a slice is empty whatever it is taken of."""
+    """Return whether a slice is empty for a sequence of any length."""
     start, stop = numbers.start or 0, numbers.stop
     return stop is not None and (start < 0) == (stop < 0) and stop <= start
 
@@ -256,3 +271,55 @@ def _finite(name: str, number: Any) -> float:
     if not math.isfinite(checked):
         raise ValueError(f"{name} must be finite, but is {number}; knock_out(...) hides keys")
     return checked
+
+
+@block("intervene(...)")
+def intervene(model: nn.Module) -> Iterator[Intervention]:
+    """Change the attention of a model inside the ``with`` block, on this thread.
+
+    All calls that `record` sees can be changed. A compiled model runs eagerly inside the block.
+    Other tasks of an event loop are unaffected unless they are started inside the block; plain
+    generators stepped on the same thread are affected, since they have no context of their own.
+
+    Unaffected calls are computed by the model's own kernel; a model of `transformers` whose
+    attention never calls SDPA computes all calls with `regard.attention`, as under `record`. A
+    recording made inside or around the block holds the changed attention. Gradients flow through;
+    a backward pass that recomputes changed calls (`torch.utils.checkpoint`) belongs inside the
+    block. In nested blocks, the outer block's operations are applied first.
+
+    Args:
+        model: the model to change; other models are unaffected.
+
+    Yields:
+        The `Intervention`, whose methods add operations, which apply to all later calls.
+
+    Raises:
+        Error: for contradictory operations, and for operations that name a head, layer or position
+            that no call has.
+        RecordError: for a model that cannot be recorded either, and in a backward pass after the
+            block that recomputes changed calls, or inside it if these may be another thread's.
+        TypeError: for anything but a module.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.intervene(layer) as change, regard.record(layer) as recording:
+        ...     change.knock_out(queries=-1, keys=slice(1, 3), heads=0)
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> recording[0][0, 0, -1, 1:3]
+        tensor([0., 0.])
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model must be a torch.nn.Module, but is {type(model).__name__}; of a pipeline, give "
+            "the module inside, such as pipeline.model"
+        )
+    model = unwrapped(model)
+    changer = ModelChanger(model)
+    with ExitStack() as stack:
+        stack.enter_context(replace_attention(model))
+        stack.enter_context(change_calls(changer))
+        stack.callback(changer.end)
+        yield Intervention(changer)
+    changer.require_all_used()

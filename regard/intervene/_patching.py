@@ -1,4 +1,4 @@
-"""Weights of another run in place of a call's own: two problems, head by head, as one.
+"""Patching: combines two problems into one whose heads come from either.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension; b and h are
 B or 1, H or 1.
@@ -15,29 +15,29 @@ from regard._shapes import Bool
 from regard._tensors import pad_last
 from regard.errors import Error
 from regard.inputs import Problem
-from regard.intervene._place import Place
+from regard.intervene._position import CallPosition
 from regard.intervene._weights import heads_of
-from regard.intervene.changes import Patch
+from regard.intervene.operations import Patch
 from regard.masks.bounds import IndexBounds
 from regard.masks.rows import Rows
 from regard.masks.spans import Spans
 
 
-def with_pattern(problem: Problem, change: Patch, place: Place) -> Problem:
-    """Put the weights of another run into the heads of a change.
+def with_pattern(problem: Problem, change: Patch, position: CallPosition) -> Problem:
+    """Replace the weights of some heads by those of another run.
 
     Raises:
         Error: for a pattern of another size.
     """
     here = heads_of(change, problem)
-    other = _lined_up(change, problem, place)
+    other = _lined_up(change, problem, position)
     if other.softcap != problem.softcap:
         raise Error(
             f"{change!r}: the pattern's softcap is {other.softcap}, the layer's {problem.softcap}"
         )
     dtype = torch.promote_types(problem.query.dtype, other.query.dtype)
     ratio = other.scale / problem.scale if problem.scale else 1.0
-    if ratio != 1:  # the query takes it, which must not round
+    if ratio != 1:  # the ratio is folded into the query without rounding
         dtype = torch.promote_types(dtype, torch.float32)
     problem, other = problem.cast(dtype), other.cast(dtype)
     assert problem.value is not None, "a call has values"
@@ -57,11 +57,11 @@ def with_pattern(problem: Problem, change: Patch, place: Place) -> Problem:
     )
 
 
-def _lined_up(change: Patch, problem: Problem, place: Place) -> Problem:
-    """The pattern's problem, of the call's queries and keys alone."""
+def _lined_up(change: Patch, problem: Problem, position: CallPosition) -> Problem:
+    """Crop the pattern's problem to the queries and keys of the call."""
     other = change.pattern.problem
-    first = int(place.queries.amin()) if place.queries.numel() else 0
-    stop, count = first + problem.queries, max(place.key_counts)
+    first = int(position.queries.amin()) if position.queries.numel() else 0
+    stop, count = first + problem.queries, max(position.key_counts)
     shape = tuple(change.pattern.shape)
     fits = all(ours in (1, theirs) for ours, theirs in zip(other.heads, problem.heads, strict=True))
     if not fits:
@@ -72,13 +72,13 @@ def _lined_up(change: Patch, problem: Problem, place: Place) -> Problem:
         )
     if (other.queries, other.keys) == (problem.queries, problem.keys):
         return other
-    place.require_start(repr(change))
-    if other.queries < stop or other.keys < count or min(place.key_counts) < count:
+    position.require_start(repr(change))
+    if other.queries < stop or other.keys < count or min(position.key_counts) < count:
         raise Error(
             f"{change!r}: a pattern of shape {shape} does not hold the call's queries, {first} to "
             f"{stop - 1} of the text, and its {count} keys"
         )
-    kept = slice(place.first_key, min(count, place.first_key + problem.keys))
+    kept = slice(position.first_key, min(count, position.first_key + problem.keys))
     _require_weight_within(kept, first, stop, change, heads_of(change, problem))
     other = other.crop(slice(first, stop), kept)
     return _widened(other, problem.keys)
@@ -87,11 +87,9 @@ def _lined_up(change: Patch, problem: Problem, place: Place) -> Problem:
 def _require_weight_within(
     kept: slice, first: int, stop: int, change: Patch, here: Bool[Tensor, "#b #h"]
 ) -> None:
-    """Refuse rows with weight on keys whose values a call does not have, such as dropped ones.
+    """Refuse patched rows with weight on keys that the call does not have, such as evicted ones.
 
-    Only the rows of heads that are patched count.
-
-    Without these keys the softmax would share their weight out among the others.
+    Without these keys the softmax would distribute their weight over the others.
     """
     rows = change.pattern.crop(queries=(first, stop))
     seen = rows.visible_keys()
@@ -112,7 +110,7 @@ def _require_weight_within(
 
 
 def _widened(other: Problem, keys: int) -> Problem:
-    """Add keys that no query sees: the room of a cache that is not filled."""
+    """Pad with keys that no query sees, as in a cache of fixed size that is not yet full."""
     missing = keys - other.keys
     if missing == 0:
         return other
@@ -136,7 +134,7 @@ def _wider(matrix: Tensor | None, missing: int) -> Tensor | None:
 
 
 def _rows(new: Rows, old: Rows, here: Bool[Tensor, "#b #h"]) -> Rows:
-    """The rows of either problem, head by head."""
+    """Select the rows of either problem per head."""
 
     def pick(one: Tensor, other: Tensor) -> Tensor:
         return torch.where(here.reshape(*here.shape, *(1,) * (one.ndim - 2)), one, other)
@@ -162,7 +160,7 @@ def _rows(new: Rows, old: Rows, here: Bool[Tensor, "#b #h"]) -> Rows:
 
 
 def _spans(new: Spans | None, old: Spans | None, here: Bool[Tensor, "#b #h"]) -> Spans | None:
-    """The spans of both, each in its own heads."""
+    """Join the spans of both problems, each restricted to its heads."""
     parts = [
         Spans(spans.start * where[..., None], spans.stop * where[..., None], spans.added)
         for spans, where in ((new, here), (old, ~here))

@@ -1,4 +1,4 @@
-"""What knock-outs, steering, temperatures and patches make of the weights of a call.
+"""Knock-out, steering and temperature: change the weights of a call.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys; b and h are B or 1, H or 1.
 """
@@ -16,16 +16,16 @@ from regard._arguments import chosen
 from regard._shapes import Bool, Float
 from regard.errors import Error
 from regard.inputs import Problem
-from regard.intervene._place import Place
-from regard.intervene.changes import Change, KnockOut, Steer, Temper
+from regard.intervene._position import CallPosition
+from regard.intervene.operations import KnockOut, Operation, Steer, Temper
 from regard.masks.spans import Spans
 
 
-def heads_of(change: Change, problem: Problem) -> Bool[Tensor, "#b #h"]:
-    """The heads that a change is made in; one entry stands for all.
+def heads_of(change: Operation, problem: Problem) -> Bool[Tensor, "#b #h"]:
+    """Return a mask of the heads an operation applies to; a dimension of size 1 is broadcast.
 
     Raises:
-        Error: for a head or an entry of the batch that the call does not have.
+        Error: for a head or a batch index that the call does not have.
     """
     batch, heads = problem.heads
     parts = []
@@ -42,16 +42,16 @@ def heads_of(change: Change, problem: Problem) -> Bool[Tensor, "#b #h"]:
     return parts[0][:, None] & parts[1]
 
 
-def with_spans(problem: Problem, changes: Sequence[Change], place: Place) -> Problem:
-    """Hide keys from queries, and add to the scores of others."""
-    spans: list[_Span] = []
+def with_spans(problem: Problem, changes: Sequence[Operation], position: CallPosition) -> Problem:
+    """Apply knock-outs and steering: hide keys, and add to the scores of others."""
+    spans: list[_RowInterval] = []
     for change in changes:
         if not isinstance(change, (KnockOut, Steer)):
             continue
         added = change.by if isinstance(change, Steer) else -math.inf
-        rows = heads_of(change, problem)[..., None] & place.rows(change.queries)
-        for start, stop in place.spans(change.keys, problem.keys):
-            _merge(spans, _Span(start * rows, stop * rows, added))
+        rows = heads_of(change, problem)[..., None] & position.rows(change.queries)
+        for start, stop in position.spans(change.keys, problem.keys):
+            _merge(spans, _RowInterval(start * rows, stop * rows, added))
     if not spans:
         return problem
     starts = torch.broadcast_tensors(*(span.start for span in spans))
@@ -62,7 +62,7 @@ def with_spans(problem: Problem, changes: Sequence[Change], place: Place) -> Pro
 
 
 @dataclass(frozen=True, eq=False)
-class _Span:
+class _RowInterval:
     start: Tensor  # (b, h, L), as stop; equal where a row has none
     stop: Tensor
     added: float
@@ -72,22 +72,22 @@ class _Span:
         return self.start < self.stop
 
 
-def _merge(spans: list[_Span], new: _Span) -> None:
-    """Add a span of each row, to one that lies in other rows where there is such."""
+def _merge(spans: list[_RowInterval], new: _RowInterval) -> None:
+    """Append an interval per row, or merge it into one of equal number on disjoint rows."""
     for number, old in enumerate(spans):
         if old.added == new.added and not bool((old.present & new.present).any()):
             start = torch.where(new.present, new.start, old.start)
             stop = torch.where(new.present, new.stop, old.stop)
-            spans[number] = _Span(start, stop, old.added)
+            spans[number] = _RowInterval(start, stop, old.added)
             return
     spans.append(new)
 
 
-def with_temperature(problem: Problem, changes: Sequence[Change]) -> Problem:
-    """Multiply the scores, and all that was added to them, by a factor of each head.
+def with_temperature(problem: Problem, changes: Sequence[Operation]) -> Problem:
+    """Multiply the scores, including biases, by a factor per head.
 
     Raises:
-        Error: for some heads of a layer with a softcap, which all its heads share.
+        Error: for only some heads of a layer with a softcap, which all heads share.
     """
     factor = torch.ones(1, 1, dtype=torch.float64, device=problem.query.device)
     for change in changes:
@@ -131,7 +131,7 @@ def with_temperature(problem: Problem, changes: Sequence[Change]) -> Problem:
 
 
 def _tempered(spans: Spans, factor: Float[Tensor, "#b #h"]) -> Spans:
-    """Multiply what spans add by a factor of each head: a span for each product."""
+    """Multiply the numbers that spans add by a factor per head, one span per product."""
     parts = []
     for start, stop, added in zip(spans.start, spans.stop, spans.added.tolist(), strict=True):
         for by in [1.0] if math.isinf(added) else factor.unique().tolist():

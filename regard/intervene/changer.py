@@ -1,47 +1,56 @@
-"""The changes of one block, applied to the calls of a model.
+"""Applies the operations of one block to the calls of a model, and tracks which were used.
 
 Axes: B batch, H query heads, L queries.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 
+import torch
 from torch import Tensor, nn
 
 from regard import intercept
-from regard._arguments import contains
+from regard._arguments import contains, from_start
 from regard.errors import Error
 from regard.inputs import Problem
 from regard.intercept import Call, was_made_before
-from regard.intervene._met import Met
 from regard.intervene._patching import with_pattern
-from regard.intervene._place import Place, Progress
+from regard.intervene._position import CallPosition, TextTracker, key_runs
 from regard.intervene._weights import heads_of, with_spans, with_temperature
-from regard.intervene.changes import Ablate, Change, KnockOut, Patch, Steer, Temper
 from regard.intervene.contexts import ablations
-from regard.record.sites import Site, Sites
+from regard.intervene.operations import (
+    Ablate,
+    CheckedIndices,
+    KnockOut,
+    Operation,
+    Patch,
+    Steer,
+    Temper,
+)
+from regard.record.sites import AttentionKind, Site, Sites
 
 
 class ModelChanger:
     """Changes the calls of one model.
 
     Args:
-        model: whose calls.
+        model: the model.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.changes: list[Change] = []
+        self.changes: list[Operation] = []
         self._sites = Sites(model)
-        self._progress = Progress()
-        self._met = Met()
-        self._latest: tuple[Site, Place] | None = None
+        self._texts = TextTracker()
+        self._usage = UsageTracker()
+        self._latest: tuple[Site, CallPosition] | None = None
         self._ended = False
 
-    def add(self, change: Change) -> None:
-        """Make a change in the calls to come.
+    def add(self, change: Operation) -> None:
+        """Apply an operation to all later calls.
 
         Raises:
             Error: after the block.
@@ -51,27 +60,26 @@ class ModelChanger:
         self.changes.append(change)
 
     def end(self) -> None:
-        """Take no further changes."""
+        """Refuse further operations."""
         self._ended = True
 
     def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:
-        """Whether the next call of the innermost of these modules may be changed."""
+        """Return whether an operation may apply to the innermost module's next call."""
         kind, layer = self._sites.next(modules, run)
         return any(
             change.kind == kind and contains(change.layers, layer) for change in self.changes
         )
 
-    def change(self, call: Call) -> intercept.Change | None:
-        """Say what is computed in place of a call; None leaves it as it is.
+    def change(self, call: Call) -> intercept.CallChange | None:
+        """Return what is computed in place of a call; None leaves it unchanged.
 
         Raises:
-            Error: for changes that contradict each other, and for one that this call
-                does not allow.
+            Error: for contradictory operations, and for one that this call does not allow.
         """
         if not self._sites.has(call):
             return None
         own = replace(call, changed=None).problem()  # keys and positions of the model itself
-        site, place = self._located(call, own)
+        site, position = self._located(call, own)
         changes = [
             change
             for change in self.changes
@@ -83,40 +91,40 @@ class ModelChanger:
             return None
         problem = own if call.changed is None else call.problem()
         for change in changes:
-            self._met.add(change, site.layer, place)
+            self._usage.add(change, site.layer, position)
         _refuse_contradictions(changes, problem)
-        changed = _changed(call, changes, place)
+        changed = _changed(call, changes, position)
         ablated = [change for change in changes if isinstance(change, Ablate)]
         edits = ablations(ablated, problem if changed is None else changed, site)
-        return intercept.Change(problem=changed, edit=_together(edits) if edits else None)
+        return intercept.CallChange(problem=changed, edit=_together(edits) if edits else None)
 
-    def _located(self, call: Call, own: Problem) -> tuple[Site, Place]:
-        """Find the site of a call and its place in the text; of a call that nothing changes too.
+    def _located(self, call: Call, own: Problem) -> tuple[Site, CallPosition]:
+        """Return the site of a call and its position in the text.
 
-        Later calls are placed by those before them.
+        Unchanged calls are tracked too, since positions of later calls depend on them.
         """
         if self._latest is None or not call.repeated:
             site = self._sites.of(call)
-            self._latest = site, self._progress.place(site, own, call.run)
+            self._latest = site, self._texts.position(site, own, call.run)
         return self._latest
 
-    def require_all_met(self) -> None:
-        """Refuse changes that name what no call had.
+    def require_all_used(self) -> None:
+        """Refuse operations that name layers, queries or keys that no call had.
 
         Raises:
-            Error: for the first such change.
+            Error: for the first such operation.
         """
-        self._met.require_all(self.changes, self._sites.counts())
+        self._usage.require_all(self.changes, self._sites.counts())
 
 
-def _changed(call: Call, changes: Sequence[Change], place: Place) -> Problem | None:
-    """The attention in place of a call's own; None where its weights stay."""
+def _changed(call: Call, changes: Sequence[Operation], position: CallPosition) -> Problem | None:
+    """Return the attention to compute instead; None if the weights are unchanged."""
     if all(isinstance(change, Ablate) for change in changes):
         return None
-    problem = with_temperature(with_spans(call.attention(), changes, place), changes)
+    problem = with_temperature(with_spans(call.attention(), changes, position), changes)
     for change in changes:
         if isinstance(change, Patch):
-            problem = with_pattern(problem, change, place)
+            problem = with_pattern(problem, change, position)
     return problem
 
 
@@ -129,13 +137,13 @@ def _together(edits: list[Callable[[Tensor], Tensor]]) -> Callable[[Tensor], Ten
     return edit
 
 
-def _refuse_contradictions(changes: Sequence[Change], problem: Problem) -> None:
-    """Refuse two changes of a head of which one undoes the other.
+def _refuse_contradictions(changes: Sequence[Operation], problem: Problem) -> None:
+    """Refuse two operations on a head of which one overrides the other.
 
     Raises:
         Error: for the first such pair.
     """
-    replaced: tuple[tuple[type[Change], tuple[type[Change], ...]], ...] = (
+    replaced: tuple[tuple[type[Operation], tuple[type[Operation], ...]], ...] = (
         (Ablate, (Ablate, Patch)),
         (Patch, (Patch, KnockOut, Steer, Temper)),
     )
@@ -148,3 +156,73 @@ def _refuse_contradictions(changes: Sequence[Change], problem: Problem) -> None:
                     f"{one!r} and {other!r} contradict each other: the first replaces what the "
                     "second changes; leave one out, or give them different heads"
                 )
+
+
+class UsageTracker:
+    """Records which named layers and positions occurred, to report unmatched operations."""
+
+    def __init__(self) -> None:
+        self._layers: dict[Operation, set[int]] = defaultdict(set)
+        self._numbers: dict[tuple[Operation, str], set[int]] = defaultdict(set)
+        self._largest: dict[tuple[Operation, str], int] = {}
+
+    def add(self, change: Operation, layer: int, position: CallPosition) -> None:
+        """Record a call that an operation applies to."""
+        self._layers[change].add(layer)
+        if not isinstance(change, (KnockOut, Steer)):
+            return
+        for name, numbers, count in (
+            ("queries", change.queries, max(position.query_counts)),
+            ("keys", change.keys, max(position.key_counts)),
+        ):
+            self._largest[change, name] = max(count, self._largest.get((change, name), 0))
+            self._numbers[change, name].update(_present(name, numbers, count, position))
+
+    def require_all(self, changes: Sequence[Operation], layers: dict[AttentionKind, int]) -> None:
+        """Refuse changes that name what no call had.
+
+        Args:
+            changes: all operations of the block.
+            layers: number of layers of each kind.
+
+        Raises:
+            Error: for the first such change.
+        """
+        for change in changes:
+            met = self._layers[change]
+            missing = sorted(set(change.layers) - met) if isinstance(change.layers, tuple) else []
+            if missing or not met:
+                had = ", ".join(f"{count} of kind {kind!r}" for kind, count in layers.items())
+                what = f"layer {missing[0]}" if missing else "a layer that it names"
+                raise Error(
+                    f"{change!r} was not made: {what} made no call; layers that did: "
+                    f"{had or 'none'}"
+                )
+            for name in ("queries", "keys"):
+                self._require_numbers(change, name)
+
+    def _require_numbers(self, change: Operation, name: str) -> None:
+        numbers: CheckedIndices = getattr(change, name, None)
+        if numbers is None:
+            return
+        met = self._numbers[change, name]
+        missing = [n for n in numbers if n not in met] if isinstance(numbers, tuple) else []
+        if missing or not met:
+            what = f"{name} {missing[0]}" if missing else f"any of these {name}"
+            raise Error(
+                f"{change!r} was not made: no call had {what}; the longest text had "
+                f"{self._largest[change, name]} {name}"
+            )
+
+
+def _present(name: str, numbers: CheckedIndices, count: int, position: CallPosition) -> set[int]:
+    """Return the indices that exist in this call; for a slice, one index if any exists."""
+    if isinstance(numbers, tuple):
+        present = set(numbers)
+        if name == "keys":
+            return {n for n in present if 0 <= from_start(n, count) < count}
+        rows = set(position.queries.unique().tolist())
+        return {n for n in present if from_start(n, count) in rows}
+    if name == "keys":
+        return {0} if any(start < stop for start, stop in key_runs(numbers, count)) else set()
+    return {0} if bool(torch.any(position.rows(numbers))) else set()

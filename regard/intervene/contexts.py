@@ -1,4 +1,4 @@
-"""What ablation makes of the contexts of a call.
+"""Ablation: replaces the contexts of a call.
 
 Axes: B batch, H query heads, L queries, Dv dimension of a value; b and h are B or 1, H or 1.
 """
@@ -15,7 +15,7 @@ from regard._shapes import Bool, Float
 from regard.errors import Error
 from regard.inputs import Problem
 from regard.intervene._weights import heads_of
-from regard.intervene.changes import Ablate
+from regard.intervene.operations import Ablate
 from regard.record import Recording
 from regard.record.sites import Site
 
@@ -23,7 +23,9 @@ from regard.record.sites import Site
 def ablations(
     changes: Sequence[Ablate], problem: Problem, site: Site
 ) -> list[Callable[[Tensor], Tensor]]:
-    """What several changes make of a context ``(B, H, L, Dv)``; one pass writes all zeros.
+    """Return functions that apply several ablations to a context ``(B, H, L, Dv)``.
+
+    All zero ablations share one pass.
 
     Raises:
         Error: as for `ablation`.
@@ -36,7 +38,7 @@ def ablations(
 
 
 def ablation(change: Ablate, problem: Problem, site: Site) -> Callable[[Tensor], Tensor]:
-    """What replaces the context ``(B, H, L, Dv)`` of a call.
+    """Return a function that applies an ablation to a context ``(B, H, L, Dv)``.
 
     Raises:
         Error: for a recording without the mean contexts of these heads.
@@ -56,7 +58,7 @@ def _zero(heads: Bool[Tensor, "#b #h"]) -> Callable[[Tensor], Tensor]:
 
 
 def _mean(context: Float[Tensor, "B H L Dv"], sees: Bool[Tensor, "#b #h L"]) -> Tensor:
-    """The mean over the queries that see a key, ``(B, H, 1, Dv)``; 0 where none does."""
+    """Average over the queries that see a key, ``(B, H, 1, Dv)``; 0 if there is none."""
     present = sees[..., None]
     total = torch.where(present, context, 0).sum(dim=-2, keepdim=True)
     return total / present.sum(dim=-2, keepdim=True).clamp(min=1)

@@ -19,8 +19,7 @@ from regard._shapes import Float, Int
 from regard.backends.kernel_spec import Divergence
 from regard.errors import RecordError
 from regard.record import Recording
-from regard.record.layer import Layer
-from regard.record.one_run import require_one_run
+from regard.record.layer import Layer, require_one_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,7 +151,7 @@ def fidelity(
         >>> lost = 1 - float(full[0][0, worst.head, 0][kept].sum())
         >>> torch.testing.assert_close(worst.mean, lost, rtol=0, atol=1e-6)
     """
-    pairs = list(zip(full.of_kind(), compressed.of_kind(), strict=False))
+    pairs = list(zip(full.of_kind().layers, compressed.of_kind().layers, strict=False))
     counts = len(full), len(compressed)
     if counts[0] != counts[1] or any(one.heads != other.heads for one, other in pairs):
         raise ValueError(
@@ -160,7 +159,7 @@ def fidelity(
             "same layers and heads, in one run each"
         )
     for recording in (full, compressed):
-        require_one_run(recording.of_kind(), "fidelity")
+        require_one_run(recording.of_kind().layers, "fidelity")
     by_layer = [keys] * len(pairs) if keys is None or isinstance(keys, Tensor) else list(keys)
     if len(by_layer) != len(pairs):
         raise ValueError(f"keys has {len(by_layer)} entries for {len(pairs)} layers; give one each")

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.pattern import Pattern
 from regard.record import Recording
-from regard.record.one_run import require_one_run
+from regard.record.layer import require_one_run
 
 
 def rollout_of(
@@ -108,5 +108,5 @@ def rollout(
         >>> regard.lens.rollout(recording, query=-1).sum().round(decimals=4)
         tensor(1.)
     """
-    patterns = [layer.pattern for layer in require_one_run(recording.of_kind(), "rollout")]
+    patterns = [layer.pattern for layer in require_one_run(recording.of_kind().layers, "rollout")]
     return rollout_of(patterns, query=query, source=source, residual=residual)

@@ -30,7 +30,7 @@ class KVCache:
     """The keys and values of one attention layer, in memory that is allocated once.
 
     It is allocated when the first keys arrive, for `capacity` positions; with a sliding window, for
-    twice the window at most. Then nothing is copied when a position is added, but once in W
+    twice the window at most. After that, adding a position copies nothing, except that once every W
     positions the newest W − 1 move to the front. `append` returns views in the order of positions,
     so masks stay intervals.
 
@@ -42,7 +42,7 @@ class KVCache:
 
     Attributes:
         length: positions added so far, padding and evicted ones included.
-        is_incomplete: whether positions are lost, so that it has to be reset; see `rollback`.
+        is_incomplete: whether positions were lost, so that it has to be reset; see `rollback`.
 
     Raises:
         ValueError: if capacity or window is below 1.
@@ -79,7 +79,7 @@ class KVCache:
         return self._memory
 
     def extend(self) -> int:
-        """Add a position to those that `append` added; the caller writes its key and value.
+        """Reserve room for one more position after `append`; the caller writes its key and value.
 
         Returns:
             How many rows of `memory` are in use; the last of them is the new position's.
@@ -126,7 +126,9 @@ class KVCache:
         return memory[0].narrow(-2, 0, self._stored), memory[1].narrow(-2, 0, self._stored)
 
     def keys_after(self, new: int) -> int:
-        """How many keys `append` returns for so many new positions; fewer than all, once it evicts.
+        """The number of keys that `append` returns for so many new positions.
+
+        Fewer than all, once it evicts.
 
         Args:
             new: L.
@@ -175,9 +177,10 @@ class KVCache:
         self.length, self._stored = length, stored
 
     def rollback(self, length: int) -> None:
-        """Forget what a call added that did not come to its end.
+        """Drop what an interrupted call added.
 
-        Where a window has evicted what is needed, all further calls are refused until `reset`.
+        Where a window has evicted positions that are needed, the cache is inconsistent, and further
+        calls raise an error until `reset`.
 
         Args:
             length: how many positions there were before.
@@ -190,15 +193,13 @@ class KVCache:
             self.is_incomplete = True
 
     def reset(self, *, padding: Int[Tensor, "B"] | None = None) -> None:
-        """Forget everything but keep the memory, for sequences with this padding."""
+        """Empty the cache but keep its memory, for sequences with this padding."""
         self.length = self._stored = 0
         self.padding = padding
         self.is_incomplete = False
 
     def branch(self, copies: int, capacity: int) -> KVCache:
-        """Make a cache from which copies of this one's only sequence go on, each its own way.
-
-        This one stays as it is.
+        """Copy the cache's only sequence into a batch, whose copies can be continued separately.
 
         Args:
             copies: the size of the new batch.
@@ -228,8 +229,8 @@ class KVCache:
     def _require_room(self, new: int) -> None:
         if self.is_incomplete:
             raise ValueError(
-                "the cache lacks positions, since a call with it did not come to its end; reset "
-                "it, and read the sequence again"
+                "the cache is inconsistent: a previous forward was interrupted; call "
+                "cache.reset() and read the sequence again"
             )
         if self.length + new > self.capacity:
             raise ValueError(
@@ -238,7 +239,7 @@ class KVCache:
             )
 
     def _empty(self, like: Tensor) -> Tensor:
-        """Memory for keys or values of which these are the first."""
+        """Allocate the buffer for keys or values like these."""
         shape = (*like.shape[:-2], self._room, like.shape[-1])
         if not is_transformed() and are_plain(like):
             of_a_head = like.shape[-2] * like.shape[-1] * like.itemsize
@@ -250,14 +251,14 @@ class KVCache:
         """Move the positions that a new query may see to the front; return their number."""
         assert self._memory is not None, "positions have been stored"
         kept, stored = self._seen_by_next(), self._stored
-        self._stored = 0  # of what an interruption leaves half moved
+        self._stored = 0  # an interruption would leave them half moved
         for tensor in self._memory:
             tensor[..., :kept, :] = tensor[..., stored - kept : stored, :].clone()
         self._stored = kept
         return kept
 
     def _seen_by_next(self) -> int:
-        """How many of the stored positions the next query sees, where there is a window."""
+        """The number of stored positions that the next query sees; only with a window."""
         assert self.window is not None, "without a window the room is the capacity"
         return min(self._stored, self.window - 1)
 
@@ -294,7 +295,7 @@ class KVCache:
 
 @runtime_checkable
 class _Cache(Protocol):
-    """Of one layer, or of several."""
+    """A cache of one layer or of several."""
 
     @property
     def length(self) -> int: ...
@@ -302,7 +303,7 @@ class _Cache(Protocol):
 
 
 def rollback_on_error(cache: _Cache | None) -> AbstractContextManager[None]:
-    """Leave a cache as it was, if a block that adds positions does not come to its end."""
+    """Roll a cache back if the block, which adds positions, raises an error or is interrupted."""
     return nullcontext() if cache is None else _rollback_on_error(cache)
 
 

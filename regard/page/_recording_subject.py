@@ -33,7 +33,7 @@ class RecordingSubject:
     """
 
     def __init__(self, recording: Recording, *, title: str) -> None:
-        layers = recording.of_kind()
+        layers = recording.of_kind().layers
         if not layers:
             raise ExplorerError("the recording holds no attention")
         first = layers[0].pattern

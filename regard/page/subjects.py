@@ -17,8 +17,8 @@ from torch import Tensor
 
 import regard
 from regard.gpt import CheckpointError, Sampling, load, stream
+from regard.gpt.tokenizer import normalized
 from regard.gpt.unwrap import as_gpt
-from regard.gpt.utf8 import normalized
 from regard.intercept import last_logits, takes_logits_to_keep
 from regard.page._changes import Change, changed, check_changes
 from regard.page._effects import Over, measure_effects, measure_passages
@@ -324,7 +324,7 @@ class ModelSubject:
             id=name,
             title=self._title,
             tokens=tuple(self._tokenizer.tokens(ids)),
-            layers=recording.of_kind(),
+            layers=recording.of_kind().layers,
             text=self._tokenizer.decode(ids),
             following=tuple(zip(top.tolist(), pieces, shares[top].tolist(), strict=True)),
             probabilities=shares,

@@ -1,4 +1,4 @@
-"""How the heads of a training run formed: what `regard.gpt.history` kept, and the loss.
+"""How the heads of a training run formed: what `regard.gpt.head_history` kept, and the loss.
 
 Axes: M recorded updates, N layers, H heads, K scores, S side of a picture.
 """
@@ -17,12 +17,12 @@ from regard.gpt.training.checkpoints import (
     POINTER,
     TrainingRunFolder,
 )
-from regard.gpt.training.history import history
+from regard.gpt.training.history import head_history
 from regard.gpt.training.metrics import read_metrics
 from regard.page._json import for_json
 
 if TYPE_CHECKING:
-    from regard.gpt import History
+    from regard.gpt import HeadHistory
 
 
 class TrainingHistory:
@@ -35,7 +35,7 @@ class TrainingHistory:
     """
 
     def __init__(
-        self, recorded: History, *, losses: dict[int, float], kept: dict[int, Path]
+        self, recorded: HeadHistory, *, losses: dict[int, float], kept: dict[int, Path]
     ) -> None:
         self._history, self._losses, self.kept = recorded, losses, kept
 
@@ -83,4 +83,4 @@ def training_of(folder: Path) -> TrainingHistory | None:
     kept = {int(path.name): path for path in checkpoints if path.name.isdigit()}
     lines = read_metrics(run.path / METRICS)
     losses = {line["step"]: line["loss"] for line in lines if "loss" in line}
-    return TrainingHistory(history(folder), losses=losses, kept=kept)
+    return TrainingHistory(head_history(folder), losses=losses, kept=kept)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from regard_experiments.gpu import triton
 from torch import Tensor
 
 from regard._arguments import check_choice, check_integers
 from regard._shapes import Float, Int
-from regard.backends import native
+from regard.backends import reader_of
 from regard.backends.kernel_spec import Divergence
 from regard.inputs import Problem
 from regard.masks.bounds import AffineBounds
@@ -38,7 +37,7 @@ def divergence(
     places = _checked(problem, other[0], keys)
     batch, heads = problem.heads
     pair = (problem, other[0]) if places is None else _of_the_same_keys(problem, other[0], places)
-    kernels = triton if problem.query.device.type == "cuda" else native
+    kernels = reader_of(problem.query.device)
     if pair is not None and kernels.objection_to_comparing(*pair) is None:
         rows = kernels.compare(*pair, (one[1], other[1]), kind)
     else:

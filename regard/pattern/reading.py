@@ -1,22 +1,21 @@
 """Taking readouts of a pattern: by the kernels what they know, by streaming blocks the rest.
 
-The kernels are those in C++ on a CPU and those in Triton on a GPU.
+The kernels are those in C++ on a CPU; on another device, those of its extension, if there is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import torch
-from regard_experiments.gpu import triton
 from torch import Tensor
 
 from regard._contexts import abstract_reason
 from regard._shapes import Float
-from regard.backends import native
+from regard.backends import native, reader_of
+from regard.backends.extensions import Reader, extension_of
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.errors import Error
 from regard.inputs import Problem
@@ -157,8 +156,9 @@ def refined(problem: Problem, logsumexp: Float[Tensor, "N L"]) -> Float[Tensor, 
         logsumexp: of each row, heads numbered through.
     """
     has_weights = logsumexp.numel() > 0 and problem.keys > 0
-    if problem.query.is_cuda and has_weights and not triton.objection_to_reading(problem):
-        return triton.refine(problem, logsumexp, MOST_LOGSUMEXP)  # waits for no number
+    extension = extension_of(problem.query.device)
+    if has_weights and extension and not extension.reader.objection_to_reading(problem):
+        return extension.reader.refine(problem, logsumexp, MOST_LOGSUMEXP)  # waits for no number
     coarse = is_coarse(logsumexp)
     if not bool(coarse.any()):
         return logsumexp
@@ -192,9 +192,9 @@ def _take_apart(
 
 def _kernel_specs(
     readouts: Sequence[Readout[Any, Any]], problem: Problem, sizes: Sizes
-) -> tuple[ModuleType | None, dict[int, KernelSpec]]:
+) -> tuple[Reader | None, dict[int, KernelSpec]]:
     """Choose the kernels, if any, and say which readouts, by their index, they compute and how."""
-    reader = triton if problem.query.device.type == "cuda" else native
+    reader = reader_of(problem.query.device)
     if reader.objection_to_reading(problem) or 0 in (*sizes.leading, sizes.queries, sizes.keys):
         return None, {}
     specs = ((i, readout.kernel_spec(sizes)) for i, readout in enumerate(readouts))

@@ -92,6 +92,17 @@ class Readout(ABC, Generic[State, Result]):
 
     A class has to give `add`. Where its result is one number for each query or each key, summed or
     set in float64, the rest follows from `axes`.
+
+    Example:
+        >>> import regard, torch
+        >>> class Squares(regard.readouts.Readout):  # of a query: the sum of its squared weights
+        ...     axes = ("query",)
+        ...     def add(self, state, block):
+        ...         state[block.heads, block.rows] += block.weights.square().sum(-1)
+        >>> query = torch.zeros(1, 3, 4)  # so that every query shares its weight equally
+        >>> _, pattern = regard.attention_with_pattern(query, query, query, mask=regard.causal())
+        >>> pattern.read(Squares())[0]
+        tensor([[1.0000, 0.5000, 0.3333]])
     """
 
     kind: ClassVar[Kind | None] = None

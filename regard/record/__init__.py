@@ -3,11 +3,11 @@
 from regard.errors import RecordError
 from regard.intercept import use_in_transformers
 from regard.record._files import load
+from regard.record._read_while_running import read_while_running
 from regard.record._record import record
 from regard.record._recording import Recording
 from regard.record.layer import Layer
 from regard.record.readings import LayerReadings, Reading, Readings
-from regard.record.run import Run
 from regard.record.token_names import token_names
 
 __all__ = [
@@ -17,8 +17,8 @@ __all__ = [
     "Readings",
     "RecordError",
     "Recording",
-    "Run",
     "load",
+    "read_while_running",
     "record",
     "token_names",
     "use_in_transformers",

@@ -32,23 +32,23 @@ from regard.masks.bounds import AffineBounds, IndexBounds
 from regard.masks.spans import Spans, trimmed
 from regard.pattern import Pattern
 from regard.record._recording import Recording
-from regard.record.layer import CallPattern, CallSize, Labels, Layer, parts_of
-from regard.record.names import KINDS
+from regard.record.layer import CallPattern, CallSize, Labels, Layer, split_into_calls
+from regard.record.sites import KINDS
 
 _INDEX, _TENSORS = "recording.json", "recording-{}.safetensors"
 _FORMAT = "regard recording"
-# Since 2 with checksums. A regard that reads up to 2 would pass over spans: with these it is 3.
+# Version 2 added checksums; version 3, used only with spans, makes older readers refuse the file.
 _VERSION, _VERSION_WITH_SPANS = 2, 3
 _SEAL = '{{"sha256": "{}",'
 _NUMBERS = {"position": "position", "first": "first_start", "behind": "first_stop"}
-"""By their names in the file: the fields of `AffineBounds`."""
+"""Fields of `AffineBounds` by their names in the file."""
 
 
 def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
-    """Write a recording; `Recording.save` documents it.
+    """Write a recording; see `Recording.save`.
 
-    The tensors go to a file of a new name each time, and the index that names it is renamed into
-    place last. So the folder holds the old recording or the new one, whole, at any moment.
+    Tensors are written to a file with a new name; the index that names it is then moved into place
+    atomically. So at any moment the folder holds the complete old or new recording.
     """
     import safetensors.torch
 
@@ -85,7 +85,7 @@ def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
 
 
 def _require_ours(folder: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that holds anything but a recording, or one that must not be replaced."""
+    """Refuse a folder with other files, or with a recording that must not be replaced."""
     if not folder.is_dir() or any(not _is_ours(path.name) for path in folder.iterdir()):
         raise FileExistsError(f"{folder} holds something else; name a new or empty folder")
     if (folder / _INDEX).exists() and not overwrite:
@@ -93,19 +93,19 @@ def _require_ours(folder: Path, *, overwrite: bool) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Tell whether a file is a recording's, or what an interrupted saving left."""
+    """Return whether a file belongs to a recording, or to an interrupted save."""
     return fnmatch(name, _TENSORS.format("*")) or fnmatch(name, f"*{_INDEX}*")
 
 
 def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording:
-    """Read a recording that `Recording.save` wrote; nothing in it is executed.
+    """Load a recording that `Recording.save` wrote; no code in it is executed.
 
-    The checksums of its files are compared. Recordings that an earlier regard saved have none, so
-    that of those only what can't be read, or does not fit together, is noticed.
+    Checksums are verified. Files of format version 1 have none; in those only unreadable or
+    inconsistent data is detected.
 
     Args:
-        folder: where it is.
-        device: where its tensors go, whatever machine they come from.
+        folder: the folder.
+        device: the device of the tensors.
 
     Raises:
         RecordError: if the folder holds no recording, or a damaged one.
@@ -152,13 +152,13 @@ def _checksum(path: Path) -> str:
 
 
 def _sealed(index: Mapping[str, Any]) -> bytes:
-    """Write an index down, with the checksum of all that follows as its first line."""
+    """Serialize an index; its first line is the checksum of the rest."""
     rest = (json.dumps(index).removeprefix("{") + "\n").encode()
     return f"{_SEAL.format(sha256(rest).hexdigest())}\n".encode() + rest
 
 
 def _opened(path: Path) -> dict[str, Any]:
-    """Read an index, and check that it is what was written."""
+    """Read an index, and verify its checksum."""
     data = path.read_bytes()
     index: dict[str, Any] = json.loads(data)
     if index["format"] != _FORMAT or index["version"] not in range(1, _VERSION_WITH_SPANS + 1):
@@ -176,14 +176,14 @@ def _opened(path: Path) -> dict[str, Any]:
 
 
 class _Tensors:
-    """Tensors to be written, each once: layers share masks and position biases."""
+    """Tensors to write, deduplicated, since layers share masks and position biases."""
 
     def __init__(self) -> None:
         self.named: dict[str, Tensor] = {}
         self._known: dict[tuple[object, ...], str] = {}
 
     def add(self, tensor: Tensor | None) -> str | None:
-        """Add a tensor and return its name; None for None."""
+        """Add a tensor and return its name, or None for None."""
         if tensor is None:
             return None
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
@@ -230,7 +230,7 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
 
 
 def _numbered(rows: Sequence[int]) -> int | tuple[int, ...]:
-    """How many there are, where they are the first ones; else their numbers."""
+    """Return the number of rows if they are the first ones, otherwise their indices."""
     return len(rows) if rows == range(len(rows)) else tuple(rows)
 
 
@@ -282,7 +282,7 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
 def _mean_context(
     entry: Mapping[str, Any], problem: Problem, read: Callable[[str], Tensor]
 ) -> Float[Tensor, "H Dv"] | None:
-    """Restore the mean contexts, which only recordings with ``mean_contexts=True`` have."""
+    """Restore the mean contexts, if they were recorded."""
     if "mean_context" not in entry:
         return None
     mean = read(entry["mean_context"])
@@ -292,17 +292,17 @@ def _mean_context(
 
 
 def _calls(entry: Mapping[str, Any], pattern: Pattern) -> Callable[[], list[CallPattern]] | None:
-    """Restore which rows and keys each call had, which files of single calls do not have."""
+    """Restore the sizes of the calls, which files of single calls do not contain."""
     if "calls" not in entry:
         return None
     sizes = [CallSize(*(_whole(number) for number in call)) for call in entry["calls"]]
-    return parts_of(pattern, sizes)
+    return split_into_calls(pattern, sizes)
 
 
 def _bounds(
     entry: Mapping[str, Any], problem: Problem, read: Callable[[str], Tensor]
 ) -> AffineBounds | IndexBounds:
-    """Restore where rows start and stop, cut to the keys that there are."""
+    """Restore the bounds of the rows, clamped to the number of keys."""
     if "line" in entry:
         position, first, stop = (entry["line"][name] for name in _NUMBERS)
         return AffineBounds(
@@ -322,7 +322,7 @@ def _bounds(
 def _spans(
     entry: Mapping[str, Any], problem: Problem, read: Callable[[str], Tensor]
 ) -> Spans | None:
-    """Restore the spans, which files of before do not have."""
+    """Restore the spans, if there are any."""
     if "spans" not in entry:
         return None
     *names, added = entry["spans"]
@@ -349,13 +349,13 @@ def _check_table(table: Tensor, problem: Problem) -> None:
 
 
 def _cut(start: Tensor, stop: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-    """Cut ranges to the keys that there are."""
+    """Clamp ranges to the number of keys."""
     start = start.long().clamp(0, keys)
     return start, start.maximum(stop.long().clamp(0, keys))
 
 
 def _mark(mark: Any) -> str:
-    """Check what becomes a part of a file's name."""
+    """Validate the part of a file name."""
     if not isinstance(mark, str) or not re.fullmatch("[0-9a-f]{32}", mark):
         raise ValueError(f"mark {mark!r}")
     return mark

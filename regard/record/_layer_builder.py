@@ -1,10 +1,10 @@
-"""Which calls of a layer belong together: those of a pattern, which grows as a model generates.
+"""Groups the calls of a layer into patterns, which grow as a model generates.
 
-The first call has the prompt's rows. A later one has a row for each new token, and keys of which
-all but the newest were there before: all of them, or the last few of a rolling cache, perhaps
-followed by room of a cache of fixed size. So a call continues a pattern if its keys are the
-pattern's last ones; they are compared. Keys that stay, as those of cross-attention do, tell
-nothing: there the model's self-attention has to say that the run goes on (`RunHistory`).
+The first call has the rows of the prompt. A later call has a row per new token, and keys of which
+all but the newest are known: all earlier keys, or the last ones in a rolling cache, possibly
+followed by unused entries of a cache of fixed size. So a call continues a pattern if its earlier
+keys equal the pattern's last keys. The keys of cross-attention never change; there the model's
+self-attention decides whether the run continues (`ContinuationTracker`).
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
@@ -24,7 +24,7 @@ from regard.errors import RecordError
 from regard.inputs import Problem
 from regard.masks.bounds import AffineBounds
 from regard.record._selection import Selection, select_heads
-from regard.record.names import Kind
+from regard.record.sites import AttentionKind
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,25 +33,25 @@ class LayerCall:
 
     problem: Problem
     number: int
-    """How many calls of the layer came before."""
+    """Number of earlier calls of the layer."""
     left_out: int = 0
-    """How many queries of the text came before its own, in a layer that may leave out some."""
+    """Number of earlier queries of the text, in a layer that may skip some."""
     begins: bool = False
-    """Whether it is known to begin a pattern; else its keys tell."""
+    """Whether it is known to begin a pattern; otherwise keys are compared."""
     follows: bool = False
-    """Whether its queries come after those of the call before, if its keys are the same."""
+    """Whether its queries follow those of the previous call, provided that the keys are equal."""
 
 
 class LayerBuilder(ABC):
-    """Takes in the calls of one pattern, and tells those that do not belong to it.
+    """Collects the calls of one pattern, and rejects those that do not continue it.
 
     Args:
-        call: the first one.
-        kind: what the layer attends to.
-        selection: the part of its calls that is kept.
+        call: the first call.
+        kind: the kind of attention.
+        selection: the heads and rows to keep.
     """
 
-    def __init__(self, call: LayerCall, kind: Kind, *, selection: Selection) -> None:
+    def __init__(self, call: LayerCall, kind: AttentionKind, *, selection: Selection) -> None:
         problem = call.problem
         self.heads = selection.head_numbers(problem.heads[1])
         self._selection = selection
@@ -62,58 +62,58 @@ class LayerBuilder(ABC):
         problem = select_heads(problem, self.heads)
         self._keys = problem.keys if kind == "cross" else _filled(problem)
         self._from_elsewhere = None if kind == "cross" else _from_other_runs(problem)
-        self._goes_on = False
+        self._continued = False
         self._begin(problem.key[..., : self._keys, :])
         self._add(problem, call.number, shift=0, width=self._keys)
 
     @property
     def queries(self) -> int:
-        """How many queries the text has had so far, those left out included."""
+        """Number of queries of the text so far, including skipped ones."""
         return self._queries
 
     @property
     def rows(self) -> Sequence[int]:
-        """Numbers of the queries that are kept."""
+        """Indices of the queries that are kept."""
         everything = range(self._left_out, self._queries)
         return everything if len(self._rows) == len(everything) else tuple(self._rows)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the latest call went on from the one before."""
-        return self._goes_on
+    def continued(self) -> bool:
+        """Whether the latest call continued the previous one."""
+        return self._continued
 
     def extend(self, call: LayerCall) -> bool:
-        """Take in another call, if it continues this pattern.
+        """Add a call if it continues this pattern; return whether it does.
 
         Raises:
-            RecordError: if it goes on from a cache, but not from the one recorded.
+            RecordError: if it continues from a cache other than the recorded one.
         """
-        self._goes_on = not call.begins and self._continues(call)
-        if not self._goes_on and not call.begins:
+        self._continued = not call.begins and self._continues(call)
+        if not self._continued and not call.begins:
             self._refuse_other_caches(call.problem)
-        return self._goes_on
+        return self._continued
 
     def _require_unchanged(self) -> None:  # noqa: B027 - there may be nothing to check
-        """Refuse tensors that are kept and were written to, so that they can't be compared."""
+        """Raise if kept tensors were written to, so that keys cannot be compared."""
 
     @abstractmethod
     def _begin(self, key: Float[Tensor, "B G S D"]) -> None:
-        """Take in the first keys."""
+        """Store the first keys."""
 
     @abstractmethod
     def _append(self, key: Float[Tensor, "B G s D"]) -> None:
-        """Take in further keys."""
+        """Append keys."""
 
     @abstractmethod
     def _begins_with(self, key: Float[Tensor, "B G s D"]) -> bool:
-        """Whether this is the pattern's first key."""
+        """Return whether this is the pattern's first key."""
 
     @abstractmethod
     def _ends_with(self, key: Float[Tensor, "B G s D"]) -> bool:
-        """Tell whether keys are the last ones of this pattern."""
+        """Return whether these are the pattern's last keys."""
 
     def _extend_keys(self, key: Float[Tensor, "B G s D"], past: int) -> bool:
-        """Take in the keys after the first ``past``, if those are the last ones of this pattern."""
+        """Append the keys after the first ``past``, if those are the pattern's last keys."""
         if not self._ends_with(key[..., :past, :]):
             return False
         self._append(key[..., past:, :])
@@ -121,12 +121,12 @@ class LayerBuilder(ABC):
 
     @abstractmethod
     def _take(self, problem: Problem, shift: int, width: int) -> None:
-        """Take in the rows of a call that are kept.
+        """Add the kept rows of a call.
 
         Args:
-            problem: the call, with these rows alone.
-            shift: how many of the pattern's keys come before those that the call had.
-            width: how many keys the call had, without room that is not filled yet.
+            problem: the call, cropped to these rows.
+            shift: index of the call's first key in the pattern.
+            width: number of keys of the call, without unused cache entries.
         """
 
     def _continues(self, call: LayerCall) -> bool:
@@ -145,23 +145,25 @@ class LayerBuilder(ABC):
                 self._add(problem, number, shift=self._keys - width, width=width)
                 return True
         if call.follows and problem.keys == self._keys and self._ends_with(problem.key):
-            self._add(problem, number, shift=0, width=self._keys)  # cross-attention's, which stay
+            self._add(
+                problem, number, shift=0, width=self._keys
+            )  # cross-attention, whose keys never change
             return True
         return False
 
     def _refuse_other_caches(self, problem: Problem) -> None:
-        """Refuse a call whose keys before its own are not those recorded.
+        """Refuse a call whose cached keys are not the recorded ones.
 
-        Where they are no more than those that the first call had from elsewhere, the call may be a
-        run of its own, as with a trained prefix, or with a query that pools a picture. So may one
-        of several queries whose first key is another one.
+        A call with no more cached keys than the first call had may be a new run, as with a trained
+        prefix, or with a query that pools an image. So may a call of several queries with a
+        different first key.
         """
         if self._from_elsewhere is None:
             return
         past = past_keys(problem)
         begins_alike = problem.queries == 1 or self._has_first_key(problem)
-        goes_on = past == self._keys or (_may_be_causal(problem) and begins_alike)
-        if past > self._from_elsewhere and goes_on:
+        continued = past == self._keys or (_may_be_causal(problem) and begins_alike)
+        if past > self._from_elsewhere and continued:
             self._require_unchanged()
             raise RecordError(
                 f"a call has {past} keys from a cache, but they are not the {self._keys} recorded "
@@ -189,15 +191,15 @@ class LayerBuilder(ABC):
 
 
 def _traits(problem: Problem) -> tuple[object, ...]:
-    """What all calls of a pattern have in common."""
+    """Return the properties that all calls of a pattern share."""
     query = problem.query
     return problem.scale, problem.softcap, query.dtype, query.shape[0], query.shape[-1]
 
 
 def past_keys(problem: Problem) -> int:
-    """How many keys come before the first query's own.
+    """Return the number of keys before the first query's own.
 
-    Affine bounds give it without reading anything back from a GPU.
+    With affine bounds this needs no synchronization with a GPU.
     """
     bounds = problem.rows.bounds
     if isinstance(bounds, AffineBounds):
@@ -207,17 +209,17 @@ def past_keys(problem: Problem) -> int:
 
 
 def _from_other_runs(problem: Problem) -> int | None:
-    """How many keys the first call of a pattern has from a cache; None where it can't have one.
+    """Return the number of cached keys of a pattern's first call; None if it cannot have a cache.
 
-    Queries that all see more keys than there are queries do not stand among these keys: they are
-    latents, or learned. One query alone may be either.
+    Queries that see keys after their own are not tokens of the same sequence but latents, or
+    learned queries. A single query may be either.
     """
     past = max(past_keys(problem), 0)
     return past if past == 0 or _may_be_causal(problem) else None
 
 
 def _may_be_causal(problem: Problem) -> bool:
-    """Whether no query sees a key after its own, as far as the bounds of its row tell."""
+    """Return whether the row bounds allow no query to see a key after its own."""
     rows = problem.rows
     if rows.allowed is not None:
         return True
@@ -229,7 +231,7 @@ def _may_be_causal(problem: Problem) -> bool:
 
 
 def _last_seen(problem: Problem) -> int:
-    """One past the last key that any query may see."""
+    """Return one past the last key that any query may see."""
     bounds = problem.rows.bounds
     if isinstance(bounds, AffineBounds):
         return bounds.last_stop
@@ -238,7 +240,7 @@ def _last_seen(problem: Problem) -> int:
 
 
 def _filled(problem: Problem) -> int:
-    """How many keys a call has, without the room of a cache that is not filled yet."""
+    """Return the number of keys of a call, without unused cache entries."""
     width = past_keys(problem) + problem.queries
     room = problem.queries < problem.keys and _last_seen(problem) <= width
     return width if room and 0 < width < problem.keys else problem.keys

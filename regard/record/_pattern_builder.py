@@ -1,4 +1,4 @@
-"""One pattern, built of the calls that belong to it, whose queries and keys are kept.
+"""Builds one pattern from its calls, whose queries and keys are kept.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
@@ -21,10 +21,10 @@ from regard.pattern import Pattern
 from regard.record._layer_builder import LayerBuilder, LayerCall
 from regard.record._selection import Selection
 from regard.record.layer import CallPattern
-from regard.record.names import Kind
+from regard.record.sites import AttentionKind
 
-# Of the keys of a pattern that grows, an eighth is room, and no less than a few: a short one would
-# else be copied at every step.
+# A growing key buffer has an eighth of spare capacity, and at least 16 entries, so that appending
+# takes amortized constant time.
 _SHARE, _ROOM = 8, 16
 
 
@@ -35,15 +35,15 @@ class _Piece:
     query: Tensor
     rows: Rows
     shift: int
-    """How many of the pattern's keys come before those that the call had."""
+    """Index of the call's first key in the pattern."""
     width: int
-    """How many keys the call had, without room that is not filled yet."""
+    """Number of keys of the call, without unused cache entries."""
 
 
 class PatternBuilder(LayerBuilder):
-    """Puts the calls of one pattern together."""
+    """Concatenates the calls of one pattern."""
 
-    def __init__(self, call: LayerCall, kind: Kind, *, selection: Selection) -> None:
+    def __init__(self, call: LayerCall, kind: AttentionKind, *, selection: Selection) -> None:
         self._pieces: list[_Piece] = []
         self._versions: list[tuple[Tensor, int]] = []
         self._pattern: Pattern | None = None
@@ -51,10 +51,10 @@ class PatternBuilder(LayerBuilder):
         super().__init__(call, kind, selection=selection)
 
     def pattern(self) -> Pattern:
-        """All rows as one pattern.
+        """Return all rows as one pattern.
 
         Raises:
-            RecordError: if the tensors it stands on were changed or freed.
+            RecordError: if its tensors were changed or freed.
         """
         self._require_unchanged()
         if self._pattern is None:
@@ -62,7 +62,7 @@ class PatternBuilder(LayerBuilder):
         return self._pattern
 
     def calls(self) -> list[CallPattern]:
-        """The rows of each call as a pattern of their own.
+        """Return the rows of each call as a separate pattern.
 
         Raises:
             RecordError: as for `pattern`.
@@ -96,7 +96,7 @@ class PatternBuilder(LayerBuilder):
         return torch.equal(ours, key.to(ours.device))
 
     def _append(self, key: Float[Tensor, "B G s D"]) -> None:
-        """Append keys to a buffer that grows by a share, so that a step costs what it adds."""
+        """Append keys to a buffer that grows geometrically."""
         count = key.shape[-2]
         if not self._grown or self._keys + count > self._key.shape[-2]:
             room = (self._keys + count) * _SHARE // (_SHARE - 1) + _ROOM
@@ -119,7 +119,7 @@ class PatternBuilder(LayerBuilder):
         self._pattern = None
 
     def _remember(self, tensor: Tensor | None) -> None:
-        """Remember how often a tensor was written to, unless it is a copy that no one else has."""
+        """Store a tensor's version counter, to detect later writes."""
         if tensor is not None and not tensor.is_inference():
             self._versions.append((tensor, version(tensor)))
 
@@ -149,7 +149,7 @@ class PatternBuilder(LayerBuilder):
 
 
 def _joined(pieces: list[_Piece], keys: int) -> Rows:
-    """Put rows below one another, each over all the keys."""
+    """Concatenate rows, each extended to all keys."""
     tables = []
     for piece in pieces:
         table, shift = piece.rows, piece.shift
@@ -170,20 +170,20 @@ def _joined(pieces: list[_Piece], keys: int) -> Rows:
 
 
 def _shifted(piece: _Piece) -> Spans | None:
-    """The spans of a call, counted from the pattern's first key."""
+    """Shift the spans of a call to the pattern's key indices."""
     if piece.rows.spans is None:
         return None
     return piece.rows.spans.mapped(lambda table: table.clamp(max=piece.width) + piece.shift)
 
 
 def _spread(bounds: tuple[Tensor, ...]) -> list[Tensor]:
-    """Expand tensors (b, h, L) to one batch and number of heads."""
+    """Expand tensors (b, h, L) to a common batch and number of heads."""
     lead = _common(bounds)
     return [bound.expand(*lead, -1) for bound in bounds]
 
 
 def _common(tensors: tuple[Tensor, ...]) -> tuple[int, int]:
-    """The batch and heads that tensors (b, h, ...), b and h all or 1, broadcast to."""
+    """Return the batch and heads to which tensors (b, h, ...) broadcast."""
     batch, heads = zip(*(tensor.shape[:2] for tensor in tensors), strict=True)
     return _size(batch), _size(heads)
 
@@ -195,7 +195,7 @@ def _size(sizes: tuple[int, ...]) -> int:
 def _written_out(
     matrices: list[Tensor | None], pieces: list[_Piece], keys: int, *, filler: bool | float
 ) -> Tensor | None:
-    """Put the dense parts of the rows below one another; what the bounds hide may be anything."""
+    """Concatenate the dense parts of the rows; entries outside the bounds are arbitrary."""
     present = [matrix for matrix in matrices if matrix is not None]
     if not present:
         return None

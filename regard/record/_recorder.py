@@ -1,78 +1,80 @@
-"""Sorting a model's attention calls into layers."""
+"""Assigns a model's attention calls to layers, while a block observes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from regard._modules import unwrapped
 from regard._shapes import Float
+from regard.errors import RecordError
 from regard.inputs import Problem
-from regard.intercept import Call
+from regard.intercept import Call, observe_contexts, replace_attention
 from regard.record._layer_builder import LayerCall, past_keys
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._selection import Selection
+from regard.record._tokens import Labeller
 from regard.record.layer import Layer
-from regard.record.names import Kind
-from regard.record.run_history import RunHistory
-from regard.record.sites import Site, Sites
+from regard.record.sites import AttentionKind, ContinuationTracker, Site, Sites
 
 
 @runtime_checkable
 class Builder(Protocol):
-    """Takes in calls of one layer."""
+    """Collects the calls of one layer."""
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the latest call went on from the one before."""
+    def continued(self) -> bool:
+        """Whether the latest call continued the previous one."""
 
     @property
     def queries(self) -> int:
-        """How many queries its text has had so far."""
+        """Number of queries of the current text so far."""
 
     def extend(self, call: LayerCall) -> bool:
-        """Take in another call, unless another builder has to."""
+        """Add a call; return False if it belongs to a new builder."""
 
 
 B = TypeVar("B", bound=Builder)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a builder's calls are made."""
+class LayerId:
+    """Path, kind and index of a layer."""
 
     name: str
-    kind: Kind
+    kind: AttentionKind
     index: int
 
 
 class Recorder(Generic[B]):
-    """Records calls: each goes to the builder of the layer that made it.
+    """Passes each call to the builder of the layer that made it.
 
     Args:
-        model: calls of other models are left out; None records all.
-        selection: the part of the calls that is kept.
-        begin: makes the builder of a call that no builder of its layer takes.
+        model: calls of other models are ignored; None records all calls.
+        selection: the layers, heads and rows to keep.
+        begin: creates a builder from its first call.
     """
 
     def __init__(
         self,
         model: nn.Module | None,
         selection: Selection,
-        begin: Callable[[LayerCall, Kind], B],
+        begin: Callable[[LayerCall, AttentionKind], B],
     ) -> None:
         self.calls = 0
         self._selection = selection
         self._begin = begin
         self._sites = Sites(model)
-        self._runs = RunHistory()
+        self._continuations = ContinuationTracker()
         self._latest: tuple[int, B] | None = None
-        """Run and builder of the latest call that was not of cross-attention."""
+        """Run and builder of the latest call other than cross-attention."""
         self._builders: dict[Site, B] = {}
-        """The last of each site that is kept."""
+        """The current builder of each recorded site."""
         self._counts: dict[Site, int] = {}
         self._others: set[Site] = set()
         self._order: list[tuple[Site, B]] = []
@@ -80,7 +82,7 @@ class Recorder(Generic[B]):
         self._context: Tensor | None = None
 
     def observe_context(self, call: Call, context: Float[Tensor, "B H L Dv"]) -> None:
-        """Take the context of the call that is recorded next."""
+        """Store the context of the call that is recorded next."""
         self._context = context.detach() if self._sites.has(call) else None
 
     def __call__(self, call: Call) -> None:
@@ -93,44 +95,44 @@ class Recorder(Generic[B]):
             return
         site = self._sites.of(call)
         if site not in self._builders and not self._selection.has_layer(site.layer):
-            self._others.add(site)  # a layer's number may change, what is kept does not
+            self._others.add(site)  # final, although a later call may change the layer's index
         if site in self._others:
             return
         problem = call.problem()
         if context is not None:
             self._contexts.setdefault(site, _ContextSum()).add(context, problem)
-        builder = self._taken(site, problem, call.run)
+        builder = self._add(site, problem, call.run)
         if site.kind != "cross":
             self._latest = call.run, builder
-            self._runs.add_self_attention(
-                run=call.run, queries=problem.queries, goes_on=builder.goes_on
+            self._continuations.add_self_attention(
+                run=call.run, queries=problem.queries, continued=builder.continued
             )
 
-    def builders(self) -> list[tuple[Place, B]]:
-        """The builders and their places, in the order of their first calls."""
-        self._sites.number()
-        return [(self._place(site), builder) for site, builder in self._order]
+    def builders(self) -> list[tuple[LayerId, B]]:
+        """Return the builders and their layers, in the order of their first calls."""
+        self._sites.renumber()
+        return [(self._layer_id(site), builder) for site, builder in self._order]
 
     @property
     def has_several_calls(self) -> bool:
-        """Whether any place made more than one call, as in a generation."""
+        """Whether any layer made more than one call, as in a generation."""
         return any(latest > 0 for latest in self._counts.values())
 
     def mean_contexts(self) -> list[Float[Tensor, "H Dv"] | None]:
-        """Of each builder's place, the mean context of all its heads, if contexts were observed."""
+        """Return the mean context of each builder's layer, or None if it was not observed."""
         sums = [self._contexts.get(site) for site, _ in self._order]
         return [None if total is None else total.mean() for total in sums]
 
-    def _taken(self, site: Site, problem: Problem, run: int) -> B:
-        """Let a site's builder take a call, or another one that begins with it."""
+    def _add(self, site: Site, problem: Problem, run: int) -> B:
+        """Add a call to the site's builder, or start a new builder with it."""
         number = self._counts[site] = self._counts.get(site, -1) + 1
-        left_out, begins = self._of_text(problem, run) if site.shares_keys else (0, False)
+        left_out, begins = self._position_in_text(problem, run) if site.shares_keys else (0, False)
         call = LayerCall(
             problem=problem,
             number=number,
             left_out=left_out,
             begins=begins,
-            follows=self._runs.follows(site, run=run, queries=problem.queries),
+            follows=self._continuations.continues(site, run=run, queries=problem.queries),
         )
         if site in self._builders and self._builders[site].extend(call):
             return self._builders[site]
@@ -138,41 +140,41 @@ class Recorder(Generic[B]):
         self._order.append((site, builder))
         return builder
 
-    def _of_text(self, problem: Problem, run: int) -> tuple[int, bool]:
-        """How many queries of its text come before a call's own, and whether the text begins.
+    def _position_in_text(self, problem: Problem, run: int) -> tuple[int, bool]:
+        """Return the number of earlier queries of the text, and whether the call begins a text.
 
-        The layer before it in the run tells; its count includes queries left out.
+        Both follow from the previous layer of the run, whose count includes skipped queries.
         """
         if self._latest is None or self._latest[0] != run:
             return past_keys(problem), False
         builder = self._latest[1]
-        return max(builder.queries - problem.queries, 0), not builder.goes_on
+        return max(builder.queries - problem.queries, 0), not builder.continued
 
-    def _place(self, site: Site) -> Place:
-        name = self._sites.names.path(site.modules[-1] if site.modules else None)
-        return Place(name, site.kind, site.layer)
+    def _layer_id(self, site: Site) -> LayerId:
+        name = self._sites.paths.path(site.modules[-1] if site.modules else None)
+        return LayerId(name, site.kind, site.layer)
 
 
 def layers_of(recorder: Recorder[PatternBuilder]) -> list[Layer]:
-    """The layers recorded so far, in the order of their first calls."""
+    """Return the layers recorded so far, in the order of their first calls."""
     pairs = zip(recorder.builders(), recorder.mean_contexts(), strict=True)
     return [
         Layer(
-            name=place.name,
-            kind=place.kind,
-            index=place.index,
+            name=layer.name,
+            kind=layer.kind,
+            index=layer.index,
             heads=builder.heads,
             rows=builder.rows,
             mean_context=None if context is None else context[list(builder.heads)],
             get_pattern=builder.pattern,
             get_calls=builder.calls,
         )
-        for (place, builder), context in pairs
+        for (layer, builder), context in pairs
     ]
 
 
 class _ContextSum:
-    """The sum of a layer's contexts over all rows that see a key."""
+    """Sum of a layer's contexts over all rows that see a key."""
 
     def __init__(self) -> None:
         self._total: Tensor | None = None
@@ -187,7 +189,73 @@ class _ContextSum:
         self._count = count if self._count is None else self._count + count
 
     def mean(self) -> Float[Tensor, "H Dv"]:
-        """The mean of each head; 0 where no row saw a key."""
-        assert self._total is not None, "made for a call"
-        assert self._count is not None, "likewise"
+        """Return the mean of each head; 0 if no row saw a key."""
+        assert self._total is not None, "created with a call"
+        assert self._count is not None, "set with the total"
         return (self._total / self._count.clamp(min=1)).float()
+
+
+def check_model(model: Any) -> nn.Module | None:
+    """Return the module inside wrappers such as DDP.
+
+    Raises:
+        TypeError: for anything but a module or None.
+    """
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model must be a torch.nn.Module or None, but is {type(model).__name__}; of a "
+            "pipeline, give the module inside, such as pipeline.model or pipeline.unet"
+        )
+    return None if model is None else unwrapped(model)
+
+
+@contextmanager
+def observed(
+    recorder: Recorder[Any],
+    model: nn.Module | None,
+    labeller: Labeller,
+    calls: AbstractContextManager[None],
+    finish: Callable[[], None],
+    *,
+    mean_contexts: bool = False,
+) -> Iterator[None]:
+    """Pass the calls of the block to a recorder.
+
+    Args:
+        recorder: the recorder.
+        model: the model whose attention is replaced if it would not call SDPA.
+        labeller: labels the positions.
+        calls: observes calls while it is entered.
+        finish: called at the end of the block.
+        mean_contexts: whether the recorder also observes contexts.
+
+    Raises:
+        RecordError: at the end of the block, if no call was seen.
+    """
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(labeller.observe_ids())
+            if model is not None:
+                stack.enter_context(replace_attention(model))
+            if mean_contexts:
+                stack.enter_context(observe_contexts(recorder.observe_context))
+            stack.enter_context(calls)
+            yield
+    finally:
+        finish()
+    if recorder.calls == 0:
+        raise RecordError(_nothing_seen(model))
+
+
+def _nothing_seen(model: nn.Module | None) -> str:
+    if model is None:
+        return (
+            "no attention call was seen; a model of transformers with 'eager' attention must be "
+            "given: record(model); others must call "
+            "torch.nn.functional.scaled_dot_product_attention, on this thread and in this task"
+        )
+    return (
+        f"no attention call of {type(model).__name__} was seen; call the model inside the with "
+        "block, on this thread and in this task; attention written out in the model itself can't "
+        "be seen: let it call torch.nn.functional.scaled_dot_product_attention or regard.attention"
+    )

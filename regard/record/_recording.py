@@ -1,4 +1,4 @@
-"""A recording: a pattern for each attention layer of a model's run.
+"""A recording: the attention pattern of each layer in a model's run.
 
 Axes: B batch, H query heads, L queries, S keys.
 """
@@ -19,20 +19,19 @@ from regard._tensors import Mover
 from regard.errors import RecordError
 from regard.pattern import Pattern
 from regard.pattern.readouts import Readout
-from regard.record.layer import Labels, Layer, Tokens
-from regard.record.names import Kind, choose_kind, kinds_of
-from regard.record.one_run import attended
+from regard.record.layer import Labels, Layer, Tokens, describe_repeats
 from regard.record.readings import Readings, read_all
+from regard.record.sites import AttentionKind, choose_kind, kinds_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 class Recording:
-    """The patterns of a run, layer by layer; made by `record` or `load`.
+    """The patterns of a run, one per layer; made by `record` or `load`.
 
-    It is a sequence of the model's own layers: of the self-attention where a model also has an
-    encoder and cross-attention, which `patterns` gives by name.
+    It is a sequence of patterns. In a model with an encoder or cross-attention, indices count the
+    layers of the decoder's self-attention; `of_kind` selects another kind.
 
     Example:
         >>> import regard, torch
@@ -53,17 +52,17 @@ class Recording:
         self._labels = labels
 
     def finish(self) -> None:
-        """Fix the layers: nothing more is going to be recorded."""
+        """Freeze the layers at the end of the block."""
         if self._layers is not None:
             layers = self._layers()
             self._layers = lambda: layers
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """All layers with what is known of them, in the order of their first calls.
+        """All layers of all kinds, with their metadata, in the order of their first calls.
 
         Raises:
-            RecordError: if the recording, or a tensor that it stands on, was freed.
+            RecordError: if the recording or one of its tensors was freed.
         """
         if self._layers is None:
             raise RecordError(
@@ -72,64 +71,65 @@ class Recording:
         return tuple(self._layers())
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of attention there are, of ``self``, ``cross`` and ``encoder``."""
+    def kinds(self) -> tuple[AttentionKind, ...]:
+        """The kinds of attention present, among ``self``, ``cross`` and ``encoder``."""
         return kinds_of(layer.kind for layer in self.layers)
 
-    def of_kind(self, kind: Kind | None = None) -> tuple[Layer, ...]:
-        """The layers of a kind; None is self-attention, or what there is if there is none.
+    def of_kind(self, kind: AttentionKind | None = None) -> Recording:
+        """Select the layers of one kind of attention.
+
+        Args:
+            kind: ``self``, ``cross`` or ``encoder``; None is self-attention, or the only kind.
+
+        Returns:
+            A recording of these layers, which shares its tensors with this one.
 
         Raises:
             ValueError: for a kind that was not recorded.
+
+        Example:
+            >>> import regard, torch
+            >>> model = torch.nn.TransformerDecoderLayer(12, 2, batch_first=True).eval()
+            >>> with regard.record(model) as recording:
+            ...     _ = model(torch.randn(1, 5, 12), torch.randn(1, 7, 12))
+            >>> recording[0].shape, recording.of_kind("cross")[0].shape
+            (torch.Size([1, 2, 5, 5]), torch.Size([1, 2, 5, 7]))
         """
-        chosen = choose_kind(kind, self.kinds)
-        return tuple(layer for layer in self.layers if layer.kind == chosen)
+        layers = self._of_kind(kind)
+        return Recording(lambda: layers, self._labels)
 
-    def patterns(self, kind: Kind | None = None) -> tuple[Pattern, ...]:
-        """The patterns of a kind of attention, or all of them in the order of their calls."""
-        if kind is None:
-            return tuple(layer.pattern for layer in self.layers)
-        return tuple(layer.pattern for layer in self.of_kind(kind))
+    def _of_kind(self, kind: AttentionKind | None = None) -> list[Layer]:
+        layers = self.layers
+        chosen = choose_kind(kind, kinds_of(layer.kind for layer in layers))
+        return [layer for layer in layers if layer.kind == chosen]
 
-    @property
-    def attentions(self) -> tuple[Pattern, ...]:
-        """What `transformers` calls ``outputs.attentions``, lazily.
-
-        ``attentions[layer][b, h, rows, columns]`` are exact weights; for tensors of all weights
-        call `dense`.
-        """
-        return tuple(layer.pattern for layer in self.of_kind())
-
-    def dense(
-        self, kind: Kind | None = None, *, limit: int | None = 2**30
-    ) -> tuple[Float[Tensor, "B H L S"], ...]:
-        """Write the weights of all layers down, for tools that need tensors.
+    def dense(self, *, limit: int | None = 2**30) -> tuple[Float[Tensor, "B H L S"], ...]:
+        """Materialize the weights of all layers, for tools that need tensors.
 
         Args:
-            kind: ``self``, ``cross`` or ``encoder``; None as for indexing.
-            limit: refuse above so many bytes for all layers together; None for no limit.
+            limit: maximum total size in bytes; None for no limit.
 
         Raises:
-            ValueError: if the weights take more than that.
+            ValueError: if the weights are larger than the limit.
         """
-        patterns = [layer.pattern for layer in self.of_kind(kind)]
+        patterns = list(self)
         size = sum(p.shape.numel() * p.dtype.itemsize for p in patterns)
         if limit is not None and size > limit:
             raise ValueError(
                 f"the weights of these {len(patterns)} layers take {size / 2**30:.1f} GiB, above "
-                f"the limit of {limit / 2**30:.1f} GiB; take slices of recording.attentions, "
-                "read(...) a reduction, or dense(limit=None)"
+                f"the limit of {limit / 2**30:.1f} GiB; slice recording[layer], call read(...) for "
+                "a reduction, or dense(limit=None)"
             )
         return tuple(pattern.dense(limit=None) for pattern in patterns)
 
     def __len__(self) -> int:
-        return len(self.of_kind())
+        return len(self._of_kind())
 
     def __iter__(self) -> Iterator[Pattern]:
-        return (layer.pattern for layer in self.of_kind())
+        return (layer.pattern for layer in self._of_kind())
 
     def __getitem__(self, layer: int | str) -> Pattern:
-        """Take a layer's pattern, by its place in the order of calls or by its module's path."""
+        """Return a layer's pattern, by its index in call order or by the path of its module."""
         if isinstance(layer, str):
             named = [entry for entry in self.layers if entry.name == layer]
             if not named:
@@ -137,8 +137,8 @@ class Recording:
                 raise KeyError(f"no layer is named {layer!r}; there is {names}")
             if len(named) > 1:
                 raise KeyError(
-                    f"{attended(layer, len(named))}; tell them apart by number, or record one run "
-                    "at a time"
+                    f"{describe_repeats(layer, len(named))}; tell them apart by number, or record "
+                    "one run at a time"
                 )
             return named[0].pattern
         if isinstance(layer, bool) or not isinstance(layer, int):
@@ -146,7 +146,7 @@ class Recording:
                 f"a recording is indexed by a layer's number or name, but got {layer!r}; index the "
                 "pattern for heads and weights: recording[layer][b, h, rows, columns]"
             )
-        layers = self.of_kind()
+        layers = self._of_kind()
         if not -len(layers) <= layer < len(layers):
             raise IndexError(f"layer {layer} was not recorded; there are {len(layers)}")
         return layers[layer].pattern
@@ -154,7 +154,7 @@ class Recording:
     def __repr__(self) -> str:
         if self._layers is None:
             return "Recording(freed)"
-        counts = [(kind, len(self.of_kind(kind))) for kind in self.kinds]
+        counts = [(kind, len(self._of_kind(kind))) for kind in self.kinds]
         if len(counts) == 1:
             return f"Recording({counts[0][1]} layer{'' if counts[0][1] == 1 else 's'})"
         return "Recording(" + ", ".join(f"{count} × {kind}" for kind, count in counts) + ")"
@@ -163,38 +163,35 @@ class Recording:
         html: str = show("recording_html", self)
         return html
 
-    # What the positions are
+    # Tokens
 
     @property
     def tokens(self) -> Tokens | None:
-        """The tokens that self-attention goes over, ``[batch][position]``; None if not known.
+        """The tokens of self-attention, ``[batch][position]``; None if they are not known.
 
         Raises:
-            RecordError: if they do not fit the positions that were recorded.
+            RecordError: if their number is not that of the recorded positions.
         """
         return None if self._labels is None else self._labels().target
 
     @property
     def source_tokens(self) -> Tokens | None:
-        """The tokens that a decoder's cross-attention and an encoder go over; None if not known."""
+        """The tokens of the encoder and of cross-attention's keys; None if they are not known."""
         return None if self._labels is None else self._labels().source
 
-    # What is read over all layers
+    # Readouts
 
-    def read(
-        self, *readouts: Readout[Any, Any], kind: Kind | None = None, progress: bool | None = None
-    ) -> Readings:
-        """Take readouts of every layer and head, one pass over each layer.
+    def read(self, *readouts: Readout[Any, Any], progress: bool | None = None) -> Readings:
+        """Take readouts of every layer and head, in one pass over each layer.
 
-        A generation is read step by step, as ``record(model, read=[...])`` reads it.
+        A generation is read step by step, as by `read_while_running`.
 
         Args:
-            readouts: what to take, from `regard.pattern.readouts`.
-            kind: ``self``, ``cross`` or ``encoder``; None as for indexing.
-            progress: show a bar on the terminal (needs rich); None shows it where there is one.
+            readouts: the readouts to take, from `regard.readouts`.
+            progress: whether to show a progress bar (needs rich); None shows it on a terminal.
 
         Returns:
-            One labelled array a readout, with axes (layer, batch, head, ...).
+            One labelled array per readout, with axes (layer, batch, head, ...).
 
         Example:
             >>> import regard, torch
@@ -205,41 +202,38 @@ class Recording:
             >>> recording.read(regard.readouts.Entropy())["entropy"]
             Reading(entropy: layer 1 × batch 1 × head 2 × query 5)
         """
-        return read_all(self.of_kind(kind), readouts, progress=progress)
+        layers = read_all(self._of_kind(), readouts, progress=progress)
+        return Readings(readouts, lambda: layers, self._labels)
 
-    def plot_heads(self, kind: Kind | None = None, size: int = 64) -> Figure:
-        """Draw all heads: a thumbnail each, layers down, heads across, and what each does.
+    def plot_heads(self, size: int = 64) -> Figure:
+        """Draw a thumbnail of each head: a row per layer, a column per head, with the head's role.
 
-        Names are those of `heads`; where heads can't be scored they have their numbers alone, and
-        the figure says why. Of several sequences the first is drawn.
+        Roles are those of `regard.lens.heads`. Heads that cannot be scored are only numbered, and
+        the figure states the reason. Of a batch, the first sequence is drawn.
 
         Args:
-            kind: ``self``, ``cross`` or ``encoder``; None as for indexing.
-            size: most pixels of a thumbnail's side.
+            size: maximum width and height of a thumbnail in pixels.
 
         Returns:
             A matplotlib figure, made without pyplot.
 
         Raises:
-            ValueError: for a kind that was not recorded, or if nothing was.
-            ImportError: without matplotlib, which the extra ``plot`` brings.
+            ValueError: if nothing was recorded.
+            ImportError: without matplotlib, which the extra ``plot`` installs.
         """
-        figure: Figure = show("plot_heads", self, kind, size)
+        figure: Figure = show("plot_heads", self, size)
         return figure
 
-    # Keeping it
+    # Storage
 
     def to(self, device: str | torch.device) -> Recording:
-        """Move the patterns to another device, with which all readouts then are there.
-
-        A recording of a model on a GPU stays there unless `record` offloads it. What is
-        moved are copies: this recording keeps its own until it is freed.
+        """Copy the patterns to another device, on which all readouts are then computed.
 
         Args:
             device: such as ``"cpu"`` or ``"cuda"``.
 
         Returns:
-            Another recording. Layers that are there already are those of this one.
+            Another recording; layers already on the device are shared, not copied.
 
         Raises:
             RecordError: as for `layers`.
@@ -258,29 +252,28 @@ class Recording:
         return Recording(lambda: layers, self._labels)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write the recording to a folder: safetensors and JSON; read it by `regard.load`.
+        """Write the recording to a folder as safetensors and JSON; `regard.load` reads it.
 
-        With it go the log-sum-exps of all rows, so that what is read of it later needs no pass over
-        the whole pattern first. Where they are not known yet, that pass is made here: of a head on
-        65,536 tokens it takes seconds.
+        The log-sum-exps of all rows are saved as well, and computed here if they are not known
+        yet: for one head on 65,536 tokens that takes seconds.
 
         Args:
-            folder: where to; made if need be.
-            overwrite: replace a recording that is there.
+            folder: the folder, which is created if it does not exist.
+            overwrite: whether to replace a recording in the folder.
 
         Raises:
-            FileExistsError: if there is one, or anything else in the folder.
+            FileExistsError: if the folder holds a recording, or anything else.
         """
         from regard.record._files import write
 
         write(folder, self, overwrite=overwrite)
 
     def free(self) -> None:
-        """Free all tensors; the recording can't be used after that."""
+        """Release all tensors; the recording cannot be used afterwards."""
         self._layers = self._labels = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the layers and labels so far, in place of what makes them."""
+        """Pickle the layers and labels known so far."""
         freed = self._layers is None
         labels = None if self._labels is None else self._labels()
         return _restored, (None if freed else self.layers, labels)

@@ -1,4 +1,4 @@
-"""The part of a run that is kept: which layers, heads, rows and calls, and where.
+"""The part of a run to keep: its layers, heads, rows and calls, and the device.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys.
 """
@@ -19,37 +19,36 @@ from regard.inputs import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The part of a run that is kept; None is all of it."""
+    """The part of a run to keep; None is all of it."""
 
     layers: tuple[int, ...] | slice | None = None
     heads: tuple[int, ...] | slice | None = None
     rows: tuple[int, ...] | slice | None = None
     every: int = 1
-    """Of the calls of a layer, one in so many is kept, from the first on."""
+    """Keep one of so many calls of each layer, starting with the first."""
     offload: bool = False
 
     def has_layer(self, layer: int) -> bool:
-        """Tell whether a layer is kept."""
+        """Return whether a layer is kept."""
         return contains(self.layers, layer)
 
     def head_numbers(self, heads: int) -> tuple[int, ...]:
-        """Numbers of the heads that are kept, of `heads`.
+        """Return the indices of the kept heads, out of so many.
 
         Raises:
-            IndexError: for a head that the call does not have.
+            IndexError: for a head that does not exist.
         """
         return chosen(self.heads, heads, "heads")
 
     def row_numbers(self, first: int, rows: int, call: int) -> list[int]:
-        """Numbers of the rows that are kept of a call, with ``first`` rows before it.
+        """Return the indices of the kept rows of a call.
 
-        Those given by a number from 0 are counted over all calls, those by a negative one from the
-        end of each.
+        Indices from 0 count over all calls, negative ones from the end of each call.
 
         Args:
-            first: how many rows the pattern had before.
-            rows: how many the call has.
-            call: how many calls the layer made before.
+            first: number of earlier rows of the pattern.
+            rows: number of rows of the call.
+            call: number of earlier calls of the layer.
         """
         if call % self.every:
             return []
@@ -65,37 +64,38 @@ class Selection:
         return [row for row in everything if row in wanted]
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Copy a tensor out of a larger one, and to main memory with ``offload``.
+        """Copy a tensor to main memory with ``offload``, or if it is a view of a larger one.
 
-        One that was written to before is copied as well: it may be a buffer that the next step
-        overwrites, such as a cache of fixed size that the prompt fills.
+        A tensor that was written to before is copied as well: it may be a buffer that the next
+        step overwrites, such as a cache of fixed size.
         """
         if self.offload:
             return tensor.to("cpu", copy=True)
-        if tensor.is_inference() or version(tensor):  # in inference mode no one counts
+        if tensor.is_inference() or version(tensor):  # inference mode has no version counter
             return tensor.clone()
         own = tensor.numel() * tensor.itemsize >= tensor.untyped_storage().nbytes()
         return tensor if own else tensor.clone(memory_format=torch.contiguous_format)
 
 
-def selection_of(layers: Any, heads: Any, rows: Any, every: Any, offload: Any) -> Selection:
-    """Check the arguments of `record`.
+def selection_of(
+    layers: Any, heads: Any, rows: Any, *, every: Any = 1, offload: Any = None
+) -> Selection:
+    """Check the arguments of `record` and `read_while_running`.
 
     Raises:
         TypeError: for anything but an integer, a slice or integers.
-        ValueError: for a negative layer or step, or a place other than "cpu".
+        ValueError: for a negative layer or step, or a device other than "cpu".
     """
-    if every is not None:
-        check_whole(every, "every")
-        if every < 1:
-            raise ValueError(f"every must be at least 1, but is {every}")
+    check_whole(every, "every")
+    if every < 1:
+        raise ValueError(f"every must be at least 1, but is {every}")
     if offload not in (None, "cpu"):
         raise ValueError(f"offload may be 'cpu' or None, but is {offload!r}")
     selection = Selection(
         layers=check_indices("layers", layers),
         heads=check_indices("heads", heads),
         rows=check_indices("rows", rows),
-        every=1 if every is None else every,
+        every=every,
         offload=offload == "cpu",
     )
     if has_negative(selection.layers):
@@ -107,9 +107,9 @@ def selection_of(layers: Any, heads: Any, rows: Any, every: Any, offload: Any) -
 
 
 def select_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
-    """Keep some heads of a problem, and the key heads that they need.
+    """Keep some query heads of a problem, and the key heads that they use.
 
-    Where those have unequal numbers of query heads left, each of these gets a key head of its own.
+    If the kept query heads are not evenly distributed over key heads, key heads are repeated.
     """
     heads, groups = problem.heads[1], problem.key.shape[1]
     if numbers == tuple(range(heads)):

@@ -1,4 +1,4 @@
-"""Names of the positions of a recording.
+"""Labels the positions of a recording by tokens.
 
 Axes: B batch, L positions of self-attention, S positions of the source.
 """
@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.intercept import Block, open_block
+from regard.intercept import Scope, open_scope
 from regard.record.layer import Labels, Tokens
 from regard.record.token_names import TokenNames
 
 
 class Labeller:
-    """Names positions: by strings, or by a tokenizer and the ids that the model is called with."""
+    """Labels positions with strings, or with a tokenizer applied to the model's input ids."""
 
     def __init__(self, model: nn.Module | None, tokens: Any) -> None:
         self._model = model
@@ -36,17 +36,17 @@ class Labeller:
 
     @contextmanager
     def observe_ids(self) -> Iterator[None]:
-        """Observe the ids that the model is called with on this thread."""
+        """Observe the input ids of the model on this thread."""
         with ExitStack() as stack:
-            block = stack.enter_context(open_block())
-            for place, module, argument in self._places():
+            block = stack.enter_context(open_scope())
+            for place, module, argument in self._inputs():
                 observe = partial(self._observe, block, place, argument)
                 handle = module.register_forward_pre_hook(observe, with_kwargs=True)
                 stack.callback(handle.remove)
             yield
 
-    def _places(self) -> list[tuple[str, nn.Module, str]]:
-        """Which sequence comes in by which module and argument."""
+    def _inputs(self) -> list[tuple[str, nn.Module, str]]:
+        """Return each sequence with the module and argument that receive it."""
         if self._names is None or self._model is None:
             return []
         if getattr(getattr(self._model, "config", None), "is_encoder_decoder", False):
@@ -58,7 +58,7 @@ class Labeller:
         return [("target", self._model, "input_ids")]
 
     def labels(self) -> Labels:
-        """The names, as far as they are known."""
+        """Return the labels known so far."""
         if self._strings is not None:
             return Labels(self._strings)
         if self._names is None or not self._ids:
@@ -72,18 +72,18 @@ class Labeller:
     def check(
         self, layers: Callable[[], Iterable[tuple[str, tuple[int, ...], int]]], *, several: bool
     ) -> None:
-        """Check that strings fit the positions; those that do not are left out.
+        """Check that the number of strings equals the number of positions; else discard them.
 
         Args:
-            layers: gives the name of each layer, its leading dimensions and its number of keys.
-            several: whether layers made several calls, as in a generation: names of the prompt fit
-                the first, and an error would lose the rest.
+            layers: returns the name, leading dimensions and number of keys of each layer.
+            several: whether layers made several calls, as in a generation, whose recording an error
+                would lose.
 
         Raises:
-            ValueError: if they do not fit a single call.
+            ValueError: on a mismatch after single calls.
 
         Warns:
-            RuntimeWarning: if they do not fit one of several.
+            RuntimeWarning: on a mismatch after several calls.
         """
         given = self._strings
         if given is None:
@@ -112,14 +112,14 @@ class Labeller:
 
     def _observe(
         self,
-        block: Block,
+        block: Scope,
         place: str,
         argument: str,
         module: nn.Module,  # noqa: ARG002 - the signature of torch's hooks
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        if not block.holds():  # a call that is not recorded here
+        if not block.holds():  # this call is not recorded
             return
         ids = kwargs.get(argument)
         if ids is None and args and argument == "input_ids":
@@ -131,13 +131,13 @@ class Labeller:
         cache = kwargs.get("past_key_values")
         if known is not None and len(known) == len(ids):
             length = ids.shape[-1] == 1 if cache is None else int(cache.get_seq_length())
-            if length:  # it goes on from those before
+            if length:  # the ids continue the previous ones
                 ids = torch.cat([known, ids], dim=-1)
         self._ids[place] = ids
 
 
 def _strings(tokens: Any) -> Tokens | None:
-    """Give strings one list a sequence; None for anything else."""
+    """Return strings as one list per sequence; None for a tokenizer."""
     if isinstance(tokens, str) or not isinstance(tokens, (list, tuple)) or not tokens:
         if isinstance(tokens, (str, list, tuple)):
             raise TypeError(

@@ -1,10 +1,9 @@
-"""Readouts of a pattern that comes call by call: rows append, sums over queries add up.
+"""Accumulates readouts of a pattern call by call: appends rows, and adds sums over queries.
 
-A call is a tile of the whole pattern: its own queries against the keys that it had. Tiles are
-merged as they are where a sequence lies on several ranks; but a call has whole rows, so that what
-is read of a row is final.
+A call is a tile of the whole pattern: its queries against the keys it had. Tiles are merged as for
+a sequence distributed over ranks, but a call has whole rows, so results per row are final.
 
-Axes: N heads numbered through, L queries, S keys.
+Axes: N flattened batch and heads, L queries, S keys.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from regard.pattern.reading import require_numbers, sizes_of, take
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.received import Received
 
-# Rows of so many calls are put together at a time, since a tensor for each of a long generation's
-# steps would take more memory than the numbers in it.
+# Results of so many calls are concatenated at a time; one tensor per generation step would take
+# more memory than its data.
 _TOGETHER = 64
-# Weights of rows that are read together, where sums need them.
+# Maximum number of weights materialized at a time for sums.
 _WEIGHTS = 2**20
 
 
 def missing_for_calls(readout: Readout[Any, Any]) -> str | None:
-    """Say why a readout can't be taken call by call; None if it can."""
+    """Return why a readout cannot be taken call by call, or None if it can."""
     if readout.depends_on_length:
         return "depends on how long the text becomes, which is not known before the end"
     if not readout.is_mergeable:
@@ -47,10 +46,10 @@ def missing_for_calls(readout: Readout[Any, Any]) -> str | None:
 
 
 def allows_rows_together(readout: Readout[Any, Any]) -> bool:
-    """Whether rows of several calls, read together, give the bits of each call read by itself.
+    """Return whether reading rows of several calls together is bit-equal to reading each call.
 
-    Kernels compute a row by itself. A maximum is the same in any order, and sums of weights can be
-    added up in that of the calls.
+    Kernels compute rows independently; a maximum does not depend on order, and sums of weights can
+    be added in call order.
     """
     if not readout.has_kernel:
         return False
@@ -62,11 +61,11 @@ def _sums_weights(readout: Readout[Any, Any]) -> bool:
 
 
 class Accumulator:
-    """Takes readouts of one pattern, call by call.
+    """Accumulates readouts of one pattern, call by call.
 
     Args:
-        readouts: those for which `missing_for_calls` gives None.
-        keys: how many there are in all, or 0 where that is not known.
+        readouts: readouts for which `missing_for_calls` returns None.
+        keys: total number of keys, or 0 if unknown.
         take: takes readouts of a call.
     """
 
@@ -85,18 +84,20 @@ class Accumulator:
         """Read a call.
 
         Args:
-            problem: its rows, over the keys that it had.
-            shift: how many of the whole pattern's keys come before these.
+            problem: the rows of the call, over the keys of the call.
+            shift: index of the call's first key in the pattern.
         """
         require_numbers(problem)
         sizes = sizes_of(problem)
         self._add(problem, shift, lambda readouts: self._take(readouts, problem, sizes))
 
     def add_rows(self, problem: Problem) -> None:
-        """Read several calls of a row each, as if one by one.
+        """Read several calls of one row each in one pass.
+
+        All readouts must pass `allows_rows_together`.
 
         Args:
-            problem: their rows, over all keys; of readouts that `allows_rows_together`.
+            problem: the rows of all calls, over all keys.
         """
         require_numbers(problem)
         rows_at_once = max(1, _WEIGHTS // max(1, prod(problem.heads) * problem.keys))
@@ -107,14 +108,14 @@ class Accumulator:
             self._add(part, 0, read, one_by_one=True)
 
     def add_pattern(self, pattern: Pattern, others: Sequence[Readout[Any, Any]]) -> tuple[Any, ...]:
-        """Read the only call.
+        """Read a pattern of a single call.
 
         Args:
             pattern: all rows, over all keys.
-            others: what else to read of it in the same pass.
+            others: further readouts to take in the same pass.
 
         Returns:
-            The results of the others.
+            The results of the further readouts.
         """
         results: list[Any] = []
 
@@ -126,10 +127,10 @@ class Accumulator:
         return tuple(results[len(results) - len(others) :])
 
     def results(self, keys: int = 0) -> tuple[Any, ...]:
-        """Give what was read so far, with the axes of the whole pattern.
+        """Return the results so far, with the axes of the whole pattern.
 
         Args:
-            keys: how many it has at least, where no row was read of its latest calls.
+            keys: minimum number of keys, if no row of the latest calls was read.
         """
         assert self._sizes is not None, "a call was read"
         sizes = replace(self._sizes, keys=max(self._sizes.keys, keys))
@@ -143,7 +144,7 @@ class Accumulator:
         *,
         one_by_one: bool = False,
     ) -> None:
-        # Sums that were made in inference mode could not be added to outside of it.
+        # Inference tensors cannot be modified outside inference mode.
         inferring = torch.is_inference_mode_enabled()
         with torch.inference_mode(mode=False) if inferring else nullcontext(), torch.no_grad():
             parts = [part.one_by_one() for part in self._parts] if one_by_one else self._parts
@@ -183,28 +184,28 @@ class _Part(ABC):
         self._stated = readout
 
     def stay_within(self, keys: int) -> None:
-        """Read of so many keys alone, as there are no more yet."""
+        """Restrict the readout to the keys that exist so far."""
         self.readout = self._stated.within(keys)
 
     @abstractmethod
     def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
-        """Say what to read of a call."""
+        """Return the readouts to take of a call."""
 
     @abstractmethod
     def take(self, tile: Tile, sizes: Sizes, results: tuple[Any, ...]) -> None:
-        """Take in what was read."""
+        """Add the results of a call."""
 
     @abstractmethod
     def finish(self, sizes: Sizes) -> Any:
-        """Give the result."""
+        """Return the result."""
 
     def one_by_one(self) -> _Part:
-        """What takes in rows as if each came by itself."""
+        """Return the part that adds rows one by one."""
         return self
 
 
 class _Sums(_Part):
-    """A readout that sums over queries, or takes their largest: one state for all calls."""
+    """A readout that sums over queries or takes their maximum, with one state for all calls."""
 
     def __init__(self, readout: Readout[Any, Any]) -> None:
         super().__init__(readout)
@@ -216,7 +217,7 @@ class _Sums(_Part):
         return self.readout.of_tile(self._state, tile)
 
     def _lengthened(self, sizes: Sizes) -> Any:
-        """The state over so many keys; a new one before the first call."""
+        """Return the state extended to all keys, or a new state before the first call."""
         if self._state is None:
             return self.readout.begin(sizes)
         if "key" not in self.readout.axes or sizes.keys <= self._keys:
@@ -226,22 +227,22 @@ class _Sums(_Part):
         return longer
 
     def take(self, tile: Tile, sizes: Sizes, results: tuple[Any, ...]) -> None:
-        self.readout.merge(self._state, tile, _numbered_through(results, sizes))
+        self.readout.merge(self._state, tile, _flattened(results, sizes))
 
     def finish(self, sizes: Sizes) -> Any:
         return self.readout.finish(mapped(torch.clone, self._lengthened(sizes)), sizes)
 
     def one_by_one(self) -> _Part:
-        """A maximum is that of all rows; weights are added up row by row."""
+        """A maximum needs no change; weights are added row by row."""
         return _WeightSums(self) if _sums_weights(self.readout) else self
 
     def add_weights(self, weights: Float[Tensor, "N R S"]) -> None:
-        """Add rows to sums over queries, in their order."""
+        """Add rows in order to sums over queries."""
         self._state.copy_(add_rows(self._state, weights))
 
 
 class _WeightSums(_Part):
-    """Sums of the weights of rows that are read together, added up one by one."""
+    """Sums of weights over rows that are read together and added one by one."""
 
     def __init__(self, sums: _Sums) -> None:
         super().__init__(sums.readout)
@@ -252,7 +253,7 @@ class _WeightSums(_Part):
         return (Weights(torch.arange(tile.problem.keys, device="cpu")),)
 
     def take(self, tile: Tile, sizes: Sizes, results: tuple[Any, ...]) -> None:  # noqa: ARG002 - of all parts
-        (weights,) = _numbered_through(results, sizes)
+        (weights,) = _flattened(results, sizes)
         self._sums.add_weights(weights)
 
     def finish(self, sizes: Sizes) -> Any:
@@ -260,12 +261,12 @@ class _WeightSums(_Part):
 
 
 class _Rows(_Part):
-    """A readout of each row: rows of a call come after those of the calls before."""
+    """A readout per row: the rows of each call are appended."""
 
     def __init__(self, readout: Readout[Any, Any]) -> None:
         super().__init__(readout)
         self._state: Any = None
-        """Of a call without the first keys, whose results are to be shifted."""
+        """State for a call that lacks the first keys, whose results must be shifted."""
         self._results: list[Any] = []
 
     def of_tile(self, tile: Tile, sizes: Sizes) -> tuple[Readout[Any, Any], ...]:
@@ -273,7 +274,7 @@ class _Rows(_Part):
             return (self.readout,)
         state = self.readout.begin(_rows_of(sizes, tile.problem.queries))
         requests = self.readout.of_tile(state, tile)
-        if tile.keys.start == 0:  # its own result is that of the whole pattern's rows
+        if tile.keys.start == 0:  # equal to the result for these rows of the whole pattern
             return requests[:1]
         self._state = state
         return requests
@@ -282,7 +283,7 @@ class _Rows(_Part):
         if self._state is None:
             (result,) = results
         else:
-            self.readout.merge(self._state, tile, _numbered_through(results, sizes))
+            self.readout.merge(self._state, tile, _flattened(results, sizes))
             result = self.readout.finish(self._state, _rows_of(sizes, tile.problem.queries))
             self._state = None
         self._results.append(result)
@@ -294,7 +295,7 @@ class _Rows(_Part):
         return mapped(torch.clone, joined) if joined is self._results[0] else joined
 
     def _joined(self, sizes: Sizes) -> Any:
-        """Put results below one another; those of fewer keys may have fewer ranks."""
+        """Concatenate results; those of calls with fewer keys may have fewer ranks."""
         axis = len(sizes.leading) + self.readout.axes.index("query")
         results = self._results
         if {"rank", "key"} & set(self.readout.axes):
@@ -306,7 +307,7 @@ class _Rows(_Part):
         return mapped(lambda *parts: torch.cat(parts, dim=axis), *results)
 
     def _widened(self, result: Any, axis: int, shapes: list[torch.Size], sizes: Sizes) -> Any:
-        """Fill a result up to the width that it has over all keys."""
+        """Pad a result to its width over all keys."""
         tensors = tensors_in(result)
         if [tensor.shape[axis + 1 :] for tensor in tensors] == shapes:
             return result
@@ -323,19 +324,19 @@ def _rows_of(sizes: Sizes, queries: int) -> Sizes:
 
 
 def _copy_into(longer: Any, result: Any) -> None:
-    """Copy each tensor of a result or state to the front of the one in its place."""
+    """Copy each tensor of a result or state into the leading part of its larger counterpart."""
     for part, whole in zip(tensors_in(result), tensors_in(longer), strict=True):
         whole[tuple(slice(size) for size in part.shape)] = part
 
 
 def tensors_in(result: Any) -> list[Tensor]:
-    """The tensors of a result or state: itself, or those of a tuple."""
+    """Return the tensors of a result or state, which is a tensor or a tuple."""
     parts = result if isinstance(result, tuple) else (result,)
     return [part for part in parts if isinstance(part, torch.Tensor)]
 
 
 def mapped(change: Callable[..., Tensor], result: Any, *others: Any) -> Any:
-    """Change each tensor of a result or state, given those in its place in others."""
+    """Apply a function to each tensor of a result or state and its counterparts in others."""
     if isinstance(result, torch.Tensor):
         return change(result, *others)
     if not isinstance(result, tuple):
@@ -348,8 +349,8 @@ def mapped(change: Callable[..., Tensor], result: Any, *others: Any) -> Any:
     return make(parts)
 
 
-def _numbered_through(results: tuple[Any, ...], sizes: Sizes) -> tuple[Any, ...]:
-    """Number the heads of results through, as `merge` takes them."""
+def _flattened(results: tuple[Any, ...], sizes: Sizes) -> tuple[Any, ...]:
+    """Flatten batch and heads of results, as `merge` expects."""
     leading = len(sizes.leading)
 
     def flat(tensor: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
-"""One layer of a recording, and the names of its positions."""
+"""One layer of a recording: its pattern, what is known of it, and the tokens at its positions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -9,27 +10,28 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from regard._shapes import Float
+from regard.errors import RecordError
 from regard.pattern import Pattern
-from regard.record.names import Kind
+from regard.record.sites import AttentionKind
 
 Tokens = tuple[tuple[str, ...], ...]
 
 
 class CallPattern(NamedTuple):
-    """The rows of one call, and only the keys that it had."""
+    """The rows of one call over the keys of that call only."""
 
     pattern: Pattern
     shift: int
-    """How many of the layer's keys come before them."""
+    """Index of the call's first key among the layer's keys."""
 
 
 class CallSize(NamedTuple):
-    """Which part of a layer's pattern a call is, after those before it."""
+    """Size of one call, and the offset of its keys."""
 
     queries: int
     keys: int
     shift: int
-    """How many of the layer's keys come before them."""
+    """Index of the call's first key among the layer's keys."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,34 +50,34 @@ class Layer:
     """
 
     name: str
-    """Path of the module that attends, such as ``transformer.h.0.attn``."""
-    kind: Kind
-    """``self``, ``cross`` (of a decoder to its source) or ``encoder``."""
+    """Path of the attention module, such as ``transformer.h.0.attn``."""
+    kind: AttentionKind
+    """``self``, ``cross`` (from a decoder to its source) or ``encoder``."""
     index: int
-    """Its number among the model's layers of this kind."""
+    """Index among the model's layers of this kind."""
     heads: tuple[int, ...]
-    """Numbers of the query heads that were kept."""
+    """Indices of the query heads that were kept."""
     rows: Sequence[int]
-    """Numbers of the queries that were kept."""
+    """Indices of the queries that were kept."""
     mean_context: Float[Tensor, "H Dv"] | None = None
-    """Of each head, over the rows that see a key; with ``record(..., mean_contexts=True)``."""
+    """Mean context of each head over all rows that see a key, if it was recorded."""
     get_pattern: Callable[[], Pattern]
-    """Makes the pattern, if its tensors are still there."""
+    """Returns the pattern, or raises if its tensors were changed or freed."""
     get_calls: Callable[[], Sequence[CallPattern]] | None = None
-    """Makes those of the calls that it is built of; None where they are not known apart."""
+    """Returns the patterns of the separate calls; None if the calls are not known."""
 
     @property
     def pattern(self) -> Pattern:
-        """The layer's weights.
+        """The attention weights of the layer.
 
         Raises:
-            RecordError: if the tensors it stands on were changed or freed.
+            RecordError: if its tensors were changed or freed.
         """
         return self.get_pattern()
 
     @property
     def calls(self) -> Sequence[CallPattern]:
-        """The pattern call by call, such as the steps of a generation.
+        """The pattern split into calls, such as the steps of a generation.
 
         Raises:
             RecordError: as for `pattern`.
@@ -86,7 +88,7 @@ class Layer:
 
     @property
     def call_sizes(self) -> list[CallSize]:
-        """Which parts of the pattern its calls are.
+        """The sizes of the calls.
 
         Raises:
             RecordError: as for `pattern`.
@@ -95,7 +97,7 @@ class Layer:
         return [CallSize(problem.queries, problem.keys, shift) for problem, shift in problems]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the pattern in place of what makes it, which holds the tensors of the run."""
+        """Pickle the pattern rather than the callable, which refers to the tensors of the run."""
         names = {field.name for field in fields(self)} - {"get_pattern", "get_calls"}
         return _restored, (
             {name: getattr(self, name) for name in names},
@@ -105,15 +107,17 @@ class Layer:
 
 
 def _restored(stated: dict[str, Any], pattern: Pattern, sizes: list[CallSize] | None) -> Layer:
-    calls = None if sizes is None else parts_of(pattern, sizes)
+    calls = None if sizes is None else split_into_calls(pattern, sizes)
     return Layer(**stated, get_pattern=lambda: pattern, get_calls=calls)
 
 
-def parts_of(pattern: Pattern, sizes: Sequence[CallSize]) -> Callable[[], list[CallPattern]]:
-    """Make what cuts a layer's pattern into its calls.
+def split_into_calls(
+    pattern: Pattern, sizes: Sequence[CallSize]
+) -> Callable[[], list[CallPattern]]:
+    """Return a function that splits a layer's pattern into its calls.
 
     Raises:
-        ValueError: for sizes that are not those of parts of the pattern.
+        ValueError: if the sizes do not partition the pattern.
     """
     first, ranges = 0, []
     for queries, keys, shift in sizes:
@@ -131,7 +135,7 @@ def parts_of(pattern: Pattern, sizes: Sequence[CallSize]) -> Callable[[], list[C
 
 
 def self_attention(pattern: Pattern, index: int) -> Layer:
-    """Make the layer of that number, of all heads, from its pattern ``(H, T, T)``."""
+    """Make a layer of self-attention from a pattern ``(H, T, T)`` of all its heads."""
     heads, queries, _ = pattern.shape
     return Layer(
         name=f"h.{index}.attn",
@@ -145,7 +149,33 @@ def self_attention(pattern: Pattern, index: int) -> Layer:
 
 @dataclass(frozen=True)
 class Labels:
-    """Names of the positions."""
+    """The tokens at the positions, of self-attention and of the source."""
 
     target: Tokens | None
     source: Tokens | None = None
+
+
+def require_one_run(layers: Sequence[Layer], what: str) -> Sequence[Layer]:
+    """Return the layers, or raise if one of them occurs twice, as in a recording of two runs.
+
+    Args:
+        layers: layers of one kind.
+        what: the function that needs a single run, such as ``"rollout"``.
+
+    Raises:
+        RecordError: if a layer was recorded in several runs.
+    """
+    times = Counter(layer.index for layer in layers)
+    for layer in layers:
+        if times[layer.index] > 1:
+            name = layer.name or f"layer {layer.index}"
+            raise RecordError(
+                f"{what} needs the layers of one run, but "
+                f"{describe_repeats(name, times[layer.index])}; record one run at a time"
+            )
+    return layers
+
+
+def describe_repeats(name: str, times: int) -> str:
+    """Return a clause saying that a layer has several patterns."""
+    return f"{name!r} attended {times} times in this recording"

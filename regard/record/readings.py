@@ -1,6 +1,6 @@
-"""Readouts of every layer of a model, labelled.
+"""Labelled readouts of all layers of a model.
 
-Axes: N layers, B batch, H heads; what follows is the readout's own.
+Axes: N layers, B batch, H heads, followed by the axes of the readout.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from regard.inputs import Problem
 from regard.pattern import Pattern
 from regard.pattern.readout import Readout, check_readout
 from regard.record.accumulator import Accumulator, allows_rows_together, missing_for_calls
-from regard.record.layer import CallPattern, Layer
-from regard.record.names import Kind
+from regard.record.layer import CallPattern, Labels, Layer, Tokens
+from regard.record.sites import AttentionKind, choose_kind, kinds_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A readout of every layer, with names for its axes.
+    """One readout of all layers, with named axes.
 
     Attributes:
-        name: what it is.
-        axes: names of the axes, ``layer`` first.
-        parts: a tensor for each layer, with the other axes.
-        labels: for each layer, the numbers along some of its axes; else they count from 0.
+        name: the name of the readout.
+        axes: the names of the axes, ``layer`` first.
+        parts: one tensor per layer, with the other axes.
+        labels: for each layer, the indices along some of its axes; other axes count from 0.
 
     Example:
         >>> import regard, torch
@@ -58,7 +58,7 @@ class Reading:
 
     @property
     def values(self) -> Tensor:
-        """All of it as one tensor, layers first.
+        """All layers stacked in one tensor ``(N, ...)``.
 
         Raises:
             ValueError: if the layers differ in shape; then take `parts` or `frame`.
@@ -71,7 +71,7 @@ class Reading:
         return torch.stack(self.parts)
 
     def frame(self) -> pd.DataFrame:
-        """Lay it out as a pandas data frame: a column for each axis, one for the value."""
+        """Convert to a pandas data frame, with a column per axis and one for the value."""
         import pandas as pd
 
         frames = []
@@ -90,8 +90,46 @@ class Reading:
         return f"Reading({self.name}: " + " × ".join(f"{a} {n}" for a, n in axes) + ")"
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LayerReadings:
+    """The results of one layer.
+
+    Example:
+        >>> import regard, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record(layer) as recording:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> layer = recording.read(regard.readouts.Entropy()).layers[0]
+        >>> layer.keys, layer.heads
+        (5, (0, 1))
+    """
+
+    name: str = ""
+    """Path of the attention module."""
+    kind: AttentionKind = "self"
+    """``self``, ``cross`` or ``encoder``."""
+    index: int = 0
+    """Index among the model's layers of this kind."""
+    call: int = 0
+    """Number of earlier calls of the layer."""
+    heads: Sequence[int]
+    """Indices of the query heads."""
+    rows: Sequence[int]
+    """Indices of the queries."""
+    leading: tuple[int, ...]
+    """Leading dimensions of the weights: batch and heads."""
+    keys: int
+    """Number of keys."""
+    results: tuple[Any, ...]
+    """One result per readout."""
+
+
 class Readings(Mapping[str, Reading]):
-    """Readouts by name: ``readings["entropy"]``; top keys are two, their weights and positions.
+    """Readouts of all layers by name: ``readings["entropy"]``; made by `read` functions.
+
+    Top-k is two readouts, weights and positions. In a model with an encoder or cross-attention, the
+    readouts are those of the decoder's self-attention; `of_kind` selects another kind.
 
     Example:
         >>> import regard, torch
@@ -103,66 +141,98 @@ class Readings(Mapping[str, Reading]):
         ['top_weights', 'top_positions', 'received']
     """
 
-    def __init__(self, entries: Mapping[str, Reading]) -> None:
-        self._entries = dict(entries)
+    def __init__(
+        self,
+        readouts: Sequence[Readout[Any, Any]],
+        layers: Callable[[], list[LayerReadings]],
+        labels: Callable[[], Labels] | None = None,
+    ) -> None:
+        self._readouts = tuple(readouts)
+        self._layers = layers
+        self._labels = labels
+
+    def finish(self) -> None:
+        """Freeze the results at the end of the block."""
+        layers = self._layers()
+        self._layers = lambda: layers
+
+    @property
+    def layers(self) -> tuple[LayerReadings, ...]:
+        """The results of all layers of all kinds, in the order of their first calls.
+
+        A layer whose calls do not continue each other, such as the steps of a diffusion, occurs
+        once per call.
+        """
+        return tuple(self._layers())
+
+    @property
+    def kinds(self) -> tuple[AttentionKind, ...]:
+        """The kinds of attention present, among ``self``, ``cross`` and ``encoder``."""
+        return kinds_of(layer.kind for layer in self.layers)
+
+    def of_kind(self, kind: AttentionKind | None = None) -> Readings:
+        """Select the layers of one kind of attention, as `Recording.of_kind` does.
+
+        Raises:
+            ValueError: for a kind that was not recorded.
+        """
+        layers = self._of_kind(kind)
+        return Readings(self._readouts, lambda: layers, self._labels)
+
+    def _of_kind(self, kind: AttentionKind | None = None) -> list[LayerReadings]:
+        layers = self.layers
+        chosen = choose_kind(kind, kinds_of(layer.kind for layer in layers))
+        return [layer for layer in layers if layer.kind == chosen]
+
+    def _entries(self) -> dict[str, Reading]:
+        return labelled(self._readouts, self._of_kind())
 
     def __getitem__(self, name: str) -> Reading:
+        entries = self._entries()
         try:
-            return self._entries[name]
+            return entries[name]
         except KeyError:
-            raise KeyError(f"no readout is named {name!r}; there is {list(self)}") from None
+            raise KeyError(f"no readout is named {name!r}; there is {list(entries)}") from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self._entries())
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries())
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The tokens of self-attention, ``[batch][position]``; None if they are not known."""
+        return None if self._labels is None else self._labels().target
+
+    @property
+    def source_tokens(self) -> Tokens | None:
+        """The tokens of the encoder and of cross-attention's keys; None if they are not known."""
+        return None if self._labels is None else self._labels().source
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the results and labels known so far."""
+        labels = None if self._labels is None else self._labels()
+        return _restored, (self._readouts, self._layers(), labels)
 
     def _repr_html_(self) -> str:
         html: str = show("readings_html", self)
         return html
 
     def __repr__(self) -> str:
-        return "Readings(" + ", ".join(map(repr, self.values())) + ")"
+        return "Readings(" + ", ".join(map(repr, self._entries().values())) + ")"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class LayerReadings:
-    """What was read of one layer.
-
-    Example:
-        >>> import regard, torch
-        >>> from regard.nn import MultiHeadAttention
-        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
-        >>> with regard.record(layer, read=[regard.readouts.Entropy()]) as run:
-        ...     _ = layer(torch.randn(1, 5, 6))
-        >>> run.layers[0].keys, run.layers[0].heads
-        (5, (0, 1))
-    """
-
-    name: str = ""
-    """Path of the module that attends."""
-    kind: Kind = "self"
-    """``self``, ``cross`` or ``encoder``."""
-    index: int = 0
-    """Its number among the model's layers of this kind."""
-    call: int = 0
-    """How many calls the layer made before."""
-    heads: Sequence[int]
-    """Numbers of the query heads."""
-    rows: Sequence[int]
-    """Numbers of the queries."""
-    leading: tuple[int, ...]
-    """The leading dimensions of each result, batch and heads."""
-    keys: int
-    results: tuple[Any, ...]
-    """One for each readout."""
+def _restored(
+    readouts: Sequence[Readout[Any, Any]], layers: list[LayerReadings], labels: Labels | None
+) -> Readings:
+    return Readings(readouts, lambda: layers, None if labels is None else lambda: labels)
 
 
 def read_all(
     layers: Sequence[Layer], readouts: Sequence[Readout[Any, Any]], *, progress: bool | None
-) -> Readings:
-    """Take the readouts of each layer; `Recording.read` documents it."""
+) -> list[LayerReadings]:
+    """Take the readouts of each layer; see `Recording.read`."""
     for readout in readouts:
         check_readout(readout)
     found = []
@@ -170,11 +240,11 @@ def read_all(
         for layer in layers:
             found.append(read_layer(layer, readouts))
             advance(1)
-    return labelled(readouts, found)
+    return found
 
 
 def read_layer(layer: Layer, readouts: Sequence[Readout[Any, Any]]) -> LayerReadings:
-    """Read a layer call by call, as it is while a model runs, or where that can't be, at once."""
+    """Read a layer call by call, or in one pass the readouts that cannot be merged over calls."""
     *leading, _, keys = layer.pattern.shape
     apart = [missing_for_calls(readout) is None for readout in readouts]
     by_call = [readout for readout, own in zip(readouts, apart, strict=True) if own]
@@ -202,10 +272,10 @@ def read_layer(layer: Layer, readouts: Sequence[Readout[Any, Any]]) -> LayerRead
 def _read_calls(
     pattern: Pattern, calls: Sequence[CallPattern], readouts: Sequence[Readout[Any, Any]]
 ) -> list[Any]:
-    """Read calls of one pattern in their order, steps of a generation together where they can be.
+    """Read the calls of one pattern in order, batching steps of a generation where possible.
 
-    Their bits are those of each call read by itself, where kernels read and no matrix is written
-    out for a mask.
+    The results are bit-equal to reading each call separately if kernels compute the readouts and
+    the mask is not a dense matrix; otherwise nothing is batched.
     """
     rows = pattern.problem.rows
     kernels = native.objection_to_reading(pattern.problem) is None
@@ -227,7 +297,7 @@ def _read_calls(
 def _steps(
     pattern: Pattern, calls: Sequence[CallPattern], *, together: bool
 ) -> Iterator[tuple[Problem, int, int]]:
-    """Yield problems to read, the keys that come before theirs, and how many calls each is of."""
+    """Yield each problem to read, the offset of its keys, and the number of calls it covers."""
     first = 0
     is_step = [together and c.shift == 0 and c.pattern.shape[-2] == 1 for c in calls]
     for step, group in groupby(zip(is_step, calls, strict=True), key=itemgetter(0)):
@@ -242,8 +312,10 @@ def _steps(
             first += call.pattern.shape[-2]
 
 
-def labelled(readouts: Sequence[Readout[Any, Any]], layers: Sequence[LayerReadings]) -> Readings:
-    """Put together what was read of each layer, and name its axes."""
+def labelled(
+    readouts: Sequence[Readout[Any, Any]], layers: Sequence[LayerReadings]
+) -> dict[str, Reading]:
+    """Collect the results of all layers by readout, and name the axes."""
     names = names_of(readouts)
     columns: dict[str, list[Tensor]] = {}
     axes: dict[str, tuple[str, ...]] = {}
@@ -253,13 +325,13 @@ def labelled(readouts: Sequence[Readout[Any, Any]], layers: Sequence[LayerReadin
                 columns.setdefault(column, []).append(tensor)
                 axes[column] = _axes(readout, tensor, layer.leading)
     labels = tuple(_labels(layer) for layer in layers)
-    return Readings(
-        {name: Reading(name, axes[name], tuple(parts), labels) for name, parts in columns.items()}
-    )
+    return {
+        name: Reading(name, axes[name], tuple(parts), labels) for name, parts in columns.items()
+    }
 
 
 def names_of(readouts: Sequence[Readout[Any, Any]]) -> list[str]:
-    """Name readouts by their titles; the second of a title gets a number."""
+    """Name readouts by their titles, and number those that share a title."""
     names: list[str] = []
     for readout in readouts:
         name = readout.title
@@ -269,10 +341,10 @@ def names_of(readouts: Sequence[Readout[Any, Any]]) -> list[str]:
 
 
 def named_tensors(name: str, result: Any) -> dict[str, Tensor]:
-    """Name the tensors of a result: itself, or the fields of a named tuple.
+    """Name the tensors of a result, which is a tensor or a named tuple of tensors.
 
     Raises:
-        TypeError: for a result of another kind.
+        TypeError: for any other result.
     """
     if isinstance(result, torch.Tensor):
         return {name: result}
@@ -303,7 +375,7 @@ def _labels(layer: LayerReadings) -> dict[str, Sequence[int]]:
 def bar(
     total: int, *, progress: bool | None, title: str = "reading layers"
 ) -> Iterator[Callable[[int], None]]:
-    """Show how many of something are done, on a terminal."""
+    """Show a progress bar, by default only on a terminal."""
     if not (sys.stderr.isatty() if progress is None else progress):
         yield lambda count: None  # noqa: ARG005 - nothing is shown
         return

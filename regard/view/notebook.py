@@ -158,7 +158,7 @@ def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:
     """Thumbnails of the first heads and layers, and a note on them."""
     from regard.view.plot.heads import Thumbnails, named, of_first
 
-    layers = recording.of_kind()
+    layers = recording.of_kind().layers
     shown = layers[:_LAYERS_DOWN]
     scores: dict[int, tuple[HeadScores, ...]] = {}
     reason = "what they do: recording.plot_heads()"

@@ -1,7 +1,28 @@
 """`regard check`: its exit status, and what it shows."""
 
+import tomllib
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
 import pytest
 from regard_course import pages
+
+from regard.cli import check as command
+
+PROJECT = Path(__file__).parents[2] / "course/pyproject.toml"
+
+
+def test_the_course_names_the_command_that_regard_asks_for():
+    named = tomllib.loads(PROJECT.read_text("utf-8"))["project"]["entry-points"]
+    (value,) = named["regard.commands"].values()
+    run = EntryPoint("check", value, "regard.commands").load()
+    assert run("1.3", ["6", "3", "3", "4"])
+
+
+def test_without_the_course_one_line_names_the_cure(misused, monkeypatch):
+    monkeypatch.setattr(command, "entry_points", lambda **_: EntryPoints())
+    assert "pip install regard-course" in misused("check")
+    assert "pip install regard-course" in misused("check", "5.5", "my.py")
 
 
 def test_all_exercises_stand_under_their_pages(regard):

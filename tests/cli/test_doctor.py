@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.extensions import without_extensions
 from support.fake_cuda import gpu
 
 from regard.backends.native import Description
@@ -42,6 +43,7 @@ def test_lines_fit_the_terminal(regard, monkeypatch, width):
 def one_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A name")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(Problem, "is_finite", True)  # the tensors hold no numbers
 
 
@@ -67,3 +69,12 @@ def test_on_a_gpu(regard, one_gpu):
 def test_the_backend_of_readouts_on_a_gpu(regard, one_gpu, triton, message):
     with gpu(triton=triton):
         assert message in table(regard("doctor"))
+
+
+def test_what_brings_kernels_for_a_gpu_is_named_where_it_is_missing(regard, one_gpu):
+    with without_extensions(), gpu():
+        out = table(regard("doctor"))
+    assert "GPU A name, compute capability 9.0 GPU kernels torch's choice" in out
+    assert "which brings them, is not installed: pip install" in out
+    assert "bfloat16 on CUDA torch_sdpa not the fused backends" in out
+    assert "float64 on CUDA eager" in out

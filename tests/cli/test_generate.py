@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from regard.gpt import Sampling, generate, generate_texts, load
+from regard.gpt import Sampling, generate, generate_texts, load, write_gpt2
 from regard.gpt.checkpoint import HAS_READ
 
 
@@ -116,7 +116,7 @@ def test_a_text_ends_before_a_stop_string(regard, model):
 
 def test_a_gpt2_in_the_layout_of_transformers_is_taken(regard, model, tmp_path):
     network, tokenizer = load(model)
-    network.save_pretrained(tmp_path, tokenizer)
+    write_gpt2(network, tmp_path, tokenizer)
     command = ("generate", "the cat", "--tokens", 9, "--seed", 1, "--model")
     assert regard(*command, tmp_path) == regard(*command, model)
 

@@ -9,7 +9,7 @@ import torch
 from support import hub
 from tokenizers import pre_tokenizers
 
-from regard.gpt import GPT, GPTConfig
+from regard.gpt import GPT, GPTConfig, write_gpt2
 
 NAME = "owner/gpt2"
 FETCHED = ["model.safetensors", "vocab.json", "merges.txt"]
@@ -28,7 +28,7 @@ def gpt2(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "gpt2"
     torch.manual_seed(0)
     sizes = {"vocab_size": 50257, "context": 1024, "layers": 12, "heads": 12, "dim": 24}
-    GPT(GPTConfig(**sizes)).save_pretrained(folder)
+    write_gpt2(GPT(GPTConfig(**sizes)), folder)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pairs = [(a, b) for a in alphabet for b in alphabet][:50_000]
     tokens = [*alphabet, *map("".join, pairs), "<|endoftext|>"]

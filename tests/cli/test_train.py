@@ -363,7 +363,7 @@ def test_files_that_are_no_text_are_passed_over_on_request(regard, misused, corp
 
 
 def test_a_missing_tensorboard_is_named(misused, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.gpt.training.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("regard.gpt.training.callbacks.find_spec", lambda name: None)
     arguments = ("train", "--out", tmp_path / "out", "--text", corpus, *SMALL, "--tensorboard")
     assert f"needs the library tensorboard: {install('trackers')}" in misused(*arguments)
 

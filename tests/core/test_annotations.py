@@ -34,7 +34,7 @@ def functions(module):
 
 def test_all_of_the_core_is_checked():
     held = {name.split(".")[1] for name in CORE}
-    assert held >= {"mask", "steps", "attention", "backends", "pattern", "problem", "sdpa", "nn"}
+    assert held >= {"masks", "steps", "attention", "backends", "pattern", "inputs", "sdpa", "nn"}
 
 
 @pytest.mark.parametrize("name", CORE)
@@ -82,7 +82,7 @@ def test_a_step_of_the_wrong_shape_is_caught(monkeypatch):
 def test_a_result_of_the_wrong_dtype_is_caught(monkeypatch):
     monkeypatch.setattr("regard.masks.rows.Rows.visible", lambda self, rows, columns: self.start)
     with pytest.raises(
-        jaxtyping.TypeCheckError, match=r"return value of regard\.mask\._mask\.Mask\.visible"
+        jaxtyping.TypeCheckError, match=r"return value of regard\.masks\._mask\.Mask\.visible"
     ):
         regard.causal().visible(3, 3)
 

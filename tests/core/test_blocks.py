@@ -5,14 +5,15 @@ import re
 
 import pytest
 import torch
-from regard_experiments.distributed import context_parallel
 
 import regard
+from regard.record import read_while_running
+from regard_experiments.distributed import context_parallel
 
 LAYER = regard.nn.MultiHeadAttention(6, 2, mask=regard.causal())
 BLOCKS = {
     "record(...)": lambda: regard.record(LAYER),
-    "record(...) with read": lambda: regard.record(LAYER, read=[regard.readouts.Entropy()]),
+    "read_while_running(...)": lambda: read_while_running(LAYER, regard.readouts.Entropy()),
     "intervene(...)": lambda: regard.intervene(LAYER),
     "update(...)": lambda: regard.Monitor(LAYER).update(),
     "context_parallel(...)": context_parallel,

@@ -16,6 +16,7 @@ import regard
 from regard.gpt import GPT, GPTConfig
 from regard.page import RecordingSubject
 from regard.page._windows import Window
+from regard.record import read_while_running
 
 PACKAGE = Path(regard.__file__).parent
 ROOMS = ["mask", "problem", "backends", "pattern", "record", "intervene", "distributed"]
@@ -142,13 +143,13 @@ def test_changes_and_recordings_of_a_model_on_the_cpu(name):
         with (
             regard.intervene(model) as change,
             regard.record(model, rows=slice(1, None), heads=[1, 0]) as recording,
-            regard.record(
-                model, read=[regard.readouts.Mass([0, 5]), regard.readouts.Received()]
+            read_while_running(
+                model, regard.readouts.Mass([0, 5]), regard.readouts.Received()
             ) as run,
         ):
             CHANGES[name](change)
             logits = model(ids)
-        readings = [reading.values for reading in run.readings.values()]
+        readings = [reading.values for reading in run.values()]
         again = [r.values for r in recording.read(*READOUTS[:12]).values()]
         return [logits, *readings, *again, *recording.dense()]
 

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
-from regard_course import CourseError, Function, Mistake, check, exercise
+from regard_course import Function, Mistake, check, exercise
 from regard_course._check import judge
+
+import regard
 
 
 def causal_mask(length):
@@ -63,7 +65,7 @@ def test_a_place_among_several_tables():
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_says_what_came_and_what_was_expected(number, given, message):
-    with pytest.raises(CourseError) as failure:
+    with pytest.raises(regard.Error) as failure:
         check(number, given)
     assert message in str(failure.value)
 
@@ -81,7 +83,7 @@ def test_a_mistake_that_raises_is_recognised_by_its_error():
     verdict = judge(multiply, lambda x: torch.mm(x, x))
     assert not verdict.right
     assert "\nMistake: no transpose. (3, 2) @ (3, 2) has no sum.\n" in verdict.text
-    with pytest.raises(CourseError, match="raises ValueError"):
+    with pytest.raises(regard.Error, match="raises ValueError"):
         judge(multiply, lambda x: int("x"))
 
 

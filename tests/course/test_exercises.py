@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from regard_course import Answer, check, pages
 
-from regard import course
-
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = pages()
 EXERCISES = [one for page in PAGES for one in page.exercises]
@@ -113,7 +111,3 @@ def test_an_exercise_names_its_mistakes(page):
         names = {mistake.name for mistake in one.mistakes}
         assert len(names) == len(one.mistakes) > 0
         assert one.title == one.title.strip().rstrip(".")
-
-
-def test_the_face_is_sorted():
-    assert course.__all__ == sorted(course.__all__)

@@ -1,8 +1,10 @@
 """A learner's file: in a process of its own where it may do harm, else in this one."""
 
 import pytest
-from regard_course import CourseError, check_file, exercise
+from regard_course import check_file, exercise
 from regard_course._child import reply_to
+
+import regard
 
 RIGHT = """
 import torch
@@ -65,15 +67,15 @@ def test_a_missing_answer_names_the_variable(reply):
         ("import os\nos._exit(3)", "ended the process (exit status 3) before it was checked"),
     ],
 )  # fmt: skip
-def test_a_file_that_hangs_or_ends_the_process(tmp_path, text, error):
+def test_a_file_that_hangs_or_ends_the_process(tmp_path, capsys, text, error):
     path = tmp_path / "my.py"
     path.write_text(f"print('seen')\n{text}", "utf-8")
-    with pytest.raises(CourseError) as failure:
+    with pytest.raises(regard.Error) as failure:
         check_file("5.5", path, seconds=0.5)
     assert error in str(failure.value)
-    assert failure.value.printed == "seen\n"
+    assert capsys.readouterr().out == "seen\n"
 
 
 def test_a_file_that_is_missing(tmp_path):
-    with pytest.raises(CourseError, match=r"no\.py is not a file; name the Python file"):
+    with pytest.raises(regard.Error, match=r"no\.py is not a file; name the Python file"):
         check_file("5.5", tmp_path / "no.py")

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from regard_experiments.kv._layer_pattern import layer_pattern
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import LlamaConfig, Qwen3Config
@@ -12,7 +11,8 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotary
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 import regard
-from regard.integrations import cache_scores
+from regard_experiments.kv import cache_scores
+from regard_experiments.kv._layer_pattern import layer_pattern
 
 B, H, G, L, D = 2, 6, 3, 23, 5
 

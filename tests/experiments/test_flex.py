@@ -7,7 +7,6 @@ kernel that they are compiled into is not: see test_cuda.py.
 import pytest
 import torch
 from hypothesis import given, settings
-from regard_experiments.gpu.flex import _block_mask, _kernel, _mods
 from support.cases import HALF, cases
 from support.draws import normal
 from support.fake_cuda import flex_on_cpu
@@ -16,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.inputs import Scoring, check
+from regard_experiments.gpu.flex import _block_mask, _kernel, _mods
 
 # torch's tracing of tensors that are no leaves warns of itself.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

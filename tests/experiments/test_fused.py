@@ -9,7 +9,6 @@ import contextlib
 import pytest
 import torch
 from hypothesis import assume, given, settings
-from regard_experiments.gpu.fused import _run, efficient
 from support.cases import HALF, cases
 from support.draws import normal
 from support.fake_cuda import documented_kernels
@@ -17,7 +16,8 @@ from support.tolerances import as_exact_as_torch, interval_masks, large
 
 import regard
 from regard.backends import choose
-from regard.backends._results import with_sink
+from regard.backends.results import with_sink
+from regard_experiments.gpu.fused import _run, cudnn, efficient, flash
 
 OPTIONS = {
     "plain": {},
@@ -106,10 +106,9 @@ def test_a_visible_nan_makes_a_nan_of_the_logsumexp():
     assert bool(pattern.logsumexp.isnan().all())
 
 
-@pytest.mark.parametrize("backend", ["flash", "cudnn", "efficient"])
-def test_torch_knows_the_calls_and_their_gradients(backend, monkeypatch):
+@pytest.mark.parametrize("module", [flash, cudnn, efficient])
+def test_torch_knows_the_calls_and_their_gradients(module, monkeypatch):
     """On tensors without numbers: the names, the shapes, and that a gradient comes back."""
-    module = getattr(regard_experiments.gpu.fused, backend)
     monkeypatch.setattr(_run, "without_autocast", contextlib.nullcontext)  # meta has none
     query = torch.empty(2, 4, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)
     key = torch.empty(2, 2, 37, 7, dtype=torch.bfloat16, device="meta", requires_grad=True)

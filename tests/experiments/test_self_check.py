@@ -4,8 +4,6 @@ import threading
 
 import pytest
 import torch
-from regard_experiments.gpu import self_check, triton
-from regard_experiments.gpu.fused import cudnn, efficient, flash
 from support.draws import normal
 from support.fake_cuda import documented_kernels, flex_on_cpu, gpu, gpu_problem
 from support.triton_device import kernels
@@ -13,6 +11,8 @@ from support.triton_device import kernels
 import regard
 from regard.backends import choice, choose
 from regard.errors import Error
+from regard_experiments.gpu import self_check, triton
+from regard_experiments.gpu.fused import cudnn, efficient, flash
 
 FUSED = {"flash": flash, "cudnn": cudnn, "efficient": efficient}
 OFF = r"in a self-check on cpu its context is off by [0-9.]+, more than 0\.02"
@@ -75,7 +75,7 @@ def test_a_wrong_kernel_that_is_named_is_an_error(name, monkeypatch):
 
 def test_another_backend_takes_over_from_a_wrong_kernel_and_says_so(monkeypatch):
     counted(monkeypatch, flash, lambda context: context.roll(1, -2))
-    monkeypatch.setattr(choice, "_preferred", lambda problem: ("flash", "eager"))
+    monkeypatch.setattr(choice, "_preferred", lambda problem: (("flash", "eager"), []))
     with (
         documented_kernels(checked=True),
         pytest.warns(RuntimeWarning, match=f"attention is computed by eager; not flash: {OFF}"),

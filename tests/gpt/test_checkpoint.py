@@ -20,9 +20,9 @@ from regard.gpt import (
     CharTokenizer,
     CheckpointError,
     GPTConfig,
-    _tensors,
     load,
     load_training,
+    model_files,
     save,
 )
 
@@ -228,7 +228,7 @@ def flip_a_bit(folder):
 def forget_the_others(folder):
     """Weights as earlier versions wrote them: with a checksum of themselves alone."""
     path = folder / "model.safetensors"
-    _tensors.write(path, safetensors.torch.load_file(path))
+    model_files.write(path, safetensors.torch.load_file(path))
 
 
 def rewrite_weights(folder, change):

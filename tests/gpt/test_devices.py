@@ -18,7 +18,7 @@ from regard.gpt import (
     TrainConfig,
     generate,
     generate_texts,
-    history,
+    head_history,
     load,
     stream_texts,
 )
@@ -69,7 +69,7 @@ def test_a_model_learns_on_a_gpu_what_it_learns_on_a_cpu(tmp_path):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
     model, _ = load(tmp_path / "there")
     assert [p.device.type for p in model.parameters()] == ["cpu"] * len(result)
-    one, other = (history(tmp_path / name) for name in ("there", "here"))
+    one, other = (head_history(tmp_path / name) for name in ("there", "here"))
     torch.testing.assert_close(one.scores, other.scores, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 

@@ -1,5 +1,7 @@
 """A block as one node: the loss and gradients of its modules, and where the modules are needed."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,9 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import regard
 from regard.backends import native
-from regard.gpt import GPT, GPTCache, GPTConfig
-from regard.gpt._linear import Linear
-from regard.gpt._pointwise import LayerNorm
+from regard.gpt import GPT, GPTCache, GPTConfig, fuse
+from regard.gpt._fused_block import run_fused
+from regard.gpt.layers import LayerNorm, Linear
 
 CONFIG = {"vocab_size": 29, "context": 13, "layers": 2, "heads": 6, "dim": 42}
 IDS = torch.arange(5 * 11).reshape(5, 11) * 7 % 29
@@ -30,7 +32,10 @@ def fused(monkeypatch):
 
 def gpt(**options):
     torch.manual_seed(0)
-    return GPT(GPTConfig(**CONFIG | options))
+    model = GPT(GPTConfig(**CONFIG | options))
+    for block in model.h:
+        block.fused = run_fused
+    return model
 
 
 def losses_and_gradients(model, *, bfloat16=False, ids=IDS):
@@ -61,18 +66,33 @@ def test_it_computes_what_the_modules_do_in_float64(options, fused):
 
 
 @pytest.mark.parametrize("options", VARIANTS)
-def test_in_bfloat16_it_rounds_where_the_modules_do(options, fused, monkeypatch):
+def test_in_bfloat16_it_rounds_where_the_modules_do(options, fused):
     model = gpt(**options)
     ours = losses_and_gradients(model, bfloat16=True)
     assert len(fused) == 2
     exact = losses_and_gradients(model)
-    monkeypatch.setattr("regard.gpt.model.run_fused", lambda *_: None)
+    for block in model.h:
+        block.fused = None
     modules = losses_and_gradients(model, bfloat16=True)
     for mine, theirs, right in zip(ours, modules, exact, strict=True):
         # A library's product may round otherwise by its layout: a few of bfloat16's steps of 2⁻⁸.
         largest = right.abs().max()
         assert (mine - theirs).abs().max() <= 0.02 * largest
         assert mine.dtype == theirs.dtype
+
+
+def test_blocks_are_fused_inside_the_block_alone(fused):
+    model = GPT(GPTConfig(**CONFIG))
+    before = copy.deepcopy(vars(model.h[0]))
+    losses_and_gradients(model)
+    with fuse(torch.nn.DataParallel(model)), fuse(model):
+        losses_and_gradients(model)
+    assert len(fused) == 2
+    losses_and_gradients(model)
+    assert len(fused) == 2
+    assert vars(model.h[0]).keys() == before.keys()
+    with pytest.raises(TypeError, match="model is a Linear; expected a GPT"), fuse(Linear(2, 3)):
+        pass
 
 
 def test_a_frozen_parameter_has_no_gradient(fused):

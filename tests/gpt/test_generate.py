@@ -10,11 +10,10 @@ from regard.gpt import (
     GPT,
     GPTConfig,
     Sampling,
-    _incremental,
     generate,
     stream,
 )
-from regard.gpt._incremental import IncrementalDecoder
+from regard.gpt.generate import IncrementalDecoder
 from regard.gpt.sampling import penalised, pick, probabilities, uniform
 
 CONFIG = GPTConfig(vocab_size=23, context=7, layers=2, heads=1, dim=12, dropout=0.5)
@@ -220,15 +219,6 @@ def test_the_prompt_is_read_once_and_then_a_token_a_step(model, ids, monkeypatch
         "next_logits",
         lambda self, ids, cache: read.append(ids.shape[-1]) or run(self, ids, cache),
     )
-    step = _incremental.step_logits
-
-    def step_logits(model, ids, cache, *, unchanged):
-        logits = step(model, ids, cache, unchanged=unchanged)
-        if logits is not None:  # or the modules read it
-            read.append(ids.shape[-1])
-        return logits
-
-    monkeypatch.setattr(_incremental, "step_logits", step_logits)
     generate(model, ids, tokens=5)
     assert read == [3, 1, 1, 1, 1]
     read.clear()

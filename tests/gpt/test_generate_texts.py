@@ -19,8 +19,8 @@ from regard.gpt import (
     stream_text,
     stream_texts,
 )
-from regard.gpt._detokenizer import Detokenizer
 from regard.gpt.sampling import Sampler
+from regard.gpt.tokenizer import Detokenizer
 
 
 @pytest.fixture

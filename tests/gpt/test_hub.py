@@ -10,7 +10,8 @@ import torch
 import transformers
 from support import hub
 
-from regard.gpt import GPT, BPETokenizer, CheckpointError, GPTConfig, load, save
+from regard.gpt import GPT, BPETokenizer, CheckpointError, GPTConfig, load, read_gpt2, save
+from regard.gpt.gpt2 import read_gpt2_tokenizer
 
 NAME = "owner/small-gpt2"
 V = 269
@@ -61,8 +62,8 @@ def test_a_name_is_read_from_the_cache_without_a_network(model, cache, name):
     expected, words = load(model)
     read, tokenizer = load(name)
     assert same(read, expected)
-    assert same(GPT.from_pretrained(name), expected)
-    for found in (tokenizer, BPETokenizer.from_pretrained(name)):
+    assert same(read_gpt2(name), expected)
+    for found in (tokenizer, read_gpt2_tokenizer(name)):
         assert found.to_json() == words.to_json()
 
 
@@ -81,7 +82,7 @@ def test_a_model_is_fetched_once_and_only_what_is_needed_of_it(model, cache, mon
 
 def test_of_a_tokenizer_no_weights_are_fetched(model, monkeypatch):
     with hub.served({NAME: model}, monkeypatch) as sent:
-        BPETokenizer.from_pretrained(NAME)
+        read_gpt2_tokenizer(NAME)
         assert sorted(sent) == ["config.json", "tokenizer.json"]
         with pytest.raises(CheckpointError, match=r"lacks its model\.safetensors: fetch it once w"):
             load(NAME)
@@ -143,7 +144,7 @@ def test_what_stands_in_the_way_of_fetching_is_named_with_the_cure(model, monkey
 def test_without_the_library_the_error_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     message = r"no folder owner/small-gpt2 here, and .* huggingface_hub: pip install .*\[hub\]"
-    for read in (load, GPT.from_pretrained, BPETokenizer.from_pretrained):
+    for read in (load, read_gpt2, read_gpt2_tokenizer):
         with pytest.raises(CheckpointError, match=message):
             read(NAME)
 

@@ -8,7 +8,7 @@ import torch
 
 from regard import _huge_pages
 from regard.gpt import GPT, GPTConfig
-from regard.gpt.weight_memory import to_huge_pages
+from regard.gpt.model_files import to_huge_pages
 
 KINDS = (((3, 700_001), torch.float32), ((0, 5), torch.float32), ((7, 11), torch.bfloat16))
 LARGE = GPTConfig(vocab_size=5003, context=17, layers=2, heads=3, dim=129)
@@ -56,19 +56,6 @@ def test_weights_stay_what_they_are(pages):
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     model(torch.tensor([3, 1, 4])).sum().backward()
     assert all(parameter.grad is not None for parameter in parameters)
-
-
-def test_a_model_that_is_converted_lies_in_huge_pages():
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        pytest.skip("the system has no such advice")
-    model = GPT(LARGE)
-    first = model.wte.weight
-    model.double()
-    assert model.wte.weight is first
-    assert first.data_ptr() % 2**21 == 0
-    place = first.data_ptr()
-    model.double()
-    assert first.data_ptr() == place
 
 
 def test_small_tensors_do_not_keep_the_memory_of_large_ones():

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import regard
 from regard.backends import native
 from regard.gpt import GPT, GPTConfig, _loss
-from regard.gpt._linear import Embedding
+from regard.gpt.layers import Embedding
 
 CONFIG = {"vocab_size": 29, "context": 13, "layers": 2, "heads": 3, "dim": 42}
 IDS = torch.arange(5 * 11).reshape(5, 11) * 7 % 29

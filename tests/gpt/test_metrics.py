@@ -19,9 +19,9 @@ from regard.gpt import (
     GPTConfig,
     TensorBoard,
     TrainConfig,
-    _tensors,
-    history,
+    head_history,
     load,
+    model_files,
 )
 from regard.gpt.training.batches import document_mask
 from regard.gpt.training.hardware import Machine, bfloat16, compiling, this_machine
@@ -194,7 +194,7 @@ def test_the_mask_is_that_of_the_batch_in_training_and_validation(tmp_path, monk
 def test_heads_are_recorded_by_update(tmp_path):
     config = brief(record_every=2, steps=5)
     done = run(tmp_path, config=config)
-    recorded = history(tmp_path)
+    recorded = head_history(tmp_path)
     assert recorded.steps == (2, 4)
     assert len(recorded.tokens) == 16
     assert (
@@ -212,7 +212,7 @@ def test_heads_are_recorded_by_update(tmp_path):
     # The last update recorded nothing, so its patterns are looked at here.
     run(tmp_path, config=brief(record_every=2), overwrite=True)
     model, _ = load(tmp_path)
-    recorded = history(tmp_path)
+    recorded = head_history(tmp_path)
     _, patterns = model.with_patterns(torch.tensor(recorded.ids))
     images = torch.stack([pattern.dense() for pattern in patterns])
     # A float16 has 11 bits; a picture as large as the pattern is the pattern.
@@ -225,7 +225,7 @@ def test_heads_are_recorded_by_update(tmp_path):
 
 def test_scores_of_earlier_versions_have_the_names_of_today(tmp_path):
     run(tmp_path, config=brief(record_every=4))
-    actual = history(tmp_path)
+    actual = head_history(tmp_path)
     place = tmp_path / "run" / "patterns"
     probe = (place / "probe.json").read_text()
     (place / "probe.json").write_text(probe.replace("current_token", "same_token"))
@@ -233,12 +233,12 @@ def test_scores_of_earlier_versions_have_the_names_of_today(tmp_path):
     margins = [0.1, 0.1, 0.03, None, 0.3, 0.1]
     about = {"score": 0.3, "queries": 15, "undecided": None}
     evidence = [about | {"margin": margin} for margin in margins]
-    _tensors.write(
+    model_files.write(
         place / "00000004.safetensors",
         {"scores": actual.scores[0], "images": actual.images[0].half()},
         about={"roles": json.dumps(old), "evidence": json.dumps(evidence)},
     )
-    again = history(tmp_path)
+    again = head_history(tmp_path)
     assert again.score_names == actual.score_names
     short = "text too short to tell"
     assert again.roles == (
@@ -250,28 +250,30 @@ def test_scores_of_earlier_versions_have_the_names_of_today(tmp_path):
 def test_a_probe_of_ones_own(tmp_path):
     config = brief(record_every=4, probe="the dog and the fox")
     run(tmp_path, config=config)
-    assert "".join(history(tmp_path).tokens) == "the dog and the "  # as much as the context holds
+    assert (
+        "".join(head_history(tmp_path).tokens) == "the dog and the "
+    )  # as much as the context holds
     assert TrainConfig(probe="\ufeffthe\r\ndog\r").probe == "the\ndog\n"
     (tmp_path / "run" / "patterns" / "00000004.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="patterns is damaged"):
-        history(tmp_path)
+        head_history(tmp_path)
 
 
 def test_a_run_without_recordings_says_so(tmp_path):
     run(tmp_path)
     with pytest.raises(CheckpointError, match="no recorded patterns; train with record_every"):
-        history(tmp_path)
+        head_history(tmp_path)
 
 
 def test_tensorboard_is_named_where_it_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.gpt.training.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("regard.gpt.training.callbacks.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=re.escape(install("trackers"))):
         TensorBoard(tmp_path)
 
 
 def test_tensorboard_gets_every_number(tmp_path, monkeypatch):
     calls = record_summaries(monkeypatch)
-    monkeypatch.setattr("regard.gpt.training.tensorboard.find_spec", lambda name: object())
+    monkeypatch.setattr("regard.gpt.training.callbacks.find_spec", lambda name: object())
     board = TensorBoard(tmp_path / "board")
     run(tmp_path / "m", callbacks=[board])
     assert calls[0] == (str(tmp_path / "board"), 1)

@@ -43,8 +43,3 @@ def test_muon_moves_the_matrices_of_the_blocks_by_orthogonal_steps():
             assert values.max() < 1.3
         else:  # AdamW's first step is the learning rate, by the gradient's sign
             assert step.abs().max() == pytest.approx(0.01, rel=1e-3)
-
-
-def test_muon_needs_whole_matrices():
-    with pytest.raises(ValueError, match=r"optimizer is 'muon' and parallel is 'fsdp'.*ddp"):
-        TrainConfig(optimizer="muon", parallel="fsdp")

@@ -7,7 +7,7 @@ from torch import nn
 
 from regard.backends import native
 from regard.gpt import GPT, GPTConfig
-from regard.gpt._pointwise import LayerNorm, add_and_normalize, gelu
+from regard.gpt.layers import LayerNorm, add_and_normalize, gelu
 
 CONFIG = GPTConfig(vocab_size=29, context=13, layers=2, heads=3, dim=12)
 IDS = torch.arange(26).reshape(2, 13)
@@ -29,12 +29,6 @@ def counted(monkeypatch):
     )
     monkeypatch.setattr(native, "gelu", lambda x: calls.append("gelu") or gelu(x))
     return calls
-
-
-@pytest.fixture(autouse=True)
-def _by_modules(monkeypatch):
-    """What is tested here runs where a block is no single node."""
-    monkeypatch.setattr("regard.gpt.model.run_fused", lambda *_: None)
 
 
 def gpt(**options):
@@ -59,7 +53,7 @@ def test_every_addition_but_the_first_goes_into_the_next_norm(bfloat16, counted)
 def test_it_is_what_torch_computes(options, monkeypatch):
     model = gpt(**options)
     ours = losses_and_gradients(model)
-    monkeypatch.setattr("regard.gpt._pointwise.is_transformed", lambda: True)
+    monkeypatch.setattr("regard.gpt.layers.is_transformed", lambda: True)
     for mine, torchs in zip(ours, losses_and_gradients(model), strict=True):
         torch.testing.assert_close(mine, torchs, rtol=1e-4, atol=1e-6)  # roundings of float32
 

@@ -27,7 +27,7 @@ from regard.gpt import (
 )
 from regard.gpt.training import _sources as sources
 from regard.gpt.training import prepare as module
-from regard.gpt.training._folder_lock import FolderLock
+from regard.gpt.training.checkpoints import FolderLock
 from regard.gpt.training.corpus import read_texts
 
 QUIET = Console(quiet=True)

@@ -30,7 +30,7 @@ from support.small_runs import (
     weights,
 )
 
-from regard.gpt import SaveError, history, load, load_training
+from regard.gpt import SaveError, head_history, load, load_training
 
 
 def test_a_resumed_run_is_the_run_that_never_stopped(whole, cut):
@@ -195,7 +195,7 @@ def test_damaged_metrics_are_named_and_left_out(whole, cut, damage, lost, left):
     path.write_bytes(damage(path.read_bytes()))
     message = rf"{path}: the lines of {lost} are damaged or missing, and .*; put back a copy"
     with pytest.warns(RuntimeWarning, match=message):
-        history(cut)
+        head_history(cut)
     with pytest.warns(RuntimeWarning, match=message):
         resume(cut)
     every = losses(whole)

@@ -11,8 +11,8 @@ from support.small_runs import QUIET, RECIPE, TEXT, TINY, go, interrupt, losses,
 from regard.gpt import (
     CharTokenizer,
     CheckpointError,
-    _tensors,
     load,
+    model_files,
     prepare,
     recipe_of,
 )
@@ -86,7 +86,7 @@ OTHER = {
 def test_a_changed_model_config_is_refused(cut, field, has_checksum):
     folder = cut / "run" / "checkpoints" / "00000005"
     if not has_checksum:  # as earlier versions wrote it
-        _tensors.write(folder / "new", _tensors.read(folder / "model.safetensors"))
+        model_files.write(folder / "new", model_files.read(folder / "model.safetensors"))
         (folder / "new").replace(folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").unlink()  # which has another name too

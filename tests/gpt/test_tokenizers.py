@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.gpt import BPETokenizer, CharTokenizer, Tokenizer
-from regard.record.spelling import displayable
+from regard.record.token_names import displayable
 
 SENTENCE = "But they were all of them deceived."
 TEXTS = ["The theory of the thing is that they think.\n" * 3, "naïve café — 日本語 🎉🎉\n" * 3]

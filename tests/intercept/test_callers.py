@@ -11,6 +11,7 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
 import regard
+from regard.record import read_while_running
 
 
 def test_only_the_model_passed_is_recorded():
@@ -54,10 +55,10 @@ def test_a_query_written_to_the_same_memory_is_another_query(mode):
     model = Steps()
     with mode():
         queries, key = torch.randn(3, B, H, L, D), torch.randn(B, H, L, D)
-        with regard.record(model, read=[regard.readouts.Entropy()]) as run:
+        with read_while_running(model, regard.readouts.Entropy()) as run:
             model(queries, key)
         entropies = [regard.Pattern(query, key).entropy() for query in queries]
-    torch.testing.assert_close(run.readings["entropy"].values, torch.stack(entropies))
+    torch.testing.assert_close(run["entropy"].values, torch.stack(entropies))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from transformers import masking_utils
 
 import regard
 from regard.intercept._lazy_mask import LazyMask
-from regard.intercept._mask_interface import mask_interface
-from regard.intercept._transformers import attention_forward
+from regard.intercept._transformers import attention_forward, mask_interface
 from regard.record import RecordError
 
 B, H, L, D = 2, 3, 7, 5

@@ -207,8 +207,8 @@ def test_transformer(fast_path, batch_first, training, grad):
         ("decoder.layers.1.multihead_attn", "cross", 1),
     ]
     assert recording.kinds == ("self", "cross", "encoder")
-    for pattern, exact in zip(recording.patterns(), weights, strict=True):
-        close(pattern, exact, atol=2e-6)
+    for layer, exact in zip(recording.layers, weights, strict=True):
+        close(layer.pattern, exact, atol=2e-6)
 
 
 @pytest.mark.parametrize("module", ["layer", "attention"])

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp,
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
-from regard.record import RecordError
+from regard.record import RecordError, read_while_running
 
 pytestmark = [  # of torch itself: of kernels without a way for vmap, and of jvp
     pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning"),
@@ -77,7 +77,7 @@ def test_gradients_by_a_functional_call_of_a_model(how, read):
     expected = grad(loss)(parameters)
     with torch.no_grad():
         eager = case.build("eager")(**arguments, output_attentions=True).attentions
-    with regard.record(model, read=read) as seen:
+    with regard.record(model) if read is None else read_while_running(model, *read) as seen:
         actual = grad(loss)(parameters)
     for parameter, exact in expected.items():
         scale = exact.abs().max()
@@ -88,7 +88,7 @@ def test_gradients_by_a_functional_call_of_a_model(how, read):
         if read is None:
             actual, exact = seen[layer].dense(), weights
         else:
-            actual = seen.readings["entropy"].values[layer]
+            actual = seen["entropy"].values[layer]
             exact = torch.special.entr(weights).sum(-1)
         actual, exact = (result.transpose(1, 2)[rows] for result in (actual, exact))
         torch.testing.assert_close(actual, exact, rtol=0, atol=1e-5)
@@ -159,14 +159,14 @@ BATCHED = {
 @pytest.mark.parametrize("read", [None, [regard.readouts.Entropy()]])
 def test_a_batch_that_vmap_hides_is_refused(batched, attend, read):
     x = torch.randn(5, B, H, L, D)
-    with regard.record(read=read) as seen:
+    with regard.record() if read is None else read_while_running(None, *read) as seen:
         attend(x[0], x[0])
         with pytest.raises(
             RecordError, match=r"inside torch\.vmap.*record.*outside of torch\.vmap"
         ):
             batched(lambda q, key=None: attend(q, q if key is None else key), x)
         attend(x[1], x[1])
-    assert len(seen.layers if read is None else seen.readings["entropy"].parts) == 2
+    assert len(seen.layers if read is None else seen["entropy"].parts) == 2
     if read is None:
         for own, query in zip(seen, x, strict=False):
             close(own, written_out(query, query))

@@ -52,7 +52,7 @@ def test_steps_with_a_cache_count_on(cross_first):
     with regard.intervene(model) as change, regard.record(model) as recording:
         change.knock_out(kind="cross", queries=[2, 6, 7], keys=[1, 2])
         decoded(model, query, key, source, STEPWISE)
-    (pattern,) = recording.patterns("cross")
+    (pattern,) = recording.of_kind("cross")
     hidden = pattern.dense()[..., 1:3] == 0
     assert hidden.all(-1)[0, 0].nonzero().flatten().tolist() == [2, 6, 7]
     assert hidden.sum() == B * H * 3 * 2

@@ -24,7 +24,7 @@ def product(patterns, residual):
 @pytest.mark.parametrize("residual", [0.0, 0.5, 0.3, 1.0])
 def test_rollout_is_the_product_of_the_layers(causal, residual):
     recording = recorded(torch.randn(3, 2, B, H, L, D), causal=causal)
-    exact = product(recording.attentions, residual)
+    exact = product(recording, residual)
     for place in (0, 3, L - 1, -1, -L):
         row = regard.lens.rollout(recording, query=place, residual=residual)
         column = regard.lens.rollout(recording, source=place, residual=residual)
@@ -35,7 +35,7 @@ def test_rollout_is_the_product_of_the_layers(causal, residual):
 
 def test_rollout_takes_half_by_default_and_a_position_first():
     recording = two_layers()
-    exact = product(recording.attentions, 0.5)
+    exact = product(recording, 0.5)
     torch.testing.assert_close(
         regard.lens.rollout(recording, 4).double(), exact[:, 4], rtol=0, atol=1e-6
     )

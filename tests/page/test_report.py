@@ -12,8 +12,8 @@ import torch
 import regard
 from regard.gpt import GPT, CharTokenizer, GPTConfig
 from regard.page import ExplorerError, ModelSubject, RecordingSubject, _report
-from regard.page import report as page_report
 from regard.page._report import LARGEST, report_html
+from regard.page.file import report as page_report
 from regard.record import Layer, Recording
 from regard.record.layer import Labels
 

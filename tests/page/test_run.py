@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.explorer import Once, near
 
+import regard
 from regard.page import RecordingSubject
 from regard.page._windows import Window
 from regard.page._work import ReplacedError

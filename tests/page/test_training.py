@@ -8,7 +8,7 @@ from support.explorer import TRAINED
 
 from regard.cli.errors import MisuseError
 from regard.cli.subject import subject_of
-from regard.gpt import history, load
+from regard.gpt import head_history, load
 from regard.page._report import report_html
 from regard.page.subjects import ModelSubject
 from regard.page.training import training_of
@@ -33,7 +33,7 @@ def formed(ask, trained):
 
 
 def test_the_page_is_told_what_was_recorded(formed, folder):
-    kept = history(folder)
+    kept = head_history(folder)
     assert formed.get("/api/about").json()["training"] == 3
     answer = formed.get("/api/training").json()
     assert answer["steps"] == [2, 4, 6]
@@ -53,7 +53,7 @@ def test_the_page_is_told_what_was_recorded(formed, folder):
 
 def test_pictures_are_those_that_were_recorded(formed, folder, floats):
     pictures = floats(formed.get("/api/training/4/thumbnails"))
-    expected = history(folder).images[1]
+    expected = head_history(folder).images[1]
     assert torch.equal(pictures.reshape(expected.shape), expected)
 
 

@@ -29,7 +29,9 @@ def widget(comms, subject):
 def notebook(monkeypatch):
     """Have Python believe that a kernel runs it."""
     shell = SimpleNamespace(kernel=object())
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(
+        sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell, version_info=(9, 0))
+    )
 
 
 def test_its_page_and_its_answers_come_as_messages(widget, comms, client):

@@ -46,7 +46,7 @@ def test_a_cache_that_grows_as_models_write_it():
     layer, (query, key) = Attend(), sequence()
     with regard.record(layer) as recording:
         causal_prompt(layer, query, key)
-    (pattern,) = recording.attentions
+    (pattern,) = recording
     close(pattern, exact(query, key))
 
 
@@ -55,7 +55,7 @@ def test_grouped_heads(groups):
     layer, query, key = Attend(), torch.randn(B, 6, T, D), torch.randn(B, groups, T, D)
     with regard.record(layer) as recording:
         causal_prompt(layer, query, key, enable_gqa=True)
-    (pattern,) = recording.attentions
+    (pattern,) = recording
     close(pattern, exact(query, key.repeat_interleave(6 // groups, 1)))
     assert pattern.problem.key.shape[1] == groups
 
@@ -79,7 +79,7 @@ def test_spans_of_each_step_are_put_together():
     with regard.record(layer) as recording:
         for start, stop in STEPWISE:
             layer(query[..., start:stop, :], key[..., :stop, :], mask)
-    (pattern,) = recording.attentions
+    (pattern,) = recording
     visible, added = CAUSAL.repeat(H, 1, 1), torch.zeros(T, T)
     visible[:, [3, 7], 2] = False
     visible[0, PROMPT:, [1, 4]] = False
@@ -96,7 +96,7 @@ def test_spans_are_counted_from_the_keys_that_a_call_has():
             layer(
                 query[..., t : t + 1, :], key[..., first : t + 1, :], regard.masks.hide(slice(1, 2))
             )
-    (pattern,) = recording.attentions
+    (pattern,) = recording
     visible = CAUSAL.triu(1 - size)
     for t in range(1, T):
         visible[t, max(0, t + 1 - size) + 1] = False
@@ -121,7 +121,7 @@ def test_a_padded_prompt():
     visible = keep[:, None, None] & CAUSAL
     with regard.record(layer) as recording:
         grown(layer, query, key, STEPWISE, visible)
-    (pattern,) = recording.attentions
+    (pattern,) = recording
     close(pattern, exact(query, key, visible=visible))
 
 
@@ -130,7 +130,7 @@ def test_biases_of_each_step_are_put_together():
     added = bias.masked_fill(~CAUSAL, -math.inf)
     with regard.record(layer) as recording:
         grown(layer, query, key, STEPWISE, added)
-    (pattern,) = recording.attentions
+    (pattern,) = recording
     scores = query.double() @ key.double().mT / 2 + added.double()
     close(pattern, torch.softmax(scores, -1))
 
@@ -141,7 +141,7 @@ def test_masks_with_gaps_of_some_steps_are_put_together():
     visible[PROMPT + 1, 2] = False
     with regard.record(layer) as recording:
         grown(layer, query, key, STEPWISE, visible)
-    (pattern,) = recording.attentions
+    (pattern,) = recording
     close(pattern, exact(query, key, visible=visible))
 
 
@@ -309,7 +309,7 @@ def test_a_source_that_stays(parts, cross_first):
     model = Decoder(cross_first=cross_first)
     with regard.record(model) as recording:
         decoded(model, query, key, source, parts)
-    (layer,) = recording.of_kind("cross")
+    (layer,) = recording.of_kind("cross").layers
     assert list(layer.rows) == list(range(length))
     everything = torch.ones(length, 7, dtype=torch.bool)
     close(layer.pattern, exact(query[..., :length, :], source, visible=everything))
@@ -321,7 +321,7 @@ def test_a_source_with_padding_that_stays():
     keep[0, ..., 5:] = False
     with regard.record(model) as recording:
         decoded(model, query, key, source, STEPWISE, attn_mask=keep)
-    (pattern,) = recording.patterns("cross")
+    (pattern,) = recording.of_kind("cross")
     close(pattern, exact(query, source, visible=keep.expand(B, 1, T, 7)))
 
 
@@ -331,6 +331,6 @@ def test_another_source_starts_a_new_pattern():
         for stop in (1, 2):
             source = torch.randn(B, H, 7, D)
             decoded(model, query, key, source, [(stop - 1, stop)])
-    layers = recording.of_kind("cross")
+    layers = recording.of_kind("cross").layers
     assert [list(layer.rows) for layer in layers] == [[0], [0]]
     assert [layer.index for layer in layers] == [0, 0]

@@ -8,6 +8,7 @@ from torch import nn
 
 import regard
 from regard.gpt import GPT, GPTCache, GPTConfig
+from regard.record import read_while_running
 
 LENGTH, HEADS, DIM = 61, 6, 8  # of a head
 IDS = torch.arange(LENGTH)[None] % 31
@@ -180,9 +181,9 @@ def test_readings_while_it_runs_stay_on_the_device(model):
     readouts = [regard.readouts.TopK(3), regard.readouts.Entropy(), regard.readouts.Received()]
     with gpu() as crossed:
         model, cache, ids = model.to(DEVICE), GPTCache(model.config), IDS.to(DEVICE)
-        with torch.no_grad(), regard.record(model, read=readouts) as run:
+        with torch.no_grad(), read_while_running(model, *readouts) as run:
             for part in (ids[:, :50], ids[:, 50:51]):
                 model(part, cache=cache)
-        assert isinstance(run.readings["received"].values, FakeGPUTensor)
-        assert run.readings["entropy"].values.device == DEVICE
+        assert isinstance(run["received"].values, FakeGPUTensor)
+        assert run["entropy"].values.device == DEVICE
         assert crossed == []

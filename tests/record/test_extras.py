@@ -26,7 +26,8 @@ def run(lines):
 
 def test_without_the_extras_a_model_is_recorded_and_read():
     done = run(
-        "recording.read(regard.readouts.Entropy()); regard.lens.heads(recording); regard.lens.rollout(recording, -1)\n"
+        "recording.read(regard.readouts.Entropy()); regard.lens.heads(recording); "
+        "regard.lens.rollout(recording, -1)\n"
         "print(recording[0]._repr_html_(), recording._repr_html_())"
     )
     assert done.returncode == 0, done.stderr

@@ -98,7 +98,7 @@ def test_several_layers_and_what_they_share(tmp_path):
     tensors = safetensors.torch.load_file(tensors_of(tmp_path))
     assert sum(t.shape[-2:] == (L, L) and t.numel() == L * L for t in tensors.values()) == 1
     for use in (
-        loaded.heads,
+        lambda: regard.lens.heads(loaded),
         lambda: regard.lens.rollout(loaded, query=0),
         lambda: loaded.read(regard.readouts.Max()),
     ):

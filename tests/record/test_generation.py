@@ -198,5 +198,5 @@ def test_a_cache_made_outside_the_recording_has_its_own_rows():
     with regard.record(layer) as recording:
         for t in range(PROMPT, T):
             layer(query[..., t : t + 1, :], key[..., : t + 1, :])
-    (pattern,) = recording.attentions
+    (pattern,) = recording
     close(pattern, exact(query, key)[..., PROMPT:, :])

@@ -12,7 +12,7 @@ from support.caches import Attend, B, D, H, chunks, close, exact, grown, sequenc
 
 import regard
 from regard.nn import MultiHeadAttention
-from regard.record import RecordError
+from regard.record import RecordError, read_while_running
 
 
 def by_torch(thing):
@@ -46,7 +46,7 @@ def test_a_recording_and_what_was_read(send, cache):
     options = {"heads": [2, 0], "rows": slice(1, None), "tokens": list("abcdefghi")}
     with (
         regard.record(model, **options) as recording,
-        regard.record(model, read=READOUTS, **options) as run,
+        read_while_running(model, *READOUTS, **options) as run,
     ):
         cache(model, query, key)
     sent, sent_run = send(recording), send(run)
@@ -57,7 +57,7 @@ def test_a_recording_and_what_was_read(send, cache):
     assert sent.tokens == recording.tokens == sent_run.tokens
     expected = recording.read(*READOUTS)  # call by call
     assert_same(sent.read(*READOUTS), expected)
-    assert_same(sent_run.readings, expected)
+    assert_same(sent_run, expected)
     assert [own.call for own in sent_run.layers] == [own.call for own in run.layers]
 
 
@@ -112,11 +112,11 @@ def test_what_is_sent_while_the_model_runs_is_what_there_is_so_far():
     layer, (query, key) = Attend(), sequence(7)
     with (
         regard.record(layer) as recording,
-        regard.record(layer, read=[regard.readouts.Entropy()]) as run,
+        read_while_running(layer, regard.readouts.Entropy()) as run,
     ):
         grown(layer, query[..., :4, :], key, chunks(3, 1))
         sent, sent_run = (pickle.loads(pickle.dumps(one)) for one in (recording, run))
         layer(query[..., 4:5, :], key[..., :5, :])
     assert recording[0].shape[-1] == 5
     close(sent[0], exact(query[..., :4, :], key[..., :4, :]))
-    assert sent_run.readings["entropy"].values.shape == (1, B, H, 4)
+    assert sent_run["entropy"].values.shape == (1, B, H, 4)

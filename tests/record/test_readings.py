@@ -126,14 +126,14 @@ def test_readouts_of_patterns_without_a_batch():
 
 def test_readouts_of_one_kind():
     recording = mixed()
-    assert recording.read(regard.readouts.Entropy(), kind="encoder")["entropy"].values.shape == (
+    assert recording.of_kind("encoder").read(regard.readouts.Entropy())["entropy"].values.shape == (
         2,
         B,
         H,
         5,
     )
     assert recording.read(regard.readouts.Entropy())["entropy"].values.shape == (1, B, H, L)
-    assert recording.read(regard.readouts.Received(), kind="cross")["received"].values.shape == (
+    assert recording.of_kind("cross").read(regard.readouts.Received())["received"].values.shape == (
         1,
         B,
         H,

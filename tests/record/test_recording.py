@@ -17,8 +17,8 @@ def test_patterns_by_number_and_name():
     assert recording[-1] is recording[1] is recording["layer1"]
     assert recording[0] is recording["layer0"]
     assert recording[0] is not recording[1]
-    assert recording.attentions == (recording[0], recording[1]) == recording.patterns()
-    weights = recording.attentions[1][1, 2, 3:5, :4]
+    assert tuple(recording) == (recording[0], recording[1])
+    weights = recording[1][1, 2, 3:5, :4]
     assert torch.equal(weights, recording.dense()[1][1, 2, 3:5, :4])
 
 
@@ -54,12 +54,12 @@ def test_kinds():
     assert [layer.kind for layer in recording.layers] == ["encoder", "encoder", "self", "cross"]
     assert len(recording) == 1
     assert recording[0].shape == (B, H, L, L)
-    assert [p.shape[-2:] for p in recording.patterns("encoder")] == [(5, 5)] * 2
-    assert [p.shape[-2:] for p in recording.patterns("cross")] == [(L, 5)]
-    assert len(recording.patterns()) == 4
-    assert [layer.name for layer in recording.of_kind("cross")] == ["decoder.cross_attn"]
+    assert [p.shape[-2:] for p in recording.of_kind("encoder")] == [(5, 5)] * 2
+    assert [p.shape[-2:] for p in recording.of_kind("cross")] == [(L, 5)]
+    assert len(recording.layers) == 4
+    assert [layer.name for layer in recording.of_kind("cross").layers] == ["decoder.cross_attn"]
     assert recording["encoder.a"].shape[-1] == 5
-    assert recording.dense("encoder")[0].shape == (B, H, 5, 5)
+    assert recording.of_kind("encoder").dense()[0].shape == (B, H, 5, 5)
     assert len(recording.dense()) == 1
     with pytest.raises(ValueError, match="kind='cross' was not recorded; there is 'self'"):
         two_layers().of_kind("cross")
@@ -98,10 +98,10 @@ def test_free():
         lambda: recording["layer0"],
         lambda: len(recording),
         lambda: recording.layers,
-        lambda: recording.attentions,
+        lambda: list(recording),
         lambda: recording.kinds,
         recording.dense,
-        recording.heads,
+        lambda: regard.lens.heads(recording),
         lambda: recording.read(regard.readouts.Entropy()),
         lambda: regard.lens.rollout(recording, query=-1),
     ]

@@ -8,7 +8,7 @@ from support.recordings import Model
 from torch import nn
 
 import regard
-from regard.record import RecordError
+from regard.record import RecordError, read_while_running
 
 E = 6 * D
 
@@ -27,7 +27,7 @@ class CrossAttention(nn.Module):
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
 def test_queries_of_two_runs_over_one_source(mode):
     model, (x, y), source = CrossAttention().eval(), torch.randn(2, B, 1, E), torch.randn(B, 7, E)
-    reading = regard.record(model, read=[regard.readouts.Received()])
+    reading = read_while_running(model, regard.readouts.Received())
     with mode(), regard.record(model) as recording, reading as run:
         model(x, source)
         model(y, source)
@@ -36,7 +36,7 @@ def test_queries_of_two_runs_over_one_source(mode):
     for number, (pattern, query) in enumerate(zip(recording, (x, y), strict=True)):
         weights = model.cross_attn(query, source, source, average_attn_weights=False)[1].detach()
         torch.testing.assert_close(pattern.dense(), weights, rtol=0, atol=1e-6)
-        received = run.readings["received"].values[number]
+        received = run["received"].values[number]
         torch.testing.assert_close(received, weights.sum(-2), rtol=0, atol=1e-6)
 
 
@@ -49,8 +49,8 @@ def test_runs_of_one_token_over_one_source(cross_first):
         for query, key in runs:
             decoded(model, query, key, source, [(0, 1)])
     for kind in ("self", "cross"):
-        assert [list(layer.rows) for layer in recording.of_kind(kind)] == [[0]] * 3
-    for pattern, (query, _) in zip(recording.patterns("cross"), runs, strict=True):
+        assert [list(layer.rows) for layer in recording.of_kind(kind).layers] == [[0]] * 3
+    for pattern, (query, _) in zip(recording.of_kind("cross"), runs, strict=True):
         close(pattern, exact(query, source, visible=torch.ones(1, 7, dtype=torch.bool)))
 
 
@@ -63,7 +63,7 @@ def test_two_texts_over_one_source(parts):
         for query, key in texts:
             decoded(model, query, key, source, parts)
     everything = torch.ones(length, 7, dtype=torch.bool)
-    patterns = recording.patterns("self"), recording.patterns("cross")
+    patterns = recording.of_kind("self"), recording.of_kind("cross")
     for own, cross, (query, _) in zip(*patterns, texts, strict=True):
         assert own.shape[-2:] == (length, length)
         close(cross, exact(query, source, visible=everything))
@@ -85,7 +85,7 @@ def test_a_query_that_pools_after_an_encoder():
     with regard.record(model) as recording:
         for query in queries:
             model(query, key)
-    for pattern, query in zip(recording.patterns("cross"), queries, strict=True):
+    for pattern, query in zip(recording.of_kind("cross"), queries, strict=True):
         close(pattern, exact(query, key, visible=torch.ones(1, 7, dtype=torch.bool)))
 
 
@@ -121,7 +121,7 @@ def test_decoders_of_one_token_over_one_source(how):
     with torch.no_grad(), regard.record(model) as recording:
         for ids in tokens:
             model(source, decoder_input_ids=ids)
-    layers, expected = recording.of_kind("cross"), []
+    layers, expected = recording.of_kind("cross").layers, []
     for ids in tokens:
         with torch.no_grad():
             out = eager(source, decoder_input_ids=ids, output_attentions=True)
@@ -141,13 +141,13 @@ def test_two_generations_from_one_source(name):
         for new in (4, 6):
             model.generate(source, max_new_tokens=new, min_new_tokens=new, **options)
     for kind in ("self", "cross"):
-        rows = [len(layer.rows) for layer in recording.of_kind(kind) if layer.index == 0]
+        rows = [len(layer.rows) for layer in recording.of_kind(kind).layers if layer.index == 0]
         assert rows == [4, 6]
 
 
 USES = {
     "rollout": lambda recording: regard.lens.rollout(recording, query=-1),
-    "heads": lambda recording: regard.lens.heads(recording),
+    "heads": regard.lens.heads,
     "passages": lambda recording: regard.lens.passages(recording, [(1, 3)], answer=slice(5, 7)),
     "against": lambda recording: regard.lens.against(recording, []),
     "fidelity": lambda recording: regard.lens.fidelity(recording, recording),
@@ -156,7 +156,7 @@ USES = {
 
 @pytest.mark.parametrize("use", USES)
 def test_what_goes_over_a_model_needs_one_run(use):
-    message = rf"{use} goes over the layers of one run, but 'layer0' attended 2 times in this"
+    message = rf"{use} needs the layers of one run, but 'layer0' attended 2 times in this"
     model = Model(["layer0", "layer1"])
     with regard.record(model) as recording:
         for inputs in torch.randn(2, 2, 2, B, H, 7, D):

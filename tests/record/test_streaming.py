@@ -20,7 +20,7 @@ from torch import nn
 
 import regard
 from regard.backends import native
-from regard.record import RecordError, accumulator
+from regard.record import RecordError, accumulator, read_while_running
 
 READOUTS = [
     regard.readouts.Received(),
@@ -56,13 +56,13 @@ def both(run_model, **options):
     model = Layers()
     with regard.record(model, **options) as recording:
         run_model(model)
-    with regard.record(model, read=READOUTS, **options) as run:
+    with read_while_running(model, *READOUTS, **options) as run:
         run_model(model)
     return recording, run
 
 
 def assert_same(run, recording, kind=None):
-    expected, actual = recording.read(*READOUTS, kind=kind), run.readings_of(kind)
+    expected, actual = recording.of_kind(kind).read(*READOUTS), run.of_kind(kind)
     assert list(actual) == list(expected)
     for name, reading in expected.items():
         assert actual[name].axes == reading.axes
@@ -77,9 +77,9 @@ def assert_same(run, recording, kind=None):
 def assert_close_to_pattern(run, recording):
     """The sums of a whole pattern, in another order: float32 sums of T weights up to 1."""
     for name in ("received", "entropy", "max", "distance"):
-        for part, pattern in zip(run.readings[name].parts, recording, strict=True):
+        for part, pattern in zip(run[name].parts, recording, strict=True):
             torch.testing.assert_close(part, getattr(pattern, name)(), rtol=0, atol=T * 1e-6)
-    for part, pattern in zip(run.readings["offsets"].parts, recording, strict=True):
+    for part, pattern in zip(run["offsets"].parts, recording, strict=True):
         torch.testing.assert_close(part, pattern.offsets(3), rtol=0, atol=T * 1e-6)
 
 
@@ -88,8 +88,8 @@ def test_dropout_of_a_call_is_not_part_of_what_is_read():
     _, plain = both(lambda model: model(query, key, is_causal=True))
     recording, run = both(lambda model: model(query, key, is_causal=True, dropout_p=0.5))
     assert_same(run, recording)
-    for name, reading in plain.readings.items():
-        for one, other in zip(run.readings[name].parts, reading.parts, strict=True):
+    for name, reading in plain.items():
+        for one, other in zip(run[name].parts, reading.parts, strict=True):
             assert torch.equal(one, other), name
 
 
@@ -103,7 +103,7 @@ def test_a_single_call_gives_what_its_pattern_gives(dtype):
             (regard.readouts.Received(), "received"),
             (regard.readouts.Offsets(3), "offsets"),
         ):
-            assert torch.equal(run.readings[name].values[layer], pattern.read(readout)[0])
+            assert torch.equal(run[name].values[layer], pattern.read(readout)[0])
 
 
 GAPS = CAUSAL.clone()
@@ -129,7 +129,7 @@ def test_a_generation(parts, mask):
     recording, run = both(lambda model: grown(model, query, key, parts, mask))
     assert_same(run, recording)
     assert_close_to_pattern(run, recording)
-    top, expected = run.readings["top_positions"].values, recording[0].topk(4).positions
+    top, expected = run["top_positions"].values, recording[0].topk(4).positions
     assert torch.equal(top[0], expected)
 
 
@@ -156,7 +156,7 @@ def test_caches_of_fixed_size(cache, options):
     assert_same(run, recording)
     assert_close_to_pattern(run, recording)
     expected = recording[0].topk(4).positions.sort().values
-    assert torch.equal(run.readings["top_positions"].values[0].sort().values, expected)
+    assert torch.equal(run["top_positions"].values[0].sort().values, expected)
 
 
 def growing(model, query, key):
@@ -169,19 +169,19 @@ def test_keys_that_come_after_the_last_row_read(cache, rows):
     query, key = sequence()
     recording, run = both(lambda model: cache(model, query, key), rows=rows)
     assert [layer.keys for layer in run.layers] == [T, T]
-    assert run.readings["received"].values.shape[-1] == T
+    assert run["received"].values.shape[-1] == T
     assert_same(run, recording)
 
 
 def test_what_is_read_between_two_calls_has_the_keys_so_far():
     """Also in inference mode, after which the sums still go on."""
     layer, (query, key) = Attend(), sequence()
-    with regard.record(layer, read=[regard.readouts.Received()], rows=slice(0, 7)) as run:
+    with read_while_running(layer, regard.readouts.Received(), rows=slice(0, 7)) as run:
         for start, stop in STEPWISE:
             visible = CAUSAL[start:stop, :stop]
             layer(query[..., start:stop, :], key[..., :stop, :], attn_mask=visible)
             with torch.inference_mode():
-                received = run.readings["received"].values[0]
+                received = run["received"].values[0]
             assert received.shape[-1] == stop
             # Of at most seven rows, the weights of each of which sum to 1.
             rows = torch.full((B, H), float(min(stop, 7)))
@@ -193,11 +193,11 @@ def test_a_long_generation_puts_its_rows_together_in_order():
     mask = torch.ones(80, 80, dtype=torch.bool).tril()
     with (
         regard.record(layer) as recording,
-        regard.record(layer, read=[regard.readouts.TopK(9)]) as run,
+        read_while_running(layer, regard.readouts.TopK(9)) as run,
     ):
         grown(layer, query, key, chunks(3, *[1] * 77), mask)
     for name, expected in zip(("weights", "positions"), recording[0].topk(9), strict=True):
-        assert torch.equal(run.readings[f"top_{name}"].values[0], expected)
+        assert torch.equal(run[f"top_{name}"].values[0], expected)
 
 
 def test_the_steps_of_a_recorded_generation_are_read_together(monkeypatch):
@@ -205,14 +205,14 @@ def test_the_steps_of_a_recorded_generation_are_read_together(monkeypatch):
     layer, (query, key) = Attend(), sequence(41)
     mask = torch.ones(41, 41, dtype=torch.bool).tril()
     readouts = [r for r in READOUTS if r not in (regard.readouts.Offsets(3), READOUTS[7])]
-    with regard.record(layer) as recording, regard.record(layer, read=readouts) as run:
+    with regard.record(layer) as recording, read_while_running(layer, *readouts) as run:
         grown(layer, query, key, chunks(3, *[1] * 38), mask)
     passes, read = [], native.read
     monkeypatch.setattr(native, "read", lambda *given: passes.append(0) or read(*given))
     for at_once in (2**20, 7 * B * H * 41):
         monkeypatch.setattr(accumulator, "_WEIGHTS", at_once)
         for name, expected in recording.read(*readouts).items():
-            assert torch.equal(run.readings[name].values, expected.values), name
+            assert torch.equal(run[name].values, expected.values), name
     # The prompt, and 38 steps: in one pass, then in six.
     assert len(passes) == 2 * 1 + 1 + 6
 
@@ -229,51 +229,49 @@ class Cross(nn.Module):
 def test_cross_attention_to_a_source_that_stays():
     model, (query, source) = Cross(), sequence()
     runs = []
-    for read in ({}, {"read": READOUTS}):
-        with regard.record(model, **read) as run:
+    for block in (regard.record(model), read_while_running(model, *READOUTS)):
+        with block as run:
             for t in range(4):
                 model(query[..., t : t + 1, :], source.clone())
         runs.append(run)
     assert runs[1].kinds == ("cross",)
     assert_same(runs[1], runs[0], "cross")
     with pytest.raises(ValueError, match="'encoder' was not recorded; there is 'cross'"):
-        runs[1].readings_of("encoder")
+        runs[1].of_kind("encoder")
 
 
 def test_inference_mode_and_readings_between_calls():
     model, (query, key) = Layers(), sequence()
-    with regard.record(model, read=READOUTS) as run:
+    with read_while_running(model, *READOUTS) as run:
         with torch.inference_mode():
             model(query[..., :PROMPT, :], key[..., :PROMPT, :], is_causal=True)
-        early = run.readings["received"].values
+        early = run["received"].values
         before = early.clone()
         with torch.no_grad():
             model(query[..., PROMPT : PROMPT + 1, :], key[..., : PROMPT + 1, :])
     assert torch.equal(early, before)
     assert early.shape[-1] == PROMPT
     # Weights of a row sum to 1, so that what all keys receive is the number of rows.
-    total = run.readings["received"].values.sum(-1)
+    total = run["received"].values.sum(-1)
     torch.testing.assert_close(total, torch.full_like(total, PROMPT + 1))
 
 
 def test_what_is_done_to_readings_leaves_later_ones_alone():
     model, (query, key) = Layers(), sequence()
-    with regard.record(model, read=READOUTS) as run:
+    with read_while_running(model, *READOUTS) as run:
         model(query[..., :PROMPT, :], key[..., :PROMPT, :], is_causal=True)
-        before = {
-            name: [part.clone() for part in run.readings[name].parts] for name in run.readings
-        }
-        for reading in run.readings.values():
+        before = {name: [part.clone() for part in run[name].parts] for name in run}
+        for reading in run.values():
             for part in reading.parts:
                 part.zero_()
-        again = run.readings
+        again = run
     for name, parts in before.items():
         assert all(map(torch.equal, parts, again[name].parts))
 
 
 def test_the_model_computes_the_same():
     model, (query, key) = Attend(), sequence()
-    with regard.record(model, read=READOUTS):
+    with read_while_running(model, *READOUTS):
         actual = model(query, key, is_causal=True)
     assert torch.equal(actual, model(query, key, is_causal=True))
 
@@ -315,11 +313,11 @@ def test_contexts_are_computed_with_what_is_read(options, groups, monkeypatch):
     ]
     wanted = recording.read(*readouts)
     monkeypatch.setattr(native, "read", lambda *_, **__: pytest.fail("a second pass"))
-    with regard.record(model, read=readouts) as run, torch.inference_mode():
+    with read_while_running(model, *readouts) as run, torch.inference_mode():
         actual = model(*tensors)
     assert torch.equal(actual, expected)
     for name, reading in wanted.items():
-        assert all(map(torch.equal, run.readings[name].parts, reading.parts)), name
+        assert all(map(torch.equal, run[name].parts, reading.parts)), name
 
 
 @pytest.mark.parametrize("options", [{"heads": [1, 0]}, {"rows": [100, 5]}, {"layers": [1]}])
@@ -328,7 +326,7 @@ def test_parts_of_a_call_are_read_after_its_context(options):
     model = Scored(mask=regard.causal())
     with regard.record(model, **options) as recording:
         expected = model(query, *rest)
-    with regard.record(model, read=READOUTS, **options) as run:
+    with read_while_running(model, *READOUTS, **options) as run:
         assert torch.equal(model(query, *rest), expected)
     assert_same(run, recording)
 
@@ -336,7 +334,7 @@ def test_parts_of_a_call_are_read_after_its_context(options):
 def test_gradients_pass_through_contexts_that_are_read():
     query, *rest = torch.randn(3, 2, 131, 17, generator=torch.Generator().manual_seed(0)).unbind()
     query.requires_grad_()
-    with regard.record(read=[regard.readouts.Entropy()]):
+    with read_while_running(None, regard.readouts.Entropy()):
         regard.attention(query, *rest, mask=regard.causal()).sum().backward()
     assert query.grad is not None
 
@@ -353,15 +351,15 @@ LATER = [
 
 
 @pytest.mark.parametrize("cache", [growing, static, rolling])
-@pytest.mark.parametrize("every", [None, 2])
+@pytest.mark.parametrize("every", [1, 2])
 def test_keys_by_number_that_come_later(cache, every):
     model, (query, key) = Layers(), sequence()
-    with regard.record(model, read=LATER, every=every) as run:
+    with read_while_running(model, *LATER, every=every) as run:
         cache(model, query, key)
     with regard.record(model, rows=list(run.layers[0].rows)) as recording:
         cache(model, query, key)
     for name, expected in recording.read(*LATER).items():
-        assert torch.equal(run.readings[name].values, expected.values), name
+        assert torch.equal(run[name].values, expected.values), name
 
 
 def test_keys_by_number_that_never_come_are_named_by_a_warning():
@@ -377,13 +375,13 @@ def test_keys_by_number_that_never_come_are_named_by_a_warning():
     message = rf"layers\.0' had only {T} keys.*leave out all keys from {T} on$"
     with (
         pytest.warns(RuntimeWarning, match=message) as given,
-        regard.record(model, read=never) as run,
+        read_while_running(model, *never) as run,
     ):
         growing(model, query, key)
     assert [str(one.message).split()[0] for one in given] == ["mass_2", "spans"]
     expected = exact(query + 1, key)[..., 0].float()
-    torch.testing.assert_close(run.readings["mass_2"].values[1], expected, rtol=0, atol=1e-6)
-    assert run.readings["spans"].values.shape == (2, B, H, T, 1)
+    torch.testing.assert_close(run["mass_2"].values[1], expected, rtol=0, atol=1e-6)
+    assert run["spans"].values.shape == (2, B, H, T, 1)
 
 
 # What can't be read
@@ -402,7 +400,10 @@ def test_keys_by_number_that_never_come_are_named_by_a_warning():
     ids=str,
 )
 def test_readouts_that_depend_on_the_length_are_refused_by_name(readout, why):
-    with pytest.raises(TypeError, match=why), regard.record(read=[regard.readouts.Max(), readout]):
+    with (
+        pytest.raises(TypeError, match=why),
+        read_while_running(None, regard.readouts.Max(), readout),
+    ):
         pass
 
 
@@ -411,7 +412,7 @@ def test_a_readout_without_merge_is_refused_by_name_and_read_at_once_afterwards(
         kind = None
         merge = regard.pattern.readouts.Readout.merge
 
-    with pytest.raises(TypeError, match=r"Largest\.merge"), regard.record(read=[Largest()]):
+    with pytest.raises(TypeError, match=r"Largest\.merge"), read_while_running(None, Largest()):
         pass
     model, (query, key) = Layers(), sequence()
     with regard.record(model) as recording:
@@ -426,37 +427,18 @@ def test_a_readout_without_merge_is_refused_by_name_and_read_at_once_afterwards(
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "why"),
+    ("readouts", "options", "error", "why"),
     [
-        ({"read": regard.readouts.Max()}, TypeError, r"read must be a list.*Max\(\)"),
-        ({"read": []}, TypeError, "read must be a list"),
-        ({"read": [regard.readouts.Max]}, TypeError, "is not a readout"),
-        ({"every": 2}, ValueError, r"every=2.*record\(model, read="),
-        (
-            {"read": [regard.readouts.Max()], "every": 0},
-            ValueError,
-            "every must be at least 1, but is 0",
-        ),
-        (
-            {"read": [regard.readouts.Max()], "every": 1.5},
-            TypeError,
-            "every must be a whole number",
-        ),
-        (
-            {"read": [regard.readouts.Max()], "offload": "cpu"},
-            ValueError,
-            "offload='cpu'.*leave them out",
-        ),
-        (
-            {"read": [regard.readouts.Max()], "mean_contexts": True},
-            ValueError,
-            "mean_contexts=True",
-        ),
+        ((), {}, TypeError, "at least one readout"),
+        ((regard.readouts.Max,), {}, TypeError, "is not a readout"),
+        (([regard.readouts.Max()],), {}, TypeError, "is not a readout"),
+        ((regard.readouts.Max(),), {"every": 0}, ValueError, "every must be at least 1, but is 0"),
+        ((regard.readouts.Max(),), {"every": 1.5}, TypeError, "every must be a whole number"),
     ],
     ids=str,
 )
-def test_arguments_that_mean_nothing_are_refused(options, error, why):
-    with pytest.raises(error, match=why), regard.record(**options):
+def test_arguments_that_mean_nothing_are_refused(readouts, options, error, why):
+    with pytest.raises(error, match=why), read_while_running(None, *readouts, **options):
         pass
 
 
@@ -476,16 +458,16 @@ def test_a_cache_that_is_not_the_one_read_is_refused(change):
         grown(layer, query[..., :T, :], key[..., :T, :], STEPWISE)
         layer(query[..., -1:, :], change(key))
 
-    with pytest.raises(RecordError, match="not the 9"), regard.record(layer, read=READOUTS):
+    with pytest.raises(RecordError, match="not the 9"), read_while_running(layer, *READOUTS):
         generate()
 
 
 def test_tokens_name_the_positions_and_must_fit_them():
     layer, (query, key) = Attend(), sequence(3)
-    with regard.record(layer, tokens=[*"abc"], read=[regard.readouts.Max()]) as run:
+    with read_while_running(layer, regard.readouts.Max(), tokens=[*"abc"]) as run:
         layer(query, key)
     assert run.tokens == (("a", "b", "c"),)
-    two = regard.record(layer, tokens=[*"ab"], read=[regard.readouts.Max()])
+    two = read_while_running(layer, regard.readouts.Max(), tokens=[*"ab"])
     with pytest.raises(ValueError, match=r"of \[2\] positions, but .* of 3"), two:
         layer(query, key)
 

@@ -11,6 +11,7 @@ from torch import nn
 
 import regard
 from regard.gpt import GPT, GPTCache, GPTConfig
+from regard.record import read_while_running
 
 READ = [regard.readouts.Received(), regard.readouts.Entropy()]
 
@@ -38,18 +39,18 @@ def each_step(number):
 
 def denoise(**options):
     model = Denoiser()
-    with regard.record(model, read=READ, **options) as run:
+    with read_while_running(model, *READ, **options) as run:
         for x in STEPS:
             model(x)
     return run
 
 
-@pytest.mark.parametrize("every", [None, 3])
+@pytest.mark.parametrize("every", [1, 3])
 def test_calls_are_apart_by_number(every):
     run = denoise(every=every)
-    numbers = range(0, 7, every or 1)
+    numbers = range(0, 7, every)
     assert [(own.call, own.index) for own in run.layers] == [*product(numbers, range(2))]
-    received, entropy = run.readings["received"], run.readings["entropy"]
+    received, entropy = run["received"], run["entropy"]
     assert [labels["layer"] for labels in entropy.labels] == [[0], [1]] * len(numbers)
     for place, pattern in enumerate(chain.from_iterable(map(each_step, numbers))):
         assert torch.equal(received.values[place], pattern.received())
@@ -59,27 +60,25 @@ def test_calls_are_apart_by_number(every):
 
 def test_every_so_many_steps_of_a_generation():
     layer, (query, key) = Attend(), sequence()
-    with regard.record(layer) as recording, regard.record(layer, read=READ, every=3) as run:
+    with regard.record(layer) as recording, read_while_running(layer, *READ, every=3) as run:
         grown(layer, query, key, STEPWISE)
     rows = [*range(PROMPT), PROMPT + 2]  # the prompt is call 0
     (only,) = run.layers
     assert list(only.rows) == rows
-    assert torch.equal(run.readings["entropy"].values[0], recording[0].entropy()[..., rows])
+    assert torch.equal(run["entropy"].values[0], recording[0].entropy()[..., rows])
     expected = recording[0].dense()[..., rows, :].double().sum(-2)
     # Sums of six weights up to 1, in float32; of all keys, also after the last row read.
-    torch.testing.assert_close(
-        run.readings["received"].values[0].double(), expected, rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(run["received"].values[0].double(), expected, rtol=0, atol=1e-6)
 
 
 def test_generations_one_after_the_other_are_apart():
     layer, runs = Attend(), [sequence(), sequence()]
-    with regard.record(layer) as recording, regard.record(layer, read=READ) as run:
+    with regard.record(layer) as recording, read_while_running(layer, *READ) as run:
         for query, key in runs:
             grown(layer, query, key, STEPWISE)
     assert [own.call for own in run.layers] == [0, len(STEPWISE)]
     expected = recording.read(*READ)
-    for name, reading in run.readings.items():
+    for name, reading in run.items():
         for actual, wanted in zip(reading.parts, expected[name].parts, strict=True):
             assert torch.equal(actual, wanted)
 
@@ -111,7 +110,7 @@ def generated(layers, read, *, cached=True):
     gc.freeze()  # what is there now, the model's weights among it, is not looked through
     try:
         with torch.no_grad(), ExitStack() as stack:
-            run = stack.enter_context(regard.record(model, read=READ)) if read else None
+            run = stack.enter_context(read_while_running(model, *READ)) if read else None
             for step in steps:
                 model(step, cache=cache)
                 bytes_alive.append(alive())
@@ -128,7 +127,7 @@ def test_memory_above_the_plain_run_grows_with_layers_by_their_results_alone(len
         plain, _ = generated(layers, read=False, cached=cached)
         read, run = generated(layers, read=True, cached=cached)
         above[layers] = [one - other for one, other in zip(read, plain, strict=True)]
-        parts = [part for reading in run.readings.values() for part in reading.parts]
+        parts = [part for reading in run.values() for part in reading.parts]
         kept = sum(part.untyped_storage().nbytes() for part in parts)
         assert kept == layers * HEADS * lengths[-1] * (4 + 4)
     for keys, few, many in zip(lengths, above[2], above[5], strict=True):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import regard
-from regard.record import RecordError
+from regard.record import RecordError, read_while_running
 
 X = torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(0))
 
@@ -122,10 +122,10 @@ def test_readouts_that_are_taken_with_the_context():
     long = torch.randn(3, 1, 67, 12)  # from 64 rows on, a kernel computes both
 
     async def read(x):
-        with regard.record(layer, read=[regard.readouts.Entropy()]) as run:
+        with read_while_running(layer, regard.readouts.Entropy()) as run:
             await turn()
             layer(x)
-        return run.readings["entropy"].values
+        return run["entropy"].values
 
     async def other():
         await asyncio.sleep(0)

@@ -42,7 +42,7 @@ def test_the_notices_name_every_file_of_others():
     skipped = {".venv", "build", "node_modules", ".git"}
     vendored = [
         path
-        for folder in ("regard", "src", "website", "docs")
+        for folder in ("regard", "src", "course", "docs")
         for path in (ROOT / folder).rglob("*")
         if path.is_file()
         and ("vendor" in path.parts or path.suffix in {".woff", ".woff2", ".ttf", ".LICENSE"})

@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 import torch
 import triton
-from regard_experiments.gpu.triton import _compare, _inputs, _one_pass, _partial_sums, _read
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -28,6 +27,7 @@ from regard.pattern.readouts import (
     Spans,
     TopK,
 )
+from regard_experiments.gpu.triton import _compare, _inputs, _one_pass, _partial_sums, _read
 
 KERNELS = {
     _read: (

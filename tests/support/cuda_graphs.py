@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 
 import torch
-from regard_experiments.gpu.flex import _kernel
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import _disable_current_modes
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from regard import attention, causal
 from regard.gpt import GPT, GPTConfig
 from regard.gpt.training.batches import document_mask
+from regard_experiments.gpu.flex import _kernel
 from support.fake_cuda import gpu
 
 LATER = {"positions": "rotary", "norm": "rms", "mlp": "swiglu", "groups": 2, "qk_norm": True}

@@ -13,12 +13,12 @@ from functools import partialmethod
 import pytest
 import torch
 import torch.nn.attention.flex_attention as torchs
-from regard_experiments.gpu import hardware, self_check
-from regard_experiments.gpu.flex import _kernel
-from regard_experiments.gpu.fused import flash
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from regard.inputs import Scoring, check
+from regard_experiments.gpu import hardware, self_check
+from regard_experiments.gpu.flex import _kernel
+from regard_experiments.gpu.fused import flash
 from support.cases import HALF
 
 

@@ -11,12 +11,12 @@ import traceback
 
 import pytest
 import torch
-from regard_experiments.gpu import hardware, triton
 from torch.nn.utils import clip_grad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from regard import _contexts
+from regard_experiments.gpu import hardware, triton
 
 DEVICE = torch.device("cuda:0")
 _ATEN = torch.ops.aten

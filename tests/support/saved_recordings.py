@@ -91,7 +91,8 @@ def equal(one, other):
         (a.name, a.kind, a.index, list(a.heads), list(a.rows)) for a in other.layers
     ]
     assert (one.tokens, one.source_tokens) == (other.tokens, other.source_tokens)
-    for first, second in zip(one.patterns(), other.patterns(), strict=True):
+    for a, b in zip(one.layers, other.layers, strict=True):
+        first, second = a.pattern, b.pattern
         assert first.shape == second.shape
         assert first.dtype == second.dtype
         assert torch.equal(first.dense(), second.dense())

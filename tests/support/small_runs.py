@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from regard.gpt import GPTConfig, TrainConfig, history, load, train
+from regard.gpt import GPTConfig, TrainConfig, head_history, load, train
 from regard.gpt.training.metrics import read_metrics
 
 TEXT = "the quick brown fox jumps over the lazy dog and does it all again.\n" * 20
@@ -40,7 +40,7 @@ def same(one, other):
 
 
 def same_history(one, other):
-    one, other = history(one), history(other)
+    one, other = head_history(one), head_history(other)
     return (
         (one.steps, one.tokens, one.roles) == (other.steps, other.tokens, other.roles)
         and one.images.equal(other.images)

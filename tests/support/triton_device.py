@@ -8,11 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from regard_experiments.gpu import triton
 from torch.utils._pytree import tree_map
 
-from regard.backends import native
 from regard.pattern import divergence, reading
+from regard_experiments.gpu import triton
 from support import fake_gpu
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -32,14 +31,13 @@ def kernels():
     interpreted.objection_to_comparing = lambda *pair: next(
         filter(None, map(interpreted.objection_to_reading, pair)), None
     )
-    interpreted.run_and_read = native.run_and_read  # attention itself is the CPU's
     # Without the self-check, which takes the interpreter seconds.
     interpreted.read, interpreted.compare = _read.read_all, _compare.compare_all
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         # The interpreter computes with numpy, which warns where a GPU makes ∞ and NaN in silence.
         warnings.simplefilter("ignore", RuntimeWarning)
-        patch.setattr(reading, "native", interpreted)
-        patch.setattr(divergence, "native", interpreted)
+        for module in (reading, divergence):
+            patch.setattr(module, "reader_of", lambda device: interpreted)
         _mend_interpreter(patch)
         yield
 
@@ -51,8 +49,9 @@ def kernels_on_fake_gpu():
     Yields:
         The names of the kernels that were launched, one after the other.
     """
-    from regard_experiments.gpu.triton import _read
     from triton.runtime.interpreter import InterpretedFunction
+
+    from regard_experiments.gpu.triton import _read
 
     launched = []
 

@@ -283,7 +283,7 @@ def test_a_recording_refuses_layers_and_heads_out_of_range(recording):
     with pytest.raises(ValueError, match="size must be at least 1"):
         recording.plot_heads(size=0)
     with pytest.raises(ValueError, match="not recorded"):
-        recording.plot_heads("cross")
+        recording.of_kind("cross").plot_heads()
     with pytest.raises(ValueError, match="no layer was recorded"):
         Recording(list).plot_heads()
 

@@ -12,16 +12,15 @@ import torch
 from support.browser import REQUIRED
 
 ROOT = Path(__file__).parents[2]
-LIBRARIES = ("griffe", "jinja2", "latex2mathml", "mdit_py_plugins")  # of the group `site`
+LIBRARIES = ("griffe", "jinja2", "latex2mathml", "mdit_py_plugins")  # of the extra `site`
 collect_ignore_glob = [] if all(map(find_spec, LIBRARIES)) else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
 def gallery(tmp_path_factory):
     """A gallery of a small map and of two heads over three updates."""
-    from regard_site.gallery.exhibit import Exhibit
+    from regard_site.gallery.exhibit import Exhibit, write_picture
     from regard_site.gallery.long_map import levels
-    from regard_site.gallery.pictures import write_picture
 
     folder = tmp_path_factory.mktemp("gallery")
     shapes = {"tokens": 1024, "tile": 256, "whole": 1, "finest": 2, "corner": 512}

@@ -5,7 +5,11 @@ import doctest
 import pytest
 from regard_site.docstrings import rooms
 
-WITHOUT_LIBRARY = {"regard.gpt.TensorBoard"}  # where the tests run
+WITHOUT_LIBRARY = {  # where the tests run
+    "regard.gpt.TensorBoard",
+    "regard.integrations.lightning.MonitorCallback",
+    "regard.integrations.tensorboard.TensorBoardWriter",
+}
 ENTRIES = [entry for room in rooms() for entry in room.entries if entry.same_as is None]
 
 
@@ -23,12 +27,3 @@ def test_a_public_name_has_an_example_that_runs(entry):
     run = [one.source for one in found if not one.options.get(doctest.SKIP)]
     beyond_imports = [source for source in run if not source.startswith(("import ", "from "))]
     assert bool(beyond_imports) != (entry.path in WITHOUT_LIBRARY)
-
-
-@pytest.mark.parametrize(
-    "entry", [entry for entry in ENTRIES if entry.kind == "value"], ids=lambda entry: entry.path
-)
-def test_the_example_of_a_value_runs(entry):
-    """Python keeps no docstring of a value, so that `pytest --doctest-modules` does not see it."""
-    test = doctest.DocTest(examples(entry), {}, entry.path, None, None, None)
-    assert doctest.DocTestRunner().run(test).failed == 0

@@ -1,9 +1,8 @@
 """Exhibits are shown as they were made: tiles are exact means, and can be flown over."""
 
 import torch
-from regard_site.gallery.exhibit import read_exhibits
+from regard_site.gallery.exhibit import ink, read_exhibits
 from regard_site.gallery.long_map import levels
-from regard_site.gallery.pictures import ink
 
 
 def test_tiles_are_exact_means_and_lie_where_their_weights_do():

@@ -6,9 +6,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from regard_site.colours import colours
 from regard_site.markup import render
-from regard_site.sources import ROOT, sections
+from regard_site.sources import ROOT, colours, sections
 
 from regard.gpt.checkpoint import HAS_READ
 

@@ -1,4 +1,4 @@
-"""The gallery: what takes minutes to compute, made once by ``python -m regard_site.gallery`` and kept.
+"""The gallery, which takes minutes to compute: ``python -m regard_site.gallery`` makes it once.
 
 Each exhibit is a folder with its files and ``exhibit.json``, from which the site makes a page.
 """

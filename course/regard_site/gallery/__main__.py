@@ -11,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from regard_site.gallery.exhibit import Exhibit
+from regard_site.gallery.exhibit import Exhibit, Progress
 from regard_site.gallery.forming import forming
 from regard_site.gallery.long_map import long_map
-from regard_site.gallery.progress import Progress
-from regard_site.gallery.sinks import sinks
-from regard_site.gallery.texts import copying, pronoun
+from regard_site.gallery.pages import copying, pronoun, sinks
 
 EXHIBITS: dict[str, Callable[[Progress], Exhibit]] = {
     "induction": copying,

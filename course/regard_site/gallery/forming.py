@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard_site.gallery.exhibit import Exhibit
-from regard_site.gallery.pictures import write_picture
-from regard_site.gallery.progress import Progress
+from regard_site.gallery.exhibit import Exhibit, Progress, write_picture
 from regard_site.sources import ROOT
 
 __all__ = ["forming"]

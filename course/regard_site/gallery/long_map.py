@@ -15,9 +15,14 @@ from regard.gpt import GPT, load
 from regard.gpt.checkpoint import HAS_READ
 from regard.gpt.stories import stories
 from regard.record import RecordError
-from regard_site.gallery.exhibit import Exhibit
-from regard_site.gallery.pictures import DECADES, HIGHEST, ink, write_picture
-from regard_site.gallery.progress import Progress
+from regard_site.gallery.exhibit import (
+    DECADES,
+    HIGHEST,
+    Exhibit,
+    Progress,
+    ink,
+    write_picture,
+)
 
 __all__ = ["levels", "long_map"]
 

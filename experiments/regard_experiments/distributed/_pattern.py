@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regard._ranks import agree
 from regard._shapes import Float
 from regard.errors import Error
 from regard.inputs import ScoringOptions
@@ -24,7 +25,6 @@ from regard.pattern.readout import Readout, Sizes, Tile
 from regard_experiments.distributed._merge import take_in_sink
 from regard_experiments.distributed._plan import Plan, make_plan
 from regard_experiments.distributed._readouts import Gathering, gathering
-from regard_experiments.distributed.agree import agree
 
 
 class ShardedPattern(Readable):
@@ -82,8 +82,9 @@ class ShardedPattern(Readable):
         """Say what to do in place of anything but readouts."""
         raise Error(
             f"this pattern lies on {self._plan.ring.size} ranks, which can take readouts of it "
-            "together, such as read(TopK(8), Entropy()) or entropy(); for anything else put "
-            "query and key together with regard_experiments.distributed.unshard, and make a regard.Pattern"
+            "together, such as read(TopK(8), Entropy()) or entropy(); for anything else put query "
+            "and key together with regard_experiments.distributed.unshard, and make a "
+            "regard.Pattern"
         )
 
     __getitem__ = __matmul__ = __rmatmul__ = crop = dense = verify = plot = to = _refuse

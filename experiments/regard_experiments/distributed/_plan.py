@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regard._ranks import agree
 from regard.inputs import Problem, Scoring, ScoringOptions, check
 from regard.masks import Mask
 from regard.masks.rows import Rows
 from regard.pattern.readout import Tile
 from regard_experiments.distributed._layout import Chunk, Layout
-from regard_experiments.distributed.agree import agree
 from regard_experiments.distributed.ring import Ring, circulate
 
 
@@ -179,7 +179,8 @@ def _whole(ring: Ring, sizes: list[int], name: str) -> Layout:
     if sizes != wanted:
         raise ValueError(
             f"the ranks hold {sizes} {name}, {layout.length} in all, of which the layout gives "
-            f"them {wanted}; cut the whole sequence with regard_experiments.distributed.shard(x, dim)"
+            f"them {wanted}; cut the whole sequence with "
+            "regard_experiments.distributed.shard(x, dim)"
         )
     return layout
 

@@ -28,7 +28,8 @@ def gathering(readout: Readout[Any, Any], sizes: Sizes, plan: Plan) -> Gathering
         raise TypeError(
             f"{readout!r} can't be read over several ranks, since {type(readout).__name__}.merge, "
             "which says how the results of two parts become one, is not defined; define it, or "
-            "put query and key together with regard_experiments.distributed.unshard and make a regard.Pattern"
+            "put query and key together with regard_experiments.distributed.unshard and make a "
+            "regard.Pattern"
         )
     if "query" in readout.axes:  # this rank's own, which stay
         return Gathering(readout, replace(sizes, queries=plan.problem.queries), plan)

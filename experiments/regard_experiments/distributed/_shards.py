@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from regard._ranks import agree
 from regard._shapes import Int, Shaped
 from regard_experiments.distributed._layout import Layout
-from regard_experiments.distributed.agree import agree
 from regard_experiments.distributed.ring import Ring, circulate
 
 

@@ -9,36 +9,21 @@ Ranks are counted within the group; r of R is this one's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from regard.errors import Error
+from regard._ranks import RankGroup
 
 
-class Ring:
+class Ring(RankGroup):
     """The ranks of a process group, in a circle.
 
     Raises:
         Error: if there is no process group, or this process is not in it.
     """
-
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        if not (dist.is_available() and dist.is_initialized()):
-            raise Error(
-                "there is no process group; start one process a rank, as `torchrun` does, and call "
-                "torch.distributed.init_process_group() first"
-            )
-        self._group = group
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        if self.rank < 0:
-            raise Error(
-                f"rank {dist.get_rank()} is not in this group; call this only on ranks that "
-                "were named in torch.distributed.new_group"
-            )
 
     def pass_on(self, sent: Tensor, size: int) -> Transfer:
         """Start to send a flat tensor to the next rank, and to receive one from the rank before.
@@ -60,43 +45,11 @@ class Ring:
             works = dist.batch_isend_irecv(operations) if operations else []
         return Transfer(self, works, peers, sent, received)
 
-    def all_gather(self, numbers: Tensor) -> list[Tensor]:
-        """Collect a small tensor from each rank."""
-        numbers = numbers.to(self._device)
-        gathered = [torch.empty_like(numbers) for _ in range(self.size)]
-        with self.report_lost_rank():
-            dist.all_gather(gathered, numbers, group=self._group)
-        return [one.cpu() for one in gathered]
-
     def reduce(self, tensor: Tensor, how: Literal["sum", "max"]) -> None:
         """Reduce a tensor over the ranks, in place."""
         operation = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}[how]
         with self.report_lost_rank():
             dist.all_reduce(tensor, operation, group=self._group)
-
-    @property
-    def _device(self) -> torch.device:
-        """Where the group can exchange a few bytes: the CPU if it can, which nobody waits for."""
-        if "cpu" in dist.get_backend_config(self._group):
-            return torch.device("cpu")
-        device = torch.accelerator.current_accelerator()
-        assert device is not None, "a group that serves no CPU serves an accelerator"
-        return device
-
-    @contextmanager
-    def report_lost_rank(self, *peers: int) -> Iterator[None]:
-        """Raise `Error` with ranks and cure where an exchange fails."""
-        try:
-            yield
-        except RuntimeError as error:
-            others = sorted(set(peers or range(self.size)) - {self.rank})
-            names = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
-            reason = str(error).partition("\n")[0].partition(". ")[0]
-            raise Error(
-                f"rank {self.rank} of {self.size} lost {names}: a process has ended, hangs, or "
-                "left the ring because of another one. Look for the first error among the ranks' "
-                f"outputs, then start all of them again from the last checkpoint ({reason})"
-            ) from error
 
 
 class Transfer:

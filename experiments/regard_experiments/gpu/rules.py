@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard._shapes import Float, Shaped
-from regard.backends._objections import (
+from regard._shapes import Shaped
+from regard.backends.objections import (
     objection_to_context,
     objection_to_dropout,
     objection_to_numbers,
@@ -106,16 +106,3 @@ def laid_out(tensor: Shaped[Tensor, "*b n d"]) -> Shaped[Tensor, "*b n d"]:
     if last == 1 and all(steps) and aligned:
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def with_positive_scale(
-    query: Float[Tensor, "B H L d"], scale: float
-) -> tuple[Float[Tensor, "B H L d"], float]:
-    """Move the sign of the scale into the query, and a scale of 0 altogether.
-
-    The kernels look for the largest score before they scale it, and hide by a score of −∞: both
-    go wrong with a scale that is not above 0.
-    """
-    if scale > 0:
-        return query, scale
-    return (-query, -scale) if scale < 0 else (query * 0, 1.0)

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.integrations import cache_scores
 from regard.masks import causal
 from regard.pattern import Pattern
 from regard.pattern.readouts import Received
+from regard_experiments.kv import cache_scores
 from regard_experiments.kv._layer_pattern import layer_pattern, layer_queries, layer_scoring
 
 __all__ = ["KVzipPress", "ObservedAttentionPress", "SnapKVPress", "TOVAPress"]

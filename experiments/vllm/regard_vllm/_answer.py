@@ -8,7 +8,7 @@ the reason why nothing could be read. A tensor is named ``layer/reading``.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard import Error
 from regard.pattern.readout import Readout
-from regard.record import LayerReadings, Reading, Readings
+from regard.record import LayerReadings, Reading
 from regard.record.readings import labelled
 
 _FORMAT, _VERSION = "regard answer", 1
@@ -40,7 +40,7 @@ class Answer:
         recording: folder of the recording on the engine's machine, if the request has one.
     """
 
-    readings: Readings
+    readings: Mapping[str, Reading]
     rows: range
     recording: str | None = None
 
@@ -70,7 +70,7 @@ class Answer:
             )
             for name, axes in index["axes"].items()
         }
-        return cls(readings=Readings(readings), rows=rows, recording=index["recording"])
+        return cls(readings=readings, rows=rows, recording=index["recording"])
 
 
 def index_of(data: bytes) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
+
 from vllm import LLM
 
 WORDS = 97

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from vllm import SamplingParams
 
 import regard
 import regard_vllm
+from vllm import SamplingParams
 
 READ = ["received", "entropy", "topk", "spans", "recording"]
 SPANS = [0, 0, 1, 1, 1, -1, 2]

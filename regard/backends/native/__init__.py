@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends._objections import objection_to_context, objection_to_pair
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
 from regard.backends.native._activation import compute_gelu, gelu, gelu_gradient
@@ -21,11 +20,11 @@ from regard.backends.native._divergence import compare
 from regard.backends.native._gpt_step import (
     MAX_HEADS_OF_GROUP,
     MAX_SEQUENCES,
+    GPTLayer,
     GPTStep,
-    Layer,
+    GPTWeights,
     LinearMap,
     Norm,
-    Weights,
 )
 from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._once_differentiable import once_differentiable
@@ -38,6 +37,7 @@ from regard.backends.native._residual_norm import (
 )
 from regard.backends.native._self_attention import self_attention, self_attention_gradient
 from regard.backends.native.library import Description, describe, why_missing
+from regard.backends.objections import objection_to_context, objection_to_pair
 from regard.inputs import Problem
 
 __all__ = [
@@ -46,12 +46,12 @@ __all__ = [
     "MAX_SEQUENCES",
     "WIDEST",
     "Description",
+    "GPTLayer",
     "GPTStep",
-    "Layer",
+    "GPTWeights",
     "LinearMap",
     "Norm",
     "NormGradients",
-    "Weights",
     "backward",
     "compare",
     "compute_cross_entropy",

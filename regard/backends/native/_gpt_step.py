@@ -53,7 +53,7 @@ class LinearMap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class GPTLayer:
     """A layer's parameters and the memory of its cache."""
 
     attention_norm: Norm
@@ -68,7 +68,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class GPTWeights:
     """What all steps of a model with a cache share."""
 
     heads: int
@@ -83,7 +83,7 @@ class Weights:
     """Token embeddings ``(V, E)``, which make the logits too."""
     learned: Tensor | None
     norm: Norm
-    layers: Sequence[Layer]
+    layers: Sequence[GPTLayer]
 
 
 class GPTStep:
@@ -93,7 +93,7 @@ class GPTStep:
         weights: tensors on the CPU, contiguous except for the cache.
     """
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: GPTWeights) -> None:
         self._weights = weights
         self._places = (ctypes.c_int64 * (3 * MAX_SEQUENCES))()  # tokens, positions, padding
         self._layers = ctypes.create_string_buffer(b"".join(map(_packed, weights.layers)))
@@ -144,7 +144,7 @@ class GPTStep:
         return result
 
 
-def _packed(layer: Layer) -> bytes:
+def _packed(layer: GPTLayer) -> bytes:
     return _LAYER.pack(
         *_numbers(layer.attention_norm),
         *_numbers(layer.query_norm),

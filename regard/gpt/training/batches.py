@@ -156,7 +156,7 @@ class Batches:
         )
 
     def _weights(self, step: int, tokens: Tensor) -> Tensor:
-        """What each target counts in the loss, ``(R, T)``, as if none were ignored."""
+        """The weight of each target in the loss, ``(R, T)``, of ignored ones too."""
         if not is_focused(step, self.config):
             return torch.ones(tokens[:, 1:].shape, device="cpu")
         returning = _returning(tokens, self.end)[:, 1:] & self._rare[tokens[:, 1:]]

@@ -9,8 +9,7 @@
     DIR/run/corpus/                                the text in tokens, unless it lies elsewhere
     DIR/run/patterns/00000200.safetensors          what the heads did, where that is recorded
     DIR/run/checkpoints/00000200/                  a model's folder, and beside its four files:
-        optimizer.safetensors                      the optimizer's state, or
-        optimizer/                                 the same, in a file a rank (`_optimizer_shards`)
+        optimizer.safetensors                      the optimizer's state
         state.json                                 the update's number, the recipe, the corpus
 
 A checkpoint is written under a temporary name, synced, renamed; then `run.json` is replaced, and
@@ -25,22 +24,34 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from errno import ENOSPC
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+from torch import Tensor
 
 from regard._files import replace_file, sync_folder
-from regard.gpt._checksums import checksum
-from regard.gpt.checkpoint import CONFIG, TRAINING, WEIGHTS, dump_json, load, load_json
+from regard.gpt.checkpoint import load
 from regard.gpt.errors import CheckpointError, SaveError
 from regard.gpt.model import GPT
+from regard.gpt.model_files import (
+    CONFIG,
+    TRAINING,
+    WEIGHTS,
+    dump_json,
+    json_checksum,
+    json_checksums,
+    load_json,
+    write,
+)
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
-from regard.gpt.training._folder_lock import FolderLock
 
-POINTER, STATE, OPTIMIZER, SHARDS = "run.json", "state.json", "optimizer.safetensors", "optimizer"
+POINTER, STATE, OPTIMIZER = "run.json", "state.json", "optimizer.safetensors"
 METRICS, CORPUS, PATTERNS, CHECKPOINTS = "metrics.jsonl", "corpus", "patterns", "checkpoints"
 TENSORBOARD, LOCK = "tensorboard", ".lock"
 FORMAT, VERSION = "regard run", 1
@@ -94,7 +105,7 @@ class TrainingRunFolder:
         return folder
 
     def describe_latest(self) -> str:
-        """Which checkpoint is left after a failure, for an error's message."""
+        """Say which checkpoint is left after a failure, for an error's message."""
         if self.step is None:
             return "no checkpoint was written before it"
         return f"the checkpoint of update {self.step} is whole"
@@ -129,7 +140,7 @@ class TrainingRunFolder:
         state = load_json(path)
         _require_version(path, state)
         # States of earlier versions have no checksum.
-        if _CHECKSUM in state and state.pop(_CHECKSUM) != checksum(state):
+        if _CHECKSUM in state and state.pop(_CHECKSUM) != json_checksum(state):
             raise CheckpointError(
                 f"{path} is damaged: it was changed after it was written, as its checksum differs"
             )
@@ -140,7 +151,9 @@ class TrainingRunFolder:
     def save(
         self,
         step: int,
-        write_files: Callable[[Path], None],
+        model: GPT,
+        tokenizer: Tokenizer,
+        optimizer: Mapping[str, Tensor],
         *,
         state: Mapping[str, Any],
         record: Mapping[str, Any],
@@ -150,7 +163,9 @@ class TrainingRunFolder:
 
         Args:
             step: its update.
-            write_files: writes model, tokenizer and the optimizer's state into a folder.
+            model: the model.
+            tokenizer: its tokenizer.
+            optimizer: the optimizer's state, by name.
             state: what else resuming needs, as JSON.
             record: the content of `training.json`.
             keep_every: checkpoints of updates that this divides stay; 0: none.
@@ -161,7 +176,12 @@ class TrainingRunFolder:
         folder = self.checkpoint(step)
         with self.save_errors(f"the checkpoint of update {step}"):
             if self.step != step:  # else it is interrupted right after this checkpoint
-                self._write(folder, write_files, {**state, "step": step})
+                texts = {
+                    CONFIG: dump_json(asdict(model.config)),
+                    TOKENIZER: tokenizer.to_json().encode(),
+                }
+                tensors = {WEIGHTS: model.state_dict(), OPTIMIZER: optimizer}
+                self._write(folder, texts, tensors, {**state, "step": step})
                 pointer = {"format": FORMAT, "version": VERSION, "run": self.path.name}
                 replace_file(self.root / POINTER, dump_json({**pointer, "step": step}))
                 sync_folder(self.root)
@@ -176,7 +196,11 @@ class TrainingRunFolder:
             self._remove_old(keep_every)
 
     def _write(
-        self, folder: Path, write_files: Callable[[Path], None], state: Mapping[str, Any]
+        self,
+        folder: Path,
+        texts: Mapping[str, bytes],
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
     ) -> None:
         made = folder.with_name(f".{folder.name}.tmp")
         for path in (made, folder):  # which an interruption left
@@ -184,13 +208,14 @@ class TrainingRunFolder:
                 shutil.rmtree(path)
         made.mkdir(parents=True)
         try:
-            write_files(made)
+            for name, data in texts.items():
+                (made / name).write_bytes(data)
+            for name, contents in tensors.items():
+                about = json_checksums(texts) if name == WEIGHTS else None
+                write(made / name, contents, about=about)
             state = {"format": FORMAT, "version": VERSION, **state}
-            (made / STATE).write_bytes(dump_json({**state, _CHECKSUM: checksum(state)}))
+            (made / STATE).write_bytes(dump_json({**state, _CHECKSUM: json_checksum(state)}))
             for path in made.iterdir():
-                if path.is_dir():
-                    sync_folder(path)  # its files are synced as they are written
-                    continue
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
             sync_folder(made)
@@ -240,8 +265,45 @@ class TrainingRunFolder:
             ) from error
 
 
+class FolderLock:
+    """Keeps other processes out of a folder until it is released or this process ends.
+
+    Args:
+        lock: the file to lock; it exists only while the lock is held.
+    """
+
+    def __init__(self, lock: Path) -> None:
+        self._path = lock
+        self._lock = FileLock(lock)
+
+    def acquire(self) -> bool:
+        """Acquire the lock without waiting; False where another process holds it.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Release the lock, if it is held."""
+        if self._lock.is_locked:
+            with suppress(OSError):  # not every system removes an open file
+                self._path.unlink()
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 def lock_folder(lock: FolderLock, root: Path) -> None:
-    """Keep other processes from training in a folder, and remove what a killed one left.
+    """Keep other processes from training in a folder, and remove temporary files of a killed one.
 
     Raises:
         CheckpointError: another one trains in it.

@@ -12,11 +12,10 @@ from regard.gpt._fields import (
     require_flag,
     require_number,
 )
-from regard.gpt.utf8 import normalized
+from regard.gpt.tokenizer import normalized
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
-Parallel = Literal["ddp", "fsdp"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +83,6 @@ class TrainConfig:
     compile: Literal["auto", "on", "off"] = option(
         "auto", "torch.compile; auto: off, since it gains little on a CPU"
     )
-    parallel: Literal["ddp", "fsdp"] = option(
-        "ddp", "of several processes, each has, ddp: a copy of the model; fsdp: a piece of it"
-    )
     validation: float = option(
         0.05, "share of the text held out, to measure the loss on 65,536 tokens of it at most"
     )
@@ -111,7 +107,6 @@ class TrainConfig:
         require_choice(self, "optimizer", "adamw", "muon")
         require_choice(self, "precision", "auto", "float32", "bfloat16")
         require_choice(self, "compile", "auto", "on", "off")
-        require_choice(self, "parallel", "ddp", "fsdp")
         require_flag(self, "document_mask")
         for name in ("steps", "batch", "accumulate", "evaluate_every", "log_every"):
             require_count(self, name, least=1)
@@ -135,11 +130,6 @@ class TrainConfig:
         self._require_fit()
 
     def _require_fit(self) -> None:
-        if self.optimizer == "muon" and self.parallel == "fsdp":
-            raise ValueError(
-                "TrainConfig.optimizer is 'muon' and parallel is 'fsdp', which shards the matrices "
-                "that muon needs whole; choose parallel='ddp' or optimizer='adamw'"
-            )
         if self.warmup > self.steps:
             raise ValueError(
                 f"TrainConfig.warmup is {self.warmup} of steps={self.steps} updates; "

@@ -1,15 +1,14 @@
-"""How well a model predicts a text."""
+"""The loss of a model on a text."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from regard.gpt._incremental import evaluating
 from regard.gpt.model import GPT
 from regard.gpt.training.batches import document_mask
 from regard.gpt.training.ranks import Ranks
-from regard.gpt.unwrap import as_gpt
+from regard.gpt.unwrap import as_gpt, evaluating
 
 
 def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = None) -> float:
@@ -62,10 +61,8 @@ def mean_loss(
 
     rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
     rounds = [batches[start : start + size] for start in range(0, len(batches), size)]
-    with evaluating(model):  # as often on every rank, each of which may hold a shard of the model
-        losses = [loss(*(own[rank:] or own)[0]) for own in rounds]
-    if rank >= len(rounds[-1]):
-        losses.pop()  # another rank's
+    with evaluating(model):
+        losses = [loss(*own[rank]) for own in rounds if rank < len(own)]
     total = sum(torch.stack(losses).tolist()) if losses else 0.0  # one read
     if ranks is not None and size > 1:
         total = ranks.sum(torch.tensor(total, dtype=torch.float64, device=tokens.device)).item()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import isnan, nan
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,17 @@ from torch import Tensor
 
 from regard._files import replace_file
 from regard._shapes import Float
-from regard.gpt import _tensors
-from regard.gpt._incremental import evaluating
-from regard.gpt.checkpoint import load_json
+from regard.gpt import model_files
 from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
+from regard.gpt.model_files import load_json
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.training.checkpoints import METRICS, PATTERNS, TrainingRunFolder
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.metrics import read_metrics
 from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import Ranks
+from regard.gpt.unwrap import evaluating
 from regard.lens.naming.head_scores import score_heads
 from regard.lens.naming.heads import SCORES, Heads, HeadScores
 from regard.lens.naming.roles import LEAD, Role
@@ -52,7 +51,7 @@ _OPEN = "too few to say"  # of both roles that leave open what a head does
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class History:
+class HeadHistory:
     """The heads of a training run, over its updates.
 
     Attributes:
@@ -69,13 +68,13 @@ class History:
     Example:
         >>> import io, tempfile
         >>> from rich.console import Console
-        >>> from regard.gpt import GPTConfig, TrainConfig, history, train
+        >>> from regard.gpt import GPTConfig, TrainConfig, head_history, train
         >>> gpt = GPTConfig(layers=1, heads=1, dim=4, context=8)
         >>> config = TrainConfig(tokenizer="char", steps=2, record_every=1)
         >>> quiet = Console(file=io.StringIO())
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = train(folder, texts=["abc " * 200], gpt=gpt, config=config, console=quiet)
-        ...     heads = history(folder)
+        ...     heads = head_history(folder)
         >>> heads.steps, heads.score("first_token").shape
         ((1, 2), torch.Size([2, 1, 1]))
     """
@@ -126,7 +125,7 @@ class History:
         return Heads(rows)
 
 
-def history(folder: str | Path) -> History:
+def head_history(folder: str | Path) -> HeadHistory:
     """The recordings of a training run's heads (`TrainConfig.record_every`).
 
     Args:
@@ -141,13 +140,13 @@ def history(folder: str | Path) -> History:
     Example:
         >>> import io, tempfile
         >>> from rich.console import Console
-        >>> from regard.gpt import GPTConfig, TrainConfig, history, train
+        >>> from regard.gpt import GPTConfig, TrainConfig, head_history, train
         >>> gpt = GPTConfig(layers=1, heads=1, dim=4, context=8)
         >>> config = TrainConfig(tokenizer="char", steps=2, record_every=2)
         >>> quiet = Console(file=io.StringIO())
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = train(folder, texts=["abc " * 200], gpt=gpt, config=config, console=quiet)
-        ...     print(history(folder).steps)
+        ...     print(head_history(folder).steps)
         (2,)
     """
     run = TrainingRunFolder.latest(Path(folder))
@@ -162,10 +161,10 @@ def history(folder: str | Path) -> History:
         raise CheckpointError(f"{place / _PROBE} is of another version: {probe.get('version')!r}")
     files = sorted(path for path in place.glob("*.safetensors") if path.stem.isdigit())
     try:
-        recordings = [_tensors.read(path) for path in files]
+        recordings = [model_files.read(path) for path in files]
         names = [_roles(path) for path in files]
         evidence = [_evidence(path) for path in files]
-        return History(
+        return HeadHistory(
             steps=tuple(int(path.stem) for path in files),
             ids=tuple(probe["ids"]),
             tokens=tuple(probe["tokens"]),
@@ -227,7 +226,7 @@ class HistoryWriter:
         path = self._place / f"{step:08}.safetensors"
         made = path.with_name(f".{path.name}.tmp")
         try:
-            _tensors.write(
+            model_files.write(
                 made,
                 {"scores": scores.view(count, each, -1), "images": images.half()},
                 about={"roles": json.dumps(roles), "evidence": json.dumps(evidence)},
@@ -245,11 +244,8 @@ def heads_recorder(
     config: TrainConfig,
     step: int,
 ) -> Callable[[int, GPT], object] | None:
-    """What is called at every update that is to be recorded; None where none is.
-
-    Rank 0 records. The others run the model too, since each may hold a shard of it.
-    """
-    if not config.record_every:
+    """A function that records what the heads do, on rank 0; None where nothing is recorded."""
+    if not config.record_every or not ranks.is_main:
         return None
     context, tokenizer = model.config.context, corpus.tokenizer
     ids = torch.tensor(tokenizer.encode(config.probe)[:context], device="cpu")
@@ -257,12 +253,7 @@ def heads_recorder(
         start = torch.from_numpy(corpus.validation[: max(1, context // 2)].astype("int64"))
         ids = torch.cat([start, start])[:context]
     ids = ids.to(next(model.parameters()).device)
-    return HistoryWriter(folder, ids, tokenizer, step) if ranks.is_main else partial(_forward, ids)
-
-
-def _forward(ids: Tensor, _step: int, model: GPT) -> None:
-    with evaluating(model):
-        model(ids)
+    return HistoryWriter(folder, ids, tokenizer, step)
 
 
 def _number(head: HeadScores, name: str) -> float:
@@ -271,7 +262,7 @@ def _number(head: HeadScores, name: str) -> float:
 
 
 def _roles(path: Path) -> tuple[tuple[str, ...], ...]:
-    roles, evidence = json.loads(_tensors.about(path)["roles"]), iter(_evidence(path))
+    roles, evidence = json.loads(model_files.about(path)["roles"]), iter(_evidence(path))
     return tuple(tuple(_role(name, next(evidence, {})) for name in layer) for layer in roles)
 
 
@@ -285,5 +276,5 @@ def _role(name: str, about: Mapping[str, Any]) -> str:
 
 
 def _evidence(path: Path) -> tuple[dict[str, Any], ...]:
-    """Of each head in order; none in files of earlier versions."""
-    return tuple(json.loads(_tensors.about(path).get("evidence", "[]")))
+    """The evidence for each head's name, in order; empty in files of earlier versions."""
+    return tuple(json.loads(model_files.about(path).get("evidence", "[]")))

@@ -17,16 +17,19 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from regard.gpt.checkpoint import load
-from regard.gpt.training._console import ProgressBar, print_line, validation_line
-from regard.gpt.training._optimizer_shards import read_optimizer, save_checkpoint
 from regard.gpt.training.batches import Batch
-from regard.gpt.training.checkpoints import METRICS
-from regard.gpt.training.divergence import diverged, divergence_advice, require_finite
+from regard.gpt.training.callbacks import Callback, Observers, UpdateObserver
+from regard.gpt.training.checkpoints import METRICS, OPTIMIZER
 from regard.gpt.training.evaluate import mean_loss
 from regard.gpt.training.history import heads_recorder
-from regard.gpt.training.metrics import Callback, Metrics, MetricsFile, Timer
-from regard.gpt.training.observers import Observers, UpdateObserver
+from regard.gpt.training.metrics import (
+    Metrics,
+    MetricsFile,
+    ProgressBar,
+    Timer,
+    print_line,
+    validation_line,
+)
 from regard.gpt.training.optimizer import (
     make_optimizer,
     optimizer_state,
@@ -38,7 +41,7 @@ from regard.gpt.training.result import TrainResult, bits_per_byte, training_reco
 from regard.gpt.training.schedule import learning_rate
 from regard.gpt.training.setup import Setup
 from regard.gpt.training.signals import SIGNALS, StopSignal, Terminated, deferred_signals, interrupt
-from regard.gpt.training.train_step import TrainStep
+from regard.gpt.training.train_step import TrainStep, diverged, divergence_advice, require_finite
 
 _VALIDATED = 65_536  # tokens; validating on all of a large text would take longer than training
 
@@ -75,20 +78,19 @@ class Loop:
         self.validation = self.validation.to(device)  # (M,)
         self.end = setup.document_end
 
-        # Model: in one process, copied to all ranks (DDP), or sharded over them (FSDP).
+        # Model: in one process, or copied to all ranks (DDP).
         parameters = sum(p.numel() for n, p in setup.model.named_parameters() if n != "wpe.weight")
-        self.parallel = parallelize(setup.model, ranks, config.parallel)
+        self.parallel = parallelize(setup.model, ranks)
         self.model, loss = self.parallel.model, self.parallel.loss
         if setup.compile:
             loss = cast("torch.nn.Module", torch.compile(loss))
 
         # Optimizer: its learning rate is set at every update.
         optimizer = make_optimizer(self.model, config)
-        if setup.shards is not None:
+        if setup.resumes:
             with ranks.synchronized():
-                path = self.folder.checkpoint(self.state.step)
-                state = read_optimizer(path, self.model, config, setup.shards, ranks)
-                restore_optimizer(self.model, optimizer, config, state)
+                path = self.folder.checkpoint(self.state.step) / OPTIMIZER
+                restore_optimizer(self.model, optimizer, config, path)
         self.train_step = TrainStep(
             parallel=self.parallel,
             ranks=ranks,
@@ -114,7 +116,7 @@ class Loop:
             ranks, self.folder, corpus, self.model, config, self.state.step
         )
         self.metrics_file: MetricsFile | None = None  # rank 0's, while it trains
-        self.unread: list[Unread] = []  # updates whose loss is still on the GPU
+        self.unread: list[Unread] = []  # updates whose loss has not been read from the GPU
         self.failure: Exception | None = None  # this rank's, until the others know of it
 
     def run(self, console: Console, callbacks: Sequence[Callback | UpdateObserver]) -> TrainResult:
@@ -149,11 +151,8 @@ class Loop:
                     bar.console,
                     f"stopped after {state.step} updates; saved in {self.folder.root}",
                 )
-        model = self.model.eval()
-        if self.parallel.is_sharded:  # the caller wants all of it
-            model, _ = load(self.folder.checkpoint(state.step), device=self.setup.device)
         return TrainResult(
-            model=model,
+            model=self.model.eval(),
             tokenizer=self.setup.corpus.tokenizer,
             signal=ended_by,
             record=self.record(interrupted=ended_by is not None),
@@ -260,25 +259,25 @@ class Loop:
 
     def _save(self, *, interrupted: bool) -> None:
         self._read()  # of an interrupted training run, which may have diverged
-        self.parallel.reshard()
         setup = self.setup
-        save_checkpoint(
-            self.ranks,
-            self.folder,
-            self.state.step,
-            self.parallel,
-            setup.corpus.tokenizer,
-            optimizer_state(self.model, self.train_step.optimizer),
-            state={
-                "gpt": asdict(self.model.config),
-                "config": asdict(self.config),
-                "computed": {"bfloat16": setup.bfloat16, "compile": setup.compile},
-                "corpus": setup.corpus_origin,
-                "progress": asdict(self.state),
-            },
-            record=self.record(interrupted=interrupted),
-            keep_every=self.config.keep_every,
-        )
+        with self.ranks.synchronized():
+            if self.ranks.is_main:
+                self.folder.save(
+                    self.state.step,
+                    self.model,
+                    setup.corpus.tokenizer,
+                    optimizer_state(self.model, self.train_step.optimizer),
+                    state={
+                        "gpt": asdict(self.model.config),
+                        "config": asdict(self.config),
+                        "computed": {"bfloat16": setup.bfloat16, "compile": setup.compile},
+                        "corpus": setup.corpus_origin,
+                        "progress": asdict(self.state),
+                    },
+                    record=self.record(interrupted=interrupted),
+                    keep_every=self.config.keep_every,
+                )
+        self.folder.step = self.state.step
 
     def finish_save(self) -> None:
         """Complete the latest checkpoint, if an interruption came while it was written."""
@@ -300,7 +299,7 @@ class Loop:
 
     @contextmanager
     def _failing_later(self, stop: StopSignal | None = None) -> Iterator[None]:
-        """Keep what only this rank fails at, or is stopped by, until `_synchronize`."""
+        """Defer an error or a signal of this rank until `_synchronize`, where all ranks meet."""
         try:
             yield
         except KeyboardInterrupt:

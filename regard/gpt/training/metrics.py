@@ -1,4 +1,4 @@
-"""Metrics of every update, the file they are written to, and the timer of a training run."""
+"""Metrics of every update: the timer, the file they are written to, and the console."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from math import exp, log
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from zlib import crc32
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard._files import replace_file
 from regard.gpt.config import GPTConfig
@@ -45,8 +48,7 @@ class Metrics:
         validation_loss: in nats a token of held-out text, where it was measured at this step.
         bits_per_byte: the same in bits a byte of that text, which makes tokenizers comparable.
         checkpoint: the folder of the checkpoint, where one was written at this step.
-        model: the model, in training mode. Where ranks hold shards of it, all of them have to run
-            it together.
+        model: the model, in training mode.
 
     Example:
         >>> import io, tempfile
@@ -90,7 +92,7 @@ class Metrics:
         return None if self.validation_loss is None else perplexity(self.validation_loss)
 
     def numbers(self) -> dict[str, float | int]:
-        """What was measured at this step, by name."""
+        """The numbers measured at this step, by name."""
         numbers = {
             "step": self.step,
             "loss": self.loss,
@@ -108,24 +110,6 @@ class Metrics:
             "bits_per_byte": self.bits_per_byte,
         }
         return {name: number for name, number in numbers.items() if number is not None}
-
-
-class Callback(Protocol):
-    """What `train` calls for every update: a function of the metrics.
-
-    On a GPU it is called once in `TrainConfig.log_every` updates, for each of them in order; the
-    model is then that of the last.
-
-    Example:
-        >>> from regard.gpt import Callback, Metrics
-        >>> def stop_if_worse(metrics: Metrics) -> None:
-        ...     if metrics.validation_loss is not None and metrics.validation_loss > 9:
-        ...         raise RuntimeError(f"update {metrics.step}: {metrics.validation_loss:.2f} nats")
-        >>> callback: Callback = stop_if_worse  # train(..., callbacks=[stop_if_worse])
-    """
-
-    def __call__(self, metrics: Metrics, /) -> object:
-        """Read the metrics; `metrics.model` may be run, too."""
 
 
 class MetricsFile:
@@ -154,7 +138,8 @@ class MetricsFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # of a line that could not be written, which was raised then
+            self._file.close()
 
 
 def read_metrics(
@@ -337,3 +322,40 @@ def _updates(steps: Sequence[int]) -> str:
     words = [str(a) if a == b else f"{a}–{b}" for a, b in stretches[:_STRETCHES]]
     more = " …" if len(stretches) > _STRETCHES else ""
     return f"update{'s' if len(steps) > 1 else ''} {', '.join(words)}{more}"
+
+
+def print_line(console: Console, line: str) -> None:
+    """Print a line as it is, however long."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def validation_line(metrics: Metrics) -> str:
+    """The two lines printed after a validation, for a terminal of 80 columns."""
+    assert metrics.validation_loss is not None
+    peak = "" if metrics.share_of_peak is None else f", {metrics.share_of_peak:.0%} of the peak"
+    size = "" if metrics.memory is None else f", {metrics.memory / 1e9:.1f} GB"
+    return (
+        f"update {metrics.step}: validation loss {metrics.validation_loss:.4f} (perplexity "
+        f"{metrics.validation_perplexity:.2f}, {metrics.bits_per_byte:.3f} bits/byte),\n"
+        f"  loss {metrics.loss:.4f}, {metrics.tokens_per_second:,.0f} tokens/s{peak}{size}"
+    )
+
+
+class ProgressBar(Progress):
+    """A bar of updates, of which some are made, with the loss and the speed of the last."""
+
+    def __init__(self, console: Console, steps: int, step: int) -> None:
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[measured]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self.add_task("training", total=steps, completed=step, measured="")
+
+    def show(self, metrics: Metrics) -> None:
+        """Show an update."""
+        measured = f"loss {metrics.loss:.3f} {metrics.tokens_per_second:,.0f} tokens/s"
+        self.update(self._task, completed=metrics.step, measured=measured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import AdamW, Muon
 
+from regard.gpt.errors import CheckpointError
 from regard.gpt.model import GPT
+from regard.gpt.model_files import read
 from regard.gpt.training.config import TrainConfig
 
 _ADAMW = ("step", "exp_avg", "exp_avg_sq")
@@ -76,8 +79,8 @@ def make_optimizer(model: GPT, config: TrainConfig) -> Optimizers:
     return Optimizers(*optimizers)
 
 
-def state_kinds(name: str, parameter: Tensor, config: TrainConfig) -> tuple[str, ...]:
-    """What the optimizer keeps for a parameter: all of its shape, but for the number of steps."""
+def _state_kinds(name: str, parameter: Tensor, config: TrainConfig) -> tuple[str, ...]:
+    """Names of the optimizer's tensors for a parameter; all but `step` have its shape."""
     if config.optimizer == "muon" and _is_matrix_of_a_block(name, parameter):
         return _MUON
     return _ADAMW
@@ -92,13 +95,25 @@ def optimizer_state(model: GPT, optimizer: Optimizers) -> dict[str, Tensor]:
     }
 
 
-def restore_optimizer(
-    model: GPT, optimizer: Optimizers, config: TrainConfig, state: dict[str, Tensor]
-) -> None:
-    """Set the state that `optimizer_state` returned."""
+def restore_optimizer(model: GPT, optimizer: Optimizers, config: TrainConfig, path: Path) -> None:
+    """Set the state that `optimizer_state` returned, from the file of a checkpoint.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    try:
+        state = read(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent} is damaged: it has no {path.name}") from None
     for name, parameter in model.named_parameters():
-        kinds = state_kinds(name, parameter, config)
-        optimizer.restore(parameter, {kind: state[f"{kind}.{name}"] for kind in kinds})
+        own = {}
+        for kind in _state_kinds(name, parameter, config):
+            if f"{kind}.{name}" not in state:
+                raise CheckpointError(
+                    f"the checkpoint's optimizer lacks '{kind}.{name}'; it is damaged"
+                )
+            own[kind] = state[f"{kind}.{name}"].to(parameter.device)
+        optimizer.restore(parameter, own)
 
 
 def _by_kind(model: GPT) -> tuple[list[Parameter], list[Parameter], list[Parameter]]:

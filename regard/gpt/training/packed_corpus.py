@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import Error
-from regard.gpt.checkpoint import load_json, load_tokenizer
+from regard.gpt.checkpoint import load_tokenizer
 from regard.gpt.errors import CheckpointError
+from regard.gpt.model_files import load_json
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
 

@@ -27,12 +27,12 @@ from rich.progress import (
 from regard._files import replace_file, require_writable, sync_folder
 from regard.errors import Error
 from regard.gpt.bpe import BPETokenizer
-from regard.gpt.checkpoint import dump_json
+from regard.gpt.model_files import dump_json
 from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
-from regard.gpt.training._console import print_line
-from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training._sources import Piece, Source, source_of
+from regard.gpt.training.checkpoints import FolderLock
+from regard.gpt.training.metrics import print_line
 from regard.gpt.training.packed_corpus import (
     FORMAT,
     MANIFEST,

@@ -1,7 +1,7 @@
 """The ranks that train a model together, or the single process that trains it.
 
 Each of R ranks computes its rows of every batch; gradients, losses and signals to stop are reduced
-over all. Where one rank fails, such as at reading a file, all raise, so that none waits for it.
+over all. If one rank fails, such as at reading a file, all raise an error, and none waits for it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from regard_experiments.distributed.agree import agree
-from regard_experiments.distributed.ring import Ring
 from torch import Tensor
 
+from regard._ranks import RankGroup, agree
 from regard.errors import Error
 
 _TIMEOUT = timedelta(minutes=10)
 """After such a silence a rank counts as lost; one whose process ended, at once."""
 _LONG_TIMEOUT = timedelta(days=1)
-"""How long the others wait for rank 0 to prepare a corpus."""
+"""Timeout of the other ranks while rank 0 prepares a corpus."""
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Environment variables with the number of processes: torch's, Open MPI's and MPICH's."""
 
@@ -108,11 +107,10 @@ class Ranks:
         failure = None
         try:
             yield status
-        except Exception as error:  # noqa: BLE001 - raised again by `agree`
+        except Exception as error:  # noqa: BLE001 - raised again by `_exchange`
             failure = error
-        ring = Ring(self._slow_group if long else None)
         everyone = agree(
-            ring,
+            RankGroup(self._slow_group if long else None),
             status.equal,
             {"own": status.own},
             failure,

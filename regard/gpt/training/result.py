@@ -18,7 +18,7 @@ from regard.gpt.training.packed_corpus import Corpus
 
 @dataclass
 class TrainState:
-    """What changes with every update of a training run, beside model and optimizer."""
+    """The progress of a training run: its state besides model and optimizer."""
 
     step: int = 0
     tokens: int = 0

@@ -7,27 +7,27 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from regard.gpt.checkpoint import CONFIG
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
+from regard.gpt.model_files import CONFIG
 from regard.gpt.tokenizer import Tokenizer
-from regard.gpt.training._console import print_line
-from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training._sources import source_of
 from regard.gpt.training.checkpoints import (
     CORPUS,
     STATE,
+    FolderLock,
     TrainingRunFolder,
     lock_folder,
 )
 from regard.gpt.training.config import TrainConfig
+from regard.gpt.training.metrics import print_line
 from regard.gpt.training.packed_corpus import Corpus, open_corpus
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainState
 from regard.gpt.training.schedule import context_length, is_focused, learning_rate
 from regard.gpt.training.setup import Setup, TrainingArguments, equal_facts, make_batches
 
-_FREE = {"evaluate_every", "keep_every", "log_every", "parallel"}
+_FREE = {"evaluate_every", "keep_every", "log_every"}
 """Fields that change nothing of what is computed, but for rounding."""
 
 
@@ -42,7 +42,6 @@ def resumed_training_run(args: TrainingArguments, ranks: Ranks, lock: FolderLock
         try:
             progress = TrainState(**state["progress"])
             computed, origin = dict(state["computed"]), dict(state["corpus"])
-            shards = dict(state.get("shards", {}))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"the checkpoint's state.json is damaged: no {error}") from None
         gpt, config = before = recipe(state)
@@ -54,7 +53,7 @@ def resumed_training_run(args: TrainingArguments, ranks: Ranks, lock: FolderLock
         status.equal |= equal_facts(gpt, config, corpus)
     ranks.require_shared(args.root)
     if ranks.size > 1:
-        print_line(args.console, f"{ranks.size} processes: {config.parallel}")
+        print_line(args.console, f"{ranks.size} processes")
     return Setup(
         folder=folder,
         config=config,
@@ -65,7 +64,7 @@ def resumed_training_run(args: TrainingArguments, ranks: Ranks, lock: FolderLock
         bfloat16=computed["bfloat16"],
         compile=computed["compile"],
         state=progress,
-        shards=shards,
+        resumes=True,
     )
 
 
@@ -166,9 +165,9 @@ def _require_same_recipe(
 ) -> TrainConfig:
     """Hold a resumed training run to its recipe; the recipe it resumes with.
 
-    `evaluate_every`, `keep_every`, `log_every` and `parallel` may change; so may `steps`, as long
-    as the updates that were made would have been the same: with the schedule ``wsd``, before the
-    learning rate falls and after the ramp has ended, and without a focus.
+    `evaluate_every`, `keep_every` and `log_every` may change. So may `steps`, as long as updates
+    made would have been the same: with the schedule ``wsd``, before the learning rate falls and
+    after the ramp has ended, and without a focus.
 
     Args:
         step: updates made.

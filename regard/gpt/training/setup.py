@@ -1,9 +1,9 @@
-"""What a training run starts with: folder, text, batches and model of a new training run."""
+"""The setup of a new training run: folder, text, batches and model."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version as regard_version
@@ -16,13 +16,12 @@ from rich.console import Console
 from regard._files import require_writable
 from regard.gpt.config import GPTConfig
 from regard.gpt.model import GPT
-from regard.gpt.training._console import print_line
-from regard.gpt.training._folder_lock import FolderLock
 from regard.gpt.training.batches import Batches
-from regard.gpt.training.checkpoints import CORPUS, TrainingRunFolder, lock_folder
+from regard.gpt.training.checkpoints import CORPUS, FolderLock, TrainingRunFolder, lock_folder
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import python_texts
 from regard.gpt.training.hardware import bfloat16, compiling, this_machine
+from regard.gpt.training.metrics import print_line
 from regard.gpt.training.packed_corpus import Corpus, open_corpus
 from regard.gpt.training.prepare import prepare
 from regard.gpt.training.ranks import Ranks
@@ -44,7 +43,7 @@ class TrainingArguments(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Setup:
-    """What the training loop starts with.
+    """The inputs of the training loop.
 
     Attributes:
         folder: the training run's.
@@ -56,8 +55,7 @@ class Setup:
         bfloat16: whether matrix products are computed in it.
         compile: whether the model goes through `torch.compile`.
         state: the progress so far.
-        shards: of a resumed training run, the checksums of the optimizer's files where several
-            ranks wrote it; None for a new training run.
+        resumes: whether the optimizer's state is that of the latest checkpoint.
     """
 
     folder: TrainingRunFolder
@@ -69,11 +67,11 @@ class Setup:
     bfloat16: bool
     compile: bool
     state: TrainState
-    shards: Mapping[str, str] | None
+    resumes: bool
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's device."""
         return next(self.model.parameters()).device
 
     @property
@@ -159,7 +157,7 @@ def _setup(
         }
         status.equal |= equal_facts(gpt, config, corpus)
         status.equal |= {name: decision.on for name, decision in decisions.items()}
-    lines = [f"{ranks.size} processes: {config.parallel}"] if ranks.size > 1 else []
+    lines = [f"{ranks.size} processes"] if ranks.size > 1 else []
     for name, decision in decisions.items():
         lines.append(f"{name}: {'yes' if decision.on else 'no'}, {decision.reason}")
     sizes = f"{len(corpus.training):,} tokens to train on, {len(corpus.validation):,} held out"
@@ -176,7 +174,7 @@ def _setup(
         bfloat16=decisions["bfloat16"].on,
         compile=decisions["compile"].on,
         state=state,
-        shards=None,
+        resumes=False,
     )
 
 
@@ -192,7 +190,7 @@ def make_batches(corpus: Corpus, gpt: GPTConfig, config: TrainConfig) -> Batches
 
 
 def equal_facts(gpt: GPTConfig, config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
-    """What has to be equal on all ranks."""
+    """Facts that have to be equal on all ranks."""
     return {
         "the version of regard": regard_version("regard"),
         "the version of torch": str(torch.__version__),

@@ -10,14 +10,12 @@ from rich.console import Console
 
 from regard.gpt.checkpoint import require_no_model
 from regard.gpt.config import GPTConfig
-from regard.gpt.training._console import print_line
-from regard.gpt.training._folder_lock import FolderLock
-from regard.gpt.training.checkpoints import LOCK
+from regard.gpt.training.callbacks import Callback, UpdateObserver
+from regard.gpt.training.checkpoints import LOCK, FolderLock
 from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.corpus import require_texts
 from regard.gpt.training.loop import Loop
-from regard.gpt.training.metrics import Callback
-from regard.gpt.training.observers import UpdateObserver
+from regard.gpt.training.metrics import print_line
 from regard.gpt.training.packed_corpus import Corpus
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.result import TrainResult
@@ -73,7 +71,7 @@ def train(
         device: where to train.
         console: where progress is shown; None is standard error.
         callbacks: called with a `Metrics` after every update, in order; of several ranks, on each.
-            On a GPU those of `config.log_every` updates come together, since it is waited for.
+            On a GPU they come once in `config.log_every` updates, to synchronize seldom.
             In the context of one that has `update(number)`, as a `regard.Monitor` has, each update
             is made; what leaving it raises comes where callbacks are called.
 

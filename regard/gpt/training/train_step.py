@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 
 import torch
 from torch import Tensor
 
 from regard._tensors import upload
+from regard.gpt._fused_block import fuse
 from regard.gpt._memory_pool import MemoryPool
 from regard.gpt.errors import DivergedError
 from regard.gpt.training._permutation import mix
 from regard.gpt.training.batches import Batch, document_mask
+from regard.gpt.training.checkpoints import TrainingRunFolder
 from regard.gpt.training.config import TrainConfig
-from regard.gpt.training.divergence import require_finite
 from regard.gpt.training.optimizer import Optimizers
 from regard.gpt.training.parallel import SingleProcess
 from regard.gpt.training.ranks import Ranks
@@ -23,6 +26,7 @@ from regard.gpt.training.schedule import learning_rate
 # A gradient whose norm is below this share of `TrainConfig.clip` would be multiplied by 1, which
 # takes a pass over all of it.
 _CLIP_MARGIN = 0.999
+_NAMED = 8  # windows that an error names
 
 
 @dataclass(kw_only=True)
@@ -75,11 +79,10 @@ class TrainStep:
         losses = []
         for number, (ids, targets, weights) in enumerate(passes, 1):
             sync = self.parallel.gradient_sync(enabled=number == len(passes))
-            with sync, self._memory.used():
+            with sync, self._memory.used(), fuse(self.parallel.model):
                 losses.append(self._backward(ids, targets, weights))
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        own_norm = torch.nn.utils.get_total_norm(gradients)
-        norm = self.parallel.full_norm(own_norm)
+        norm = torch.nn.utils.get_total_norm(gradients)
         total = self.ranks.sum(sum(losses, losses[0].new_zeros(())))
         outcome = torch.stack([total, norm])  # (2,)
         if not outcome.is_cuda:
@@ -90,7 +93,7 @@ class TrainStep:
                 self.optimizer.zero_grad()
                 raise
         if outcome.is_cuda or gradient_norm > _CLIP_MARGIN * self.config.clip:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.config.clip, own_norm)
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self.config.clip, norm)
         rate = learning_rate(step, self.config)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["share"]
@@ -114,3 +117,41 @@ def _seed(seed: int, device: torch.device) -> None:
         accelerator = torch.get_device_module(device)
         with accelerator.device(device):  # else the current device is seeded
             accelerator.manual_seed(seed)
+
+
+def diverged(name: str, value: float, update: int, batch: Batch) -> DivergedError:
+    """The error for a value of an update, counted from 1; it names the windows of the batch."""
+    starts = tuple(batch.starts[batch.starts >= 0].tolist())
+    named = ", ".join(map(str, starts[:_NAMED])) + (" …" if len(starts) > _NAMED else "")
+    windows = f"{len(starts)} windows of {batch.ids.shape[1]} tokens that begin at token {named}"
+    return DivergedError(
+        f"the {name} is {value} at update {update}, whose batch has {windows} of the training "
+        f"text, and {len(batch.starts) - len(starts)} random spans",
+        step=update,
+        starts=starts,
+    )
+
+
+def require_finite(loss: float, norm: float, update: int, batch: Batch) -> None:
+    """Require that an update, counted from 1, has a finite loss and a finite gradient.
+
+    Raises:
+        DivergedError: it has not.
+    """
+    for name, value in (("loss", loss), ("norm of the gradient", norm)):
+        if not isfinite(value):
+            raise diverged(name, value, update, batch)
+
+
+@contextmanager
+def divergence_advice(folder: TrainingRunFolder, config: TrainConfig) -> Iterator[None]:
+    """Add to a `DivergedError` which checkpoint is left and what to change."""
+    try:
+        yield
+    except DivergedError as error:
+        raise DivergedError(
+            f"{error}; {folder.describe_latest()}; train anew with a lower learning_rate than "
+            f"{config.learning_rate} or a longer warmup than {config.warmup}",
+            step=error.step,
+            starts=error.starts,
+        ) from None

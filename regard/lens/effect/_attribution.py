@@ -17,9 +17,9 @@ from torch.utils.hooks import RemovableHandle
 
 from regard._shapes import Float
 from regard.inputs import Problem
-from regard.intercept import Call, Change, change_calls
-from regard.intervene.changes import Ablate
+from regard.intercept import Call, CallChange, change_calls
 from regard.intervene.contexts import ablation
+from regard.intervene.operations import Ablate
 from regard.lens.effect.draws import same_draws
 from regard.record.sites import Site, Sites
 
@@ -93,11 +93,11 @@ class _EachContext:
         self._number = -1
         self._latest: Site | None = None
 
-    def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:  # noqa: ARG002 - of a Changer
+    def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:  # noqa: ARG002 - of a CallChanger
         """Keep every layer from torch's fused operators, which have no context."""
         return True
 
-    def change(self, call: Call) -> Change | None:
+    def change(self, call: Call) -> CallChange | None:
         """Pass the context of a call through the function."""
         if not self._sites.has(call):
             return None
@@ -105,7 +105,7 @@ class _EachContext:
         self._latest = site
         self._number += 1
         number, problem = self._number, call.problem()
-        return Change(edit=lambda tensor: self._edit(_Context(number, site, problem, tensor)))
+        return CallChange(edit=lambda tensor: self._edit(_Context(number, site, problem, tensor)))
 
 
 class Contexts(_EachContext):

@@ -45,7 +45,7 @@ class BatchCheck:
         finally:
             self._copies = None
 
-    def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:  # noqa: ARG002 - of a Changer
+    def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:  # noqa: ARG002 - of a CallChanger
         """Leave torch's fused operators as they are."""
         return False
 

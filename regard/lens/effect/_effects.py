@@ -18,7 +18,7 @@ from regard._arguments import Indices, check_indices, chosen
 from regard._shapes import Float, Int
 from regard.intercept import change_calls
 from regard.intervene import Intervention
-from regard.intervene.changes import Ablate
+from regard.intervene.operations import Ablate
 from regard.lens.effect._arguments import (
     block_name,
     blocks_of,

@@ -27,7 +27,7 @@ from regard.lens.spans import Passage, PassageWeights
 from regard.lens.spans.links import Span
 from regard.lens.spans.passage_weights import answer_span, readouts_of, select, weights_of
 from regard.lens.spans.passages import check_passages
-from regard.record import record
+from regard.record import read_while_running
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,12 +191,12 @@ def passage_effects(
     with no_gradients, reports(runs_to_do, progress, "measuring passages") as step:
         readouts = readouts_of(span, range(span[1] - 1), sinks)
         draws = Draws(model)
-        with record(model, read=readouts) as run:
+        with read_while_running(model, *readouts) as readings:
             runs = TailRuns(model, text[:, : span[1] - 1], start, keeps_logits=keeps_logits)
             unchanged = _log_probability(runs, text, span)
         draws.warn(lambda: runs.logits(span[1] - span[0]))
         step(1)
-        read = run.of_kind()
+        read = readings.of_kind().layers
         table = select([len(layer.heads) for layer in read], (layers, heads))
         weights = weights_of(
             [read[place] for place, _ in table], [own for _, own in table], passages, span, sinks

@@ -49,7 +49,7 @@ class Unchanged:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers of self-attention, or of what there is, each once however often it ran."""
-        return tuple({layer.index: layer for layer in self.recording.of_kind()}.values())
+        return tuple({layer.index: layer for layer in self.recording.of_kind().layers}.values())
 
     @property
     def tokens(self) -> tuple[str, ...] | None:
@@ -206,7 +206,7 @@ class ModelRuns:
             self._prefix.skip(place, copies) if skips else self._prefix.learn(copies),
         ):
             output = self._run(copies)
-        self._changer.require_all_met()
+        self._changer.require_all_used()
         result = numbers(self._number(output), copies).detach().cpu()
         self._has_changed, self._has_batched = True, self._has_batched or copies > 1
         return result

@@ -79,7 +79,7 @@ class UpdateReader:
 
     def reading(self, update: int, group: ProcessGroup | None) -> UpdateReading:
         """What was read of all layers, on all ranks, in main memory."""
-        self._sites.number()
+        self._sites.renumber()
         sites = self.by_site.values()
         places = tuple(
             LayerPlace(site.kind, site.layer, self._path(site), own.heads, own.groups)
@@ -107,7 +107,7 @@ class UpdateReader:
         module = site.modules[-1]
         inside = () if self._model is None else self._model.named_modules()
         own = next((path for path, other in inside if other is module), None)
-        return self._sites.names.path(module) if own is None else own
+        return self._sites.paths.path(module) if own is None else own
 
     def _device(self) -> torch.device:
         """Where the numbers of all layers are put together: that of the first."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from regard._arguments import check_whole
 from regard.lens.monitor.history import Head, UpdateReading
-from regard.record.names import Kind
+from regard.record.sites import AttentionKind
 
 
 class AlarmWarning(UserWarning):
@@ -116,7 +116,7 @@ class Alert:
 
     alarm: Alarm
     update: int
-    kind: Kind
+    kind: AttentionKind
     layer: int
     head: int
     name: str

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.lens.monitor.history import UpdateReading
-from regard.record.names import Kind
+from regard.record.sites import AttentionKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class QKClip:
         ([0.25, 0.25], [0.5, 0.5])
     """
 
-    kind: Kind
+    kind: AttentionKind
     layer: int
     name: str
     gamma: Float[Tensor, " H"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.record.names import KINDS, Kind
+from regard.record.sites import KINDS, AttentionKind
 
 
 class Head(NamedTuple):
@@ -22,7 +22,7 @@ class Head(NamedTuple):
         ('cross.3.5', 'layer 3, head 5')
     """
 
-    kind: Kind
+    kind: AttentionKind
     layer: int
     """Its number among the layers of this kind, in the order of their first calls."""
     head: int
@@ -42,7 +42,7 @@ class Head(NamedTuple):
 class LayerPlace:
     """A layer of heads: where it is in the model."""
 
-    kind: Kind
+    kind: AttentionKind
     layer: int
     name: str
     """Path of the module that attends."""

@@ -19,8 +19,7 @@ from regard.lens.naming.roles import Evidence, PatternScores, Role, role_of
 from regard.lens.naming.tallies import Read, Tallier
 from regard.pattern import Pattern
 from regard.record import Recording
-from regard.record.layer import Layer, Tokens
-from regard.record.one_run import require_one_run
+from regard.record.layer import Layer, Tokens, require_one_run
 from regard.record.readings import bar
 
 __all__ = ["score_heads"]
@@ -212,5 +211,5 @@ def heads(recording: Recording, *, progress: bool | None = None) -> Heads:
         >>> print(head.role, head.evidence)
         induction 1.00 ± 0.00 over 10 queries
     """
-    layers = require_one_run(recording.of_kind(), "heads")
+    layers = require_one_run(recording.of_kind().layers, "heads")
     return score_heads(layers, recording.tokens, progress=progress)

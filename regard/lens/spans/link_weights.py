@@ -18,8 +18,7 @@ from regard.errors import RecordError
 from regard.lens.spans.link_values import LinkGroups, LinkValues
 from regard.lens.spans.links import Link, Span, TokenLink, place_links
 from regard.record import Recording
-from regard.record.layer import Layer, Tokens
-from regard.record.one_run import require_one_run
+from regard.record.layer import Layer, Tokens, require_one_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -229,5 +228,5 @@ def against(recording: Recording, links: Iterable[Link], *, text: str | None = N
         >>> torch.equal(weights.deciding.mean[0, 0], recording[0][0, :, 3, 0].double())
         True
     """
-    layers = require_one_run(recording.of_kind(), "against")
+    layers = require_one_run(recording.of_kind().layers, "against")
     return weigh_links(layers, recording.tokens, links, text)

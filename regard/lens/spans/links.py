@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import chain
 from typing import Protocol, runtime_checkable
 
-from regard.record.spelling import spell
+from regard.record.token_names import spell
 
 __all__ = ["Link", "Span", "TokenLink", "place_links"]
 

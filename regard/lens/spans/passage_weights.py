@@ -20,8 +20,7 @@ from regard.lens.spans.links import Span
 from regard.lens.spans.passages import Passage, check_passages
 from regard.pattern.readouts import Received
 from regard.record import Recording
-from regard.record.layer import Layer
-from regard.record.one_run import require_one_run
+from regard.record.layer import Layer, require_one_run
 from regard.record.readings import LayerReadings, read_layer
 
 if TYPE_CHECKING:
@@ -331,5 +330,5 @@ def passages(
         >>> torch.allclose(weights.shares[0, 0], rows.sum(-1).mean(-1))
         True
     """
-    recorded = require_one_run(recording.of_kind(), "passages")
+    recorded = require_one_run(recording.of_kind().layers, "passages")
     return weigh_passages(recorded, spans, answer, only=(layers, heads), sinks=sinks)

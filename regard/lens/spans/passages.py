@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from regard._arguments import is_whole
 from regard.lens.spans.links import Span
-from regard.record.spelling import spell
+from regard.record.token_names import spell
 
 __all__ = ["Passage", "check_passages", "split_passages", "token_offsets"]
 

@@ -30,7 +30,7 @@ __all__ = [
     "whole_page",
 ]
 
-_FOLDER = Path(__file__).parent / "static"
+_FOLDER = Path(__file__).parents[1] / "static"
 
 _STYLES = ("page.css", "panels.css", "changes.css", "opening.css")
 _LINKED = re.compile(

@@ -19,7 +19,6 @@ from regard.lens.naming.roles import Role
 from regard.pattern import Pattern
 from regard.record import RecordError, Recording
 from regard.record.layer import Layer
-from regard.record.names import Kind
 from regard.view.plot.colour import WeightNorm, scale_for, shades
 from regard.view.plot.style import (
     ACCENT,
@@ -65,11 +64,11 @@ class Thumbnails:
     """How much it does so, with an interval, or what it may do; empty where neither is known."""
 
 
-def plot_heads(recording: Recording, kind: Kind | None = None, size: int = 64) -> Figure:
+def plot_heads(recording: Recording, size: int = 64) -> Figure:
     """Draw a recording's heads; `Recording.plot_heads` documents it."""
     if size < 1:
         raise ValueError(f"size must be at least 1, but is {size}")
-    layers = recording.of_kind(kind)
+    layers = recording.of_kind().layers
     if not layers:
         raise ValueError("no layer was recorded, so there is nothing to draw")
     scores, reason = named(recording, layers)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from regard_experiments.distributed import Layout
 from support.ranks import run_ranks
+
+from regard_experiments.distributed import Layout
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -43,7 +44,8 @@ class World:
 )
 def world(request, tmp_path_factory):
     size, folder = request.param, tmp_path_factory.mktemp("world")
-    environment = os.environ | {"PYTHONPATH": str(WORKER.parents[1]), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join((str(WORKER.parents[2]), os.environ.get("PYTHONPATH", "")))
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, WORKER]
     codes, outputs = run_ranks(
         ([*command, str(rank), str(size), folder] for rank in range(size)), environment

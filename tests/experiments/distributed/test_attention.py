@@ -7,9 +7,9 @@ import torch
 from support.ring import CAUSAL, PROBLEMS, ROUNDING, exact
 
 import regard
-from regard import distributed
 from regard.errors import Error
 from regard.nn import MultiHeadAttention
+from regard_experiments import distributed
 
 
 def gradients(problem):

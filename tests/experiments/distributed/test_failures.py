@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from regard import distributed
 from regard.errors import Error
+from regard_experiments import distributed
 
 # The error of every rank; or that of rank 1, and that of the others.
 EVERYONE = {

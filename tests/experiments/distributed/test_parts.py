@@ -5,16 +5,16 @@ from unittest import mock
 
 import pytest
 import torch
-from regard_experiments.distributed import Layout, _kernels
-from regard_experiments.distributed._merge import merge, take_in_sink
-from regard_experiments.distributed._plan import Plan
-from regard_experiments.distributed.agree import agree
-from regard_experiments.distributed.ring import Ring, circulate
 
 import regard
+from regard._ranks import agree
 from regard.gpt import GPTConfig, TrainConfig
 from regard.gpt.training.setup import equal_facts
 from regard.inputs import Scoring, check
+from regard_experiments.distributed import Layout, _kernels
+from regard_experiments.distributed._merge import merge, take_in_sink
+from regard_experiments.distributed._plan import Plan
+from regard_experiments.distributed.ring import Ring, circulate
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])

@@ -13,12 +13,12 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from regard_experiments.distributed.ring import Ring
 from support.ring import CAUSAL, PROBLEMS, READ, readouts
 
 import regard
-from regard import distributed
 from regard.nn import MultiHeadAttention
+from regard_experiments import distributed
+from regard_experiments.distributed.ring import Ring
 
 
 def attended(problem):

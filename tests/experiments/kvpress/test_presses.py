@@ -21,7 +21,7 @@ from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.masking_utils import flash_attention_mask, flex_attention_mask
 
 import regard
-from regard.integrations import kvpress as ours
+from regard_experiments.kv import kvpress as ours
 
 TOKENS, HEADS, KEY_HEADS, SIZE = 2048, 6, 2, 10
 RATIO = 0.6

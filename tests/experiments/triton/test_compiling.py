@@ -7,13 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from regard_experiments.gpu import hardware
 
 pytestmark = pytest.mark.thorough
 
 pytest.importorskip("triton")
 
-SCRIPT = Path(__file__).parents[1] / "support" / "compiling.py"
+ROOT = Path(__file__).parents[3]
+SCRIPT = Path(__file__).parents[2] / "support" / "compiling.py"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def compiled(tmp_path_factory):
 
 
 def test_the_required_version_is_the_one_that_the_project_declares():
-    declared = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    declared = (ROOT / "experiments" / "pyproject.toml").read_text(encoding="utf-8")
     assert f'"{hardware.TRITON};' in declared
     assert declared.count("triton>") == 1
 

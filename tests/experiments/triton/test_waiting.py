@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from regard_experiments.gpu import triton
 from support import fake_gpu
 from support.fake_gpu import DEVICE
 from support.patterns import flat
@@ -22,6 +21,7 @@ from regard.pattern.readouts import (
     Spans,
     TopK,
 )
+from regard_experiments.gpu import triton
 
 pytest.importorskip("triton")
 from support.triton_device import kernels_on_fake_gpu

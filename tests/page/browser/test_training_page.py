@@ -5,7 +5,7 @@ import re
 import pytest
 from support.explorer import TRAINED
 
-from regard.gpt import history, load
+from regard.gpt import head_history, load
 from regard.page.subjects import ModelSubject
 from regard.page.training import training_of
 
@@ -18,7 +18,7 @@ def trained(train_folder):
     subject = ModelSubject(
         *load(folder), title="mine", text=TRAINED[:23], training=training_of(folder)
     )
-    return subject, history(folder)
+    return subject, head_history(folder)
 
 
 def figures(page, update):

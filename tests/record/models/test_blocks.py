@@ -11,7 +11,7 @@ from record.models.classes import CASES
 from record.models.inputs import Numbers
 
 import regard
-from regard.intercept import _configurations
+from regard.intercept import _transformers_models as _configurations
 
 NEAR = 1e-5  # of two implementations, as in test_patterns.py
 WAIT = 60  # seconds for another thread, which is there at once

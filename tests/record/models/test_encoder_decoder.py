@@ -52,10 +52,10 @@ def test_kinds_have_names_and_counts(name):
     _, recording, _ = record(case, "sdpa")
     assert recording.kinds == ("self", "cross", "encoder")
     for kind, place in PLACES[name].items():
-        names = [layer.name for layer in recording.of_kind(kind)]
+        names = [layer.name for layer in recording.of_kind(kind).layers]
         assert names == [place.format(i) for i in range(case.layers[kind])]
-    assert recording.attentions == recording.patterns("self")
-    scales = {pattern.problem.scale for pattern in recording.patterns()}
+    assert tuple(recording) == tuple(recording.of_kind("self"))
+    scales = {layer.pattern.problem.scale for layer in recording.layers}
     if name in ("t5", "whisper"):  # no scale of their own in the call
         assert scales == {1.0}
     counts = [f"{case.layers[kind]} × {kind}" for kind in recording.kinds]
@@ -95,7 +95,7 @@ def test_generation(name, how, cache):
         )
     assert Counter(layer.kind for layer in recording.layers) == case.layers
     for kind, attribute, _ in case.outputs:
-        for layer, weight in zip(recording.of_kind(kind), out[attribute], strict=True):
+        for layer, weight in zip(recording.of_kind(kind).layers, out[attribute], strict=True):
             assert layer.pattern.shape == weight.shape
             assert len(layer.rows) == (length if kind != "encoder" else weight.shape[-2])
             error = (layer.pattern.dense() - weight).abs().amax((1, 3))
@@ -131,9 +131,9 @@ def test_a_composite_of_two_models(parts):
         "cross": expected.cross_attentions,
     }
     assert recording.kinds == ("self", "cross", "encoder")
-    assert recording.patterns("cross")[0].shape == (2, H, 13, 50)
+    assert recording.of_kind("cross")[0].shape == (2, H, 13, 50)
     for kind, layers in weights.items():
-        for pattern, weight in zip(recording.patterns(kind), layers, strict=True):
+        for pattern, weight in zip(recording.of_kind(kind), layers, strict=True):
             assert (pattern.dense() - weight).abs().max() < 1e-5
 
 

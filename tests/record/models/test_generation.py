@@ -6,7 +6,7 @@ from record.models.classes import CASES
 from record.models.inputs import Numbers
 
 import regard
-from regard.record import RecordError, use_in_transformers
+from regard.record import RecordError, read_while_running, use_in_transformers
 
 PROMPT, NEW, PADDING = 8, 9, (0, 3)
 LENGTH = PROMPT + NEW - 1  # the last token is never attended from
@@ -65,15 +65,13 @@ READOUTS = [
 def test_reading_while_it_generates_is_reading_the_recording(name, cache):
     """With windows of a few tokens for mistral, and padding before a prompt."""
     model = CASES[name].build("sdpa")
-    with regard.record(model) as recording, regard.record(model, read=READOUTS) as run:
+    with regard.record(model) as recording, read_while_running(model, *READOUTS) as run:
         generate(model, cache)
-    for reading, expected in zip(
-        run.readings.values(), recording.read(*READOUTS).values(), strict=True
-    ):
+    for reading, expected in zip(run.values(), recording.read(*READOUTS).values(), strict=True):
         assert reading.values.shape == expected.values.shape
         assert torch.equal(reading.values, expected.values), reading
     torch.testing.assert_close(
-        run.readings["received"].values[0], recording[0].received(), rtol=0, atol=1e-5
+        run["received"].values[0], recording[0].received(), rtol=0, atol=1e-5
     )
 
 

@@ -5,6 +5,7 @@ import torch
 from support.gemma_4 import NEW, PROMPT, gemma_4, generate, prompt
 
 import regard
+from regard.record import read_while_running
 
 LAST = PROMPT + NEW - 1  # the last token is never attended from
 ROWS = 3 * [range(LAST)] + 2 * [range(PROMPT - 1, LAST)]
@@ -47,7 +48,7 @@ def test_another_longer_prompt_begins_other_patterns():
     model = gemma_4()
     with (
         regard.record(model) as recording,
-        regard.record(model, read=[regard.readouts.Max()]) as run,
+        read_while_running(model, regard.readouts.Max()) as run,
     ):
         generate(model, prompt())
         generate(model, prompt(PROMPT + 4), new=2)
@@ -70,7 +71,7 @@ def test_a_prompt_that_goes_on_from_the_cache_leaves_out_queries_amid_the_text()
     model = gemma_4()
     with (
         regard.record(model) as recording,
-        regard.record(model, read=[regard.readouts.Max()]) as run,
+        read_while_running(model, regard.readouts.Max()) as run,
     ):
         first = generate(model, prompt(), return_dict_in_generate=True)
         text = torch.cat([first.sequences, prompt(4)], dim=-1)

@@ -231,7 +231,7 @@ def test_their_patterns_are_eager_weights(name, how):
     assert set(recording.kinds) == {part for part, _ in parts}
     for part, attribute in parts:
         weights = [layer for layer in expected[attribute] if layer is not None]
-        for pattern, weight in zip(recording.patterns(part), weights, strict=True):
+        for pattern, weight in zip(recording.of_kind(part), weights, strict=True):
             error = (pattern.dense() - weight).abs().amax((1, 3))
             if part == "encoder" or parts is ENCODER:
                 error = error[arguments["attention_mask"].bool()]
@@ -264,7 +264,7 @@ def test_speech_to_text():
         with regard.record(eager) as recording:
             eager(**arguments)
     for kind, attribute in BOTH:
-        for pattern, weight in zip(recording.patterns(kind), expected[attribute], strict=True):
+        for pattern, weight in zip(recording.of_kind(kind), expected[attribute], strict=True):
             assert (pattern.dense() - weight).abs().max() < 1e-5
 
 
@@ -324,7 +324,7 @@ def test_one_key_for_all_heads_is_one_pattern_over_a_generation(how, groups):
             use_cache=False,
         ).attentions
     assert [layer.index for layer in recording.layers] == [0, 1]
-    for pattern, weight in zip(recording.attentions, expected, strict=True):
+    for pattern, weight in zip(recording, expected, strict=True):
         assert pattern.shape == weight.shape == (2, H, 12, 12)
         assert (pattern.dense() - weight).abs().amax((1, 3))[keep.bool()].max() < 1e-5
 

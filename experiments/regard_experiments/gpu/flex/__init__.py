@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard._tensors import cut_last, pad_last
-from regard.backends._objections import (
+from regard.backends.objections import (
     THREE_DTYPES,
     objection_to_context,
     objection_to_dropout,
@@ -23,7 +23,7 @@ from regard.backends._objections import (
     objection_to_sizes,
     objection_to_width,
 )
-from regard.backends._results import empty_result, with_sink
+from regard.backends.results import empty_result, with_sink
 from regard.inputs import Problem
 from regard.inputs.finite import without_autocast
 from regard_experiments.gpu import hardware, rules

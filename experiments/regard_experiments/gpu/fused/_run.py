@@ -11,7 +11,8 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard._tensors import cut_last, pad_last
-from regard.backends._results import empty_result, with_sink
+from regard.backends.results import empty_result, with_sink
+from regard.backends.torch_sdpa import with_positive_scale
 from regard.inputs import Problem
 from regard.inputs.finite import without_autocast
 from regard_experiments.gpu import rules
@@ -40,7 +41,7 @@ def fused(
         key = problem.repeated(key)
     if repeat:
         value = problem.repeated(value)
-    query, scale = rules.with_positive_scale(problem.query, problem.scale)
+    query, scale = with_positive_scale(problem.query, problem.scale)
     query, key, value = (
         rules.laid_out(pad_last(t, max(width, rules.rounded_up(t.shape[-1]))))
         for t in (query, key, value)

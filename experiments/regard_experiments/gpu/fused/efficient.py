@@ -13,8 +13,8 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard._tensors import cut_last, pad_last
-from regard.backends._blocks import MaskBlock, in_blocks
-from regard.backends._objections import THREE_DTYPES, objection_to_dtype, objection_to_gradients
+from regard.backends.blocks import MaskBlock, in_blocks
+from regard.backends.objections import THREE_DTYPES, objection_to_dtype, objection_to_gradients
 from regard.inputs import Problem
 from regard_experiments.gpu import hardware, rules
 from regard_experiments.gpu.fused._run import fused

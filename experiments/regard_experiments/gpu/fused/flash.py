@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends._objections import (
+from regard.backends.objections import (
     objection_to_dtype,
     objection_to_gradients,
     objection_to_width,

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends._objections import (
+from regard.backends.kernel_spec import Divergence, KernelSpec, Kind
+from regard.backends.objections import (
     THREE_DTYPES,
     objection_to_dtype,
     objection_to_length,
     objection_to_pair,
 )
-from regard.backends.kernel_spec import Divergence, KernelSpec, Kind
 from regard.errors import Error
 from regard.inputs import Problem
 from regard_experiments.gpu.hardware import why_no_triton

@@ -1,7 +1,7 @@
 /** Products with matrices: all that a model's layers do besides attention. Plain loops, which engines compile well. */
 
 /**
- * `input @ weightᵀ + bias`, of `rows` vectors; mirrors `regard.gpt._linear.linear`.
+ * `input @ weightᵀ + bias`, of `rows` vectors; mirrors `regard.gpt.layers.linear`.
  *
  * Two vectors meet four rows of the matrix at a time, so that a number that is read serves several sums.
  * @param {Float32Array} input (rows, I) @param {number} rows

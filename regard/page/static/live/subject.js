@@ -78,7 +78,7 @@ export class Subject {
 
   /**
    * Draws tokens one by one, a line each, and at last the run over all of them. Past the context the oldest quarter is
-   * dropped and the rest read again, as `IncrementalDecoder` does.
+   * dropped and the rest read again, as `regard.gpt.generate` does.
    * @param {LiveRun} from @param {{tokens: number, temperature: number, seed: number|null}} options
    */
   *generate(from, { tokens, temperature, seed }) {

@@ -1,0 +1,297 @@
+"""Generation at the speed of memory: an `Engine` has fixed weights, and a step is one native call.
+
+Between the layers of a small model, Python takes more time than the computation. Whatever has to
+see or change a layer, such as a recording, an intervention or a hook, needs the model itself.
+
+Axis letters: B batch, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
+from torch.overrides import has_torch_function
+
+from regard._contexts import is_transformed
+from regard._modules import has_own_hooks, unwrapped_name
+from regard._shapes import Float, Int
+from regard.backends import native
+from regard.errors import Error
+from regard.gpt.cache import GPTCache
+from regard.gpt.config import GPTConfig
+from regard.gpt.ids import check_tokens
+from regard.gpt.int8 import Int8Matrix, to_int8
+from regard.gpt.layers import Embedding, Linear
+from regard.gpt.model import GPT, Block
+from regard.gpt.unwrap import as_gpt
+from regard.nn import KVCache, Rotation
+from regard.nn.cache import rollback_on_error
+
+
+class Engine:
+    """A GPT for generation, on a CPU: each step of up to 32 sequences is one native call.
+
+    Pass it to `generate` and the other functions of generation in place of the model. It shares the
+    model's memory, and computes what its configuration and weights say: a parameter that is
+    replaced afterwards, or a mask that was set on a layer, has no effect on it. Logits differ from
+    the model's by rounding alone, since sums have another order.
+
+    Args:
+        model: the model, as it is or wrapped. Its weights are to stay as they are.
+
+    Attributes:
+        config: the model's.
+
+    Raises:
+        ValueError: the native library can't compute the model; `objection` says why.
+        TypeError: `model` is no GPT.
+
+    Example:
+        >>> from regard.gpt import Engine, Sampling, generate_texts, load
+        >>> model, tokenizer = load()
+        >>> greedy = Sampling(temperature=0.0)
+        >>> generate_texts(Engine(model), tokenizer, ["Once upon a"], tokens=1, sampling=greedy)
+        [' time']
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        model = as_gpt(model)
+        why = self.objection(model)
+        if why is not None:
+            raise ValueError(
+                f"an Engine can't compute this model: {why}; generate with the model itself"
+            )
+        self.config: GPTConfig = model.config
+        self._model = _copy(model)
+        self._steps: WeakKeyDictionary[GPTCache, _Step] = WeakKeyDictionary()
+
+    @staticmethod
+    def objection(model: nn.Module) -> str | None:
+        """Say why a model has no `Engine`, or None where it has one.
+
+        Args:
+            model: the model.
+
+        Example:
+            >>> from regard.gpt import GPT, Engine, GPTConfig
+            >>> Engine.objection(GPT(GPTConfig(layers=1, heads=2, dim=8)).double())
+            'its weights are torch.float64, expected float32, bfloat16 or float16'
+        """
+        model = as_gpt(model)
+        config = model.config
+        if (missing := native.why_missing()) is not None:
+            return missing
+        if type(model) is not GPT:
+            return f"it is a {type(model).__name__}, expected a GPT"
+        if config.head_dim > native.WIDEST:
+            return f"its heads have {config.head_dim} channels, expected at most {native.WIDEST}"
+        if config.heads // config.group_count > native.MAX_HEADS_OF_GROUP:
+            return f"more than {native.MAX_HEADS_OF_GROUP} of its heads share keys"
+        if model.dtype not in native.DTYPES:
+            return f"its weights are {model.dtype}, expected float32, bfloat16 or float16"
+        if any(parameter.dtype != model.dtype for parameter in model.parameters()):
+            return "its weights have several dtypes"
+        if any(not tensor.is_cpu for tensor in model.state_dict().values()):
+            return f"it is on {model.device}, expected the CPU"
+        return _objection_to_modules(model)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its weights."""
+        return self._model.device
+
+    @torch.inference_mode()
+    def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
+        """The logits at the last token, as of `GPT.next_logits`, without gradients.
+
+        Args:
+            ids: ``(B, T)`` or ``(T,)`` token ids, T at least 1.
+            cache: the keys and values of earlier tokens, which this engine read.
+
+        Raises:
+            TypeError: `ids` is not a tensor of int64 or int32.
+            ValueError: it has another number of dimensions, no token, more than the cache has room
+                for, or an id outside the vocabulary; or the cache is another model's.
+            IndexError: a single token lies outside the vocabulary.
+            Error: a recording, an intervention or a transform is on, which would miss the call.
+        """
+        check_tokens(ids)
+        if is_transformed() or has_torch_function((ids,)) or torch_modules._has_any_global_hook():  # noqa: SLF001 - torch has no public way
+            raise Error(
+                "an Engine computes outside of torch, and a recording, an intervention or another "
+                "mode that sees torch's calls is on: generate with the model itself"
+            )
+        if ids.shape[-1] > 1 or cache.length == 0 or ids.numel() > native.MAX_SEQUENCES:
+            with torch.autocast("cpu", enabled=False):
+                return self._model.next_logits(ids, cache)
+        step = self._steps.get(cache)
+        if step is None or not step.is_current(cache):
+            step = self._steps[cache] = _Step(self._model, ids, cache)
+        return step.logits(ids, cache)
+
+
+def _objection_to_modules(model: GPT) -> str | None:
+    """The first module that differs from what the configuration makes; None if none does."""
+    expected = {name: type(module) for name, module in _skeleton(model).named_modules()}
+    for name, module in model.named_modules():
+        if type(module) is not expected.get(name):
+            return f"{name} is a {type(module).__name__}, which a GPT does not have there"
+        if has_own_hooks(module):
+            return f"{name or 'the model'} has hooks, or a forward method of its own"
+    return None
+
+
+def _skeleton(model: GPT) -> GPT:
+    """A model as the configuration makes it, without weights."""
+    with torch.device("meta"):
+        skeleton = GPT(model.config).to(model.dtype)
+    if model.has_int8_weights:
+        to_int8(skeleton)
+    return skeleton.eval()
+
+
+def _copy(model: GPT) -> GPT:
+    """A model with the same weights in the same memory, where they are contiguous."""
+    state = {
+        unwrapped_name(name): weight.detach().contiguous()
+        for name, weight in model.state_dict().items()
+    }
+    copied = _skeleton(model)
+    try:
+        copied.load_state_dict(state, assign=True)
+    except RuntimeError as error:  # a missing weight, or one of another shape
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"model's weights are not those that its configuration says: {reason}"
+        ) from None
+    return copied.requires_grad_(requires_grad=False)
+
+
+class _Step:
+    """The native step of a model with a cache.
+
+    It holds the memory of the cache, not the cache, so it is freed with the cache.
+    """
+
+    def __init__(self, model: GPT, ids: Tensor, cache: GPTCache) -> None:
+        _check_cache(model, ids, cache)
+        self._config = model.config
+        self._memory = [layer.memory for layer in cache.layers]
+        self._kernel = native.GPTStep(_weights(model, cache))
+
+    def is_current(self, cache: GPTCache) -> bool:
+        """Whether the cache has the memory that it had."""
+        memory = zip(cache.layers, self._memory, strict=True)
+        return all(layer.memory is before for layer, before in memory)
+
+    def logits(self, ids: Tensor, cache: GPTCache) -> Tensor:
+        """Compute a step: ``(B, 1)`` or ``(1,)`` ids to ``(B, V)`` or ``(V,)`` logits."""
+        config = self._config
+        assert self._memory[0] is not None, "the cache has keys"
+        if ids.shape[:-1] != self._memory[0][0].shape[:-3]:
+            raise _other_cache(ids)
+        tokens = ids.flatten().tolist()
+        for token in tokens:
+            if not 0 <= token < config.vocab_size:
+                raise IndexError(
+                    f"ids holds {token}; expected 0 to {config.vocab_size - 1}, the vocabulary"
+                )
+        cache.require_room(1)
+        padding, length = cache.layers[0].padding, cache.length
+        before = [0] * len(tokens) if padding is None else padding.tolist()
+        positions = [max(0, length - count) for count in before]
+        rotation = None
+        if config.positions == "rotary":
+            rotation = _rotation(positions, config)
+        with rollback_on_error(cache):
+            stored = []
+            for layer in cache.layers:
+                keys = layer.extend()
+                stored.append((keys, length + 1 - keys))
+            logits = self._kernel.logits(
+                stored,
+                tokens,
+                positions,
+                padding=None if padding is None else before,
+                rotation=rotation,
+            )
+            return logits.view(*ids.shape[:-1], config.vocab_size)
+
+
+def _rotation(positions: list[int], config: GPTConfig) -> tuple[Tensor, Tensor]:
+    indices = torch.tensor(positions, device="cpu")
+    rotation = Rotation.of(indices, config.head_dim, base=config.rotary_base)  # (B, D/2)
+    return rotation.cos.contiguous(), rotation.sin.contiguous()
+
+
+def _check_cache(model: GPT, ids: Tensor, cache: GPTCache) -> None:
+    """Raise ValueError where a kernel can't read the memory of a cache as this model's."""
+    config = model.config
+    windows = [config.layer_window(layer) for layer in range(config.layers)]
+    if [layer.window for layer in cache.layers] != windows:
+        raise _other_cache(ids)
+    if cache.layers[0].capacity > config.context:
+        raise _other_cache(ids)
+    for memory in (part for layer in cache.layers for part in layer.memory or ()):
+        shape = (*ids.shape[:-1], config.group_count, memory.shape[-2], config.head_dim)
+        if memory.shape != shape or memory.dtype != model.dtype or not memory.is_cpu:
+            raise _other_cache(ids)
+
+
+def _other_cache(ids: Tensor) -> ValueError:
+    return ValueError(
+        f"the cache is another model's, or another batch's than ids of {tuple(ids.shape)}; read "
+        "the text into a new one"
+    )
+
+
+def _weights(model: GPT, cache: GPTCache) -> native.GPTWeights:
+    config = model.config
+    return native.GPTWeights(
+        heads=config.heads,
+        groups=config.group_count,
+        dim=config.head_dim,
+        hidden=config.hidden_dim,
+        gated=config.mlp == "swiglu",
+        dtype=model.dtype,
+        tokens=_linear_map(model.wte, None),
+        learned=None if model.wpe is None else model.wpe.weight,
+        norm=_norm(model.ln_f),
+        layers=[
+            _layer(cast("Block", block), layer)
+            for block, layer in zip(model.h, cache.layers, strict=True)
+        ],
+    )
+
+
+def _layer(block: Block, cache: KVCache) -> native.GPTLayer:
+    attention, mlp = block.attn, block.mlp
+    maps: tuple[Any, ...] = (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)
+    assert cache.memory is not None
+    return native.GPTLayer(
+        attention_norm=_norm(block.ln_1),
+        query_norm=None if attention.q_norm is None else _norm(attention.q_norm),
+        key_norm=None if attention.k_norm is None else _norm(attention.k_norm),
+        mlp_norm=_norm(block.ln_2),
+        maps=tuple(_linear_map(linear, linear.bias) for linear in maps),
+        memory=cache.memory,
+        window=cache.window,
+    )
+
+
+def _linear_map(matrix: Linear | Embedding | Int8Matrix, bias: Tensor | None) -> native.LinearMap:
+    if isinstance(matrix, Int8Matrix):
+        return native.LinearMap(weight=matrix.int8_weight, bias=bias, scale=matrix.scale)
+    return native.LinearMap(weight=matrix.weight, bias=bias, scale=None)
+
+
+def _norm(norm: nn.Module) -> native.Norm:
+    if isinstance(norm, nn.RMSNorm):
+        assert norm.eps is not None
+        return native.Norm(weight=norm.weight, bias=None, rms=True, epsilon=norm.eps)
+    assert isinstance(norm, nn.LayerNorm)
+    return native.Norm(weight=norm.weight, bias=norm.bias, rms=False, epsilon=norm.eps)

@@ -1,0 +1,253 @@
+"""The files of a model's folder: JSON, and tensors in safetensors, with checksums of both.
+
+A changed number in `config.json` can leave every shape as it is and make another model of the same
+weights. So the file of weights, which is written last, has checksums of the JSON files in its
+header, besides one of its own tensors. A JSON file's checksum is of its content and not of its
+bytes, so line ends and indentation don't matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from regard import _huge_pages
+from regard._files import as_any_new_file, as_os_error
+from regard.gpt.errors import CheckpointError
+
+CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
+INDEX = "model.safetensors.index.json"
+"""Names the file of each weight, where there are several."""
+_CHECKSUM = "sha256"
+_PLAIN = (Tensor, nn.Parameter)
+_PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def dump_json(content: Mapping[str, Any]) -> bytes:
+    """The bytes of a JSON file."""
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; `CheckpointError` where it is damaged."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+    except RecursionError:
+        raise CheckpointError(f"{path} is damaged: its brackets are nested too deep") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} is damaged: expected a JSON object")
+    return content
+
+
+def json_checksum(content: Any) -> str:
+    """SHA-256 of the content of a JSON file."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def json_checksums(files: Mapping[str, bytes]) -> dict[str, str]:
+    """The checksums of JSON files for the header of the weights, by a key for each name."""
+    return {f"sha256.{name}": json_checksum(json.loads(data)) for name, data in files.items()}
+
+
+def require_written(weights: Path, contents: Mapping[str, Any]) -> None:
+    """Compare JSON files with their checksums in the header of the weights.
+
+    A file without a checksum in the header is accepted: weights of earlier versions have none.
+
+    Args:
+        weights: the file of weights.
+        contents: the content of each JSON file beside it, by name.
+
+    Raises:
+        CheckpointError: one has changed since the weights were written.
+    """
+    header = about(weights)
+    for name, content in contents.items():
+        if header.get(f"sha256.{name}", actual := json_checksum(content)) != actual:
+            raise CheckpointError(
+                f"{weights.with_name(name)} is damaged: it was changed after {weights.name} was "
+                "written, or belongs to another model, since its checksum differs; copy the "
+                "model's files together from where they are whole"
+            )
+
+
+def dump(tensors: Mapping[str, Tensor], *, about: Mapping[str, str] | None = None) -> bytes:
+    """The contents of a file of these tensors; arguments as for `write`."""
+    tensors, about = _with_checksum(tensors, about)
+    return safetensors.torch.save(tensors, metadata=about)
+
+
+def write(
+    path: Path, tensors: Mapping[str, Tensor], *, about: Mapping[str, str] | None = None
+) -> None:
+    """Write a file of these tensors; it is not synced.
+
+    Args:
+        path: the file.
+        tensors: its tensors.
+        about: more entries of its header.
+
+    Raises:
+        OSError: it can't be written, such as on a full disk.
+    """
+    tensors, about = _with_checksum(tensors, about)
+    with as_os_error(path):
+        safetensors.torch.save_file(tensors, path, metadata=about)
+    as_any_new_file(path)
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file; compared with the file's checksum, if it has one.
+
+    Raises:
+        CheckpointError: the file is cut short, no file of tensors, or was changed.
+    """
+    expected = about(path).get(_CHECKSUM)
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+    if expected is not None and checksum(tensors) != expected:
+        raise _changed(path)
+    return tensors
+
+
+def read_each(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """A model's weights in a file with their names, one after another, none of which is kept here.
+
+    Raises:
+        CheckpointError: as for `read`, before the first; or one can't be a weight.
+    """
+    with opened(path) as file:
+        names = sorted(file.keys())
+        expected = (file.metadata() or {}).get(_CHECKSUM)
+        tensors = ((name, file.get_tensor(name)) for name in names)
+        if expected is not None and _checksum_of(tensors) != expected:
+            raise _changed(path)
+        for name in names:
+            tensor = file.get_tensor(name)
+            require_weight(path, name, tensor)
+            yield name, tensor
+
+
+def why_no_weight(tensor: Tensor) -> str | None:
+    """Why a tensor can't be a weight of a model, as the end of a sentence; None where it can."""
+    if tensor.dtype not in _PRECISIONS:
+        expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in _PRECISIONS)
+        return f"is {str(tensor.dtype).removeprefix('torch.')}, and weights are one of {expected}"
+    if tensor.numel() and not all(end.float().isfinite() for end in tensor.aminmax()):
+        return "holds NaN, infinity or more than float32 does"
+    return None
+
+
+def require_weight(path: Path, name: str, tensor: Tensor) -> None:
+    """Raise CheckpointError where a tensor in a file can't be a weight of a model."""
+    if (why := why_no_weight(tensor)) is None:
+        return
+    if tensor.dtype not in _PRECISIONS:
+        cure = "a quantised model's scales are not read; give the model as it was before"
+    else:
+        cure = "its training diverged, or the file was changed; give an earlier checkpoint"
+    raise CheckpointError(f"{path}: {name} {why}: {cure}")
+
+
+def _changed(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is damaged: its tensors were changed after it was written, since their checksum "
+        "differs"
+    )
+
+
+def about(path: Path) -> dict[str, str]:
+    """The entries of a file's header, beside names and shapes.
+
+    Raises:
+        CheckpointError: the file is cut short, or no file of tensors.
+    """
+    with opened(path) as file:
+        return dict(file.metadata() or {})
+
+
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor, from the file's header; `CheckpointError` as for `about`."""
+    with opened(path) as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (the file is not a mapping)
+
+
+def count_layers(names: Iterable[str]) -> int:
+    """The layers of a GPT whose weights have these names."""
+    return sum(name.endswith(".ln_1.weight") for name in names)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A file of tensors, which are read one by one; `CheckpointError` where it is damaged."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            yield file
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, dtypes, shapes and numbers."""
+    return _checksum_of((name, tensors[name]) for name in sorted(tensors))
+
+
+def _checksum_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _with_checksum(
+    tensors: Mapping[str, Tensor], about: Mapping[str, str] | None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors on the CPU, and the header's entries with their checksum."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return tensors, {**(about or {}), _CHECKSUM: checksum(tensors)}
+
+
+def load_into_huge_pages(
+    shapes: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, Tensor]]
+) -> dict[str, Tensor]:
+    """Copy the weights of a file to huge pages, in float32; they come one by one.
+
+    Else they would be read from where the system keeps the file, which is slower.
+    """
+    memory = _huge_pages.allocate(*((shape, torch.float32) for shape in shapes.values()))
+    state = dict(zip(shapes, memory, strict=True))
+    for name, weight in weights:
+        state[name].copy_(weight)
+    return state
+
+
+def to_huge_pages(model: nn.Module) -> None:
+    """Move the weights that lie on the CPU to huge pages, side by side.
+
+    `load` gives a model whose weights lie there, until it is converted to another dtype. Parameters
+    and buffers stay the objects that they are.
+    """
+    tensors = [
+        tensor
+        for tensor in chain(model.parameters(), model.buffers())
+        if type(tensor) in _PLAIN and tensor.is_cpu and tensor.is_contiguous()
+    ]
+    with torch.no_grad():
+        memory = _huge_pages.allocate(*((tensor.shape, tensor.dtype) for tensor in tensors))
+        for tensor, moved in zip(tensors, memory, strict=True):
+            tensor.data = moved.copy_(tensor)
