@@ -32,7 +32,7 @@ if not torch.cuda.is_available():  # Triton asks for it when it is imported
 
 CORE = (
     "regard._shapes",
-    "regard._axes",
+    "regard._arguments",
     "regard._contexts",
     "regard._tensors",
     "regard.masks",

@@ -1,4 +1,4 @@
-"""A line for each step of an attention: what it computes, with these options and results."""
+"""One line of text for each step of an attention, with its options and results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["caption"]
 
 
 def caption(name: str, steps: regard.steps.Steps) -> str:
-    """Describe the step of that name, which these steps have."""
+    """Describe the step of the given name."""
     return _CAPTIONS[name](steps)
 
 
@@ -61,7 +61,7 @@ def _logsumexp(steps: regard.steps.Steps) -> str:
 
 
 def _has_fully_masked_row(steps: regard.steps.Steps) -> bool:
-    """Whether some query may see no key; unknown, and taken for no, on the meta device."""
+    """Return True if some row is fully masked; False on the meta device, which has no values."""
     masked = steps.masked
     return not masked.is_meta and bool(masked.isneginf().all(dim=-1).any())
 

@@ -1,6 +1,6 @@
-"""The context of a call: a compiler, a trace, a transform, a mode, a profiler.
+"""State around a call: compiler, trace, transforms, dispatch modes, autocast.
 
-Private names of torch's dispatcher and transforms are used here alone.
+Private names of torch's dispatcher and transforms are used in this module only.
 """
 
 from __future__ import annotations
@@ -38,18 +38,17 @@ _PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
 def must_dispatch() -> bool:
-    """Whether every operator has to go through torch's dispatcher.
+    """Return True if every operator must go through torch's dispatcher.
 
-    What bypasses it is missing from a traced graph, from a profile and from derivatives.
+    A kernel that bypasses it is missing from a traced graph, a profile and derivatives.
     """
     return is_transformed() or _profiler_enabled()
 
 
 def are_plain(*arguments: Any) -> bool:
-    """Whether all are tensors on the CPU for which torch's dispatcher would only call the kernel.
+    """Return True if all are CPU tensors for which the dispatcher would only call the kernel.
 
-    It has more to do for a subclass, for the negative of other memory, for zeros without any, for a
-    batch of an older vmap: their dispatch keys differ from those of a tensor in memory.
+    Subclasses, lazy negations, zero tensors and batched tensors have other dispatch keys.
     """
     plain = _plain_keys()
     for argument in arguments:
@@ -60,9 +59,9 @@ def are_plain(*arguments: Any) -> bool:
 
 @functools.cache
 def _plain_keys() -> tuple[object, ...]:
-    """Dispatch keys of a tensor on the CPU, and of one in inference mode.
+    """Return the dispatch keys of a CPU tensor, and of one made in inference mode.
 
-    They are kept from the first call, which may be under a transform or with fake tensors.
+    They are cached; the first call may be under a transform or with fake tensors.
     """
     with _disable_current_modes(), _DisableFuncTorch():
         with torch.inference_mode(mode=False):
@@ -72,9 +71,9 @@ def _plain_keys() -> tuple[object, ...]:
 
 
 def is_transformed() -> bool:
-    """Whether a compiler, a trace, a transform or a dispatch mode makes something of operators.
+    """Return True under a compiler, trace, transform or dispatch mode that intercepts operators.
 
-    An `autograd.Function` that calls no operator is missing from all of them; a profile has it.
+    An `autograd.Function` that calls no operator is invisible to all of these; a profiler sees it.
     """
     return (
         torch.compiler.is_compiling()
@@ -86,10 +85,10 @@ def is_transformed() -> bool:
 
 
 def is_concrete(*tensors: Tensor) -> bool:
-    """Whether Python may branch on the values of tensors.
+    """Return True if Python may branch on the values of tensors.
 
-    Not on the meta device, in fake tensors, in a graph, which has to hold for other values too, nor
-    under `torch.func`, where a tensor may stand for many.
+    It may not for meta and fake tensors, in a graph, which must hold for other values too, and
+    under `torch.func`, where a tensor may be a batch.
     """
     if torch.compiler.is_compiling() or _len_torch_dispatch_stack() > 0:
         return False
@@ -97,11 +96,11 @@ def is_concrete(*tensors: Tensor) -> bool:
 
 
 def abstract_reason(*tensors: Tensor, in_trace: bool = True) -> str | None:
-    """Name what keeps the values of tensors from being read; None where they can be.
+    """Name the reason why the values of tensors can't be read; None if they can.
 
     Args:
-        tensors: those to be read.
-        in_trace: whether reading them in a trace, which has values but records no reading, counts.
+        tensors: the tensors to read.
+        in_trace: False to allow reads in a trace, which has values but does not record the read.
     """
     if in_trace and (
         _get_tracing_state() is not None or _get_dispatch_mode(_Mode.PROXY) is not None
@@ -118,60 +117,60 @@ def abstract_reason(*tensors: Tensor, in_trace: bool = True) -> str | None:
 
 
 def transforms() -> tuple[str, ...]:
-    """Name the transforms of `torch.func` that a call is under: "Grad", "Jvp", "Vmap"."""
+    """Name the active transforms of `torch.func`: "Grad", "Jvp", "Vmap"."""
     return tuple(level.key().name for level in get_interpreter_stack() or ())
 
 
-# As torch.compiler.assume_constant_result does, but without loading the compiler: while it traces
-# what a transform is applied to, the transform is on.
+# As torch.compiler.assume_constant_result does, but without loading the compiler: the transform is
+# active while the compiler traces the function under it.
 transforms._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001 - torch has no public way
 
 
 @contextmanager
 def without_transforms() -> Iterator[None]:
-    """A time in which operators do what they would outside of all transforms of `torch.func`."""
+    """Disable all transforms of `torch.func` inside the block."""
     with temporarily_clear_interpreter_stack():
         yield
 
 
 def unwrapped(tensor: Tensor) -> Tensor:
-    """The tensor that those of `torch.func.grad`, `vjp` and `jvp` stand for."""
+    """Return the tensor inside the wrappers of `torch.func.grad`, `vjp` and `jvp`."""
     while is_gradtrackingtensor(tensor):
         tensor = get_unwrapped(tensor)
     return tensor
 
 
 def wants_gradient(tensor: Tensor) -> bool:
-    """Whether a tensor takes a gradient, be it that of a transform inside another one."""
+    """Return True if a tensor requires a gradient, also at an inner level of `torch.func`."""
     while is_gradtrackingtensor(tensor) and not tensor.requires_grad:
         tensor = get_unwrapped(tensor)
     return tensor.requires_grad
 
 
 def is_batch(tensor: Tensor) -> bool:
-    """Whether a tensor stands for each of a batch, as under `torch.vmap`."""
+    """Return True for a batched tensor, as under `torch.vmap`."""
     return is_batchedtensor(unwrapped(tensor))
 
 
 def has_tangent(tensor: Tensor | None) -> bool:
-    """Whether a tensor carries a forward-mode derivative."""
+    """Return True if a tensor carries a forward-mode derivative."""
     if tensor is None or forward_ad._current_level < 0:  # noqa: SLF001 - as above
         return False
     return forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def exporting_to_onnx() -> bool:
-    """Whether a graph is being made for ONNX, which knows torch's operators alone."""
+    """Return True while exporting to ONNX, which knows torch's own operators only."""
     if torch.compiler.is_exporting() or _get_tracing_state() is not None:
         return torch.onnx.is_in_onnx_export()
     return False
 
 
 def in_memory(tensor: Tensor) -> Tensor:
-    """A tensor, or a copy where its memory holds other numbers.
+    """Return a tensor whose memory holds its values, copied if need be.
 
-    That of the negative of another tensor does, as torch makes it of the imaginary part of a
-    conjugate; and zeros that autograd makes may have none.
+    The memory of a lazy negation, as of the imaginary part of a conjugate, holds the opposite
+    values; zero tensors of autograd have no memory.
     """
     if tensor.is_neg() or tensor._is_zerotensor():  # noqa: SLF001 - as above
         return tensor.clone()
@@ -179,14 +178,14 @@ def in_memory(tensor: Tensor) -> Tensor:
 
 
 def product_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype in which a tensor on a CPU is multiplied: autocast's where that is on."""
+    """Return the dtype of matrix products on the CPU: autocast's where it is on."""
     if torch.is_autocast_enabled("cpu"):
         return torch.get_autocast_dtype("cpu")
     return tensor.dtype
 
 
 def to_autocast_dtype(tensor: Tensor) -> Tensor:
-    """Convert a tensor as autocast does for functions that it runs in half precision."""
+    """Cast a tensor as autocast does for operators that run in half precision."""
     kind = tensor.device.type
     if tensor.is_meta or not torch.is_autocast_enabled(kind):
         return tensor

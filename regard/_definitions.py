@@ -1,7 +1,7 @@
-"""Every readout by its definition: a line or a few of torch on the steps of one attention.
+"""Every readout by its definition: a few lines of torch on the full matrices.
 
-What patterns compute block by block, and kernels tile by tile, is here computed of the whole
-matrices at once, under the names of `Pattern`'s methods.
+Patterns compute the same block by block, and kernels tile by tile. The methods have the names of
+`Pattern`'s methods.
 
 Axes: H query heads, G key/value heads, L queries, S keys. Every leading dimension is optional.
 """
@@ -15,14 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard._choices import check_choice
-from regard._indices import check_indices, chosen
+from regard._arguments import check_choice, check_indices, chosen, tensor_of
 from regard._shapes import Bool, Float, Int
-from regard._tensors import tensor_of
 
 
 class Definitions:
-    """The readouts of steps that are all written down; docs/definitions.md has their formulas."""
+    """The readouts of an attention whose steps are all stored; formulas: docs/definitions.md."""
 
     key: Float[Tensor, "*#g S D"]
     scaled: Float[Tensor, "*b L S"]
@@ -30,30 +28,30 @@ class Definitions:
     weights: Float[Tensor, "*b L S"]
     logsumexp: Float[Tensor, "*b L"]
     visible: Bool[Tensor, "*b L S"]
-    """Whether a query may see a key."""
+    """True if the query may see the key."""
     positions: Int[Tensor, "*b L"]
-    """Where each query sits among the keys."""
+    """Position of each query among the keys."""
     sink: Float[Tensor, "..."] | None
 
     @property
     def back(self) -> Int[Tensor, "*b L S"]:
-        """How many tokens before its query each key lies."""
+        """Distance of each key before its query, in tokens; negative after it."""
         key = torch.arange(self.weights.shape[-1], device=self.positions.device)
         return self.positions[..., None] - key
 
-    # Of each row
+    # Per row
 
     def max(self) -> Float[Tensor, "*b L"]:
         """Find the largest weight: ``(..., L)``."""
         return self.weights.amax(-1)
 
     def topk(self, k: int) -> tuple[Float[Tensor, "*b L k"], Int[Tensor, "*b L k"]]:
-        """Find the k largest weights and their keys, 0 and −1 for any not seen: ``(..., L, k)``."""
+        """Find the k largest weights and their keys; hidden keys give 0 and −1: ``(..., L, k)``."""
         weights, keys = self.weights.masked_fill(~self.visible, -1).topk(k)
         return weights.clamp_min(0), keys.masked_fill(weights == -1, -1)
 
     def max_score(self, each: Literal["query", "head"] = "query") -> Float[Tensor, "..."]:
-        """Find the largest scaled score that is seen: ``(..., L)``, or of the head ``(...)``."""
+        """Find the largest visible scaled score, per row ``(..., L)`` or per head ``(...)``."""
         check_choice("each", each, ("query", "head"))
         seen = self.scaled.masked_fill(~self.visible, -torch.inf)
         return seen.amax(-1 if each == "query" else (-2, -1))
@@ -63,7 +61,7 @@ class Definitions:
         return -torch.special.xlogy(self.weights, self.weights).sum(-1)
 
     def distance(self) -> Float[Tensor, "*b L"]:
-        """Compute Σ w·|back| / Σ w, in tokens; 0 where nothing is seen: ``(..., L)``."""
+        """Compute Σ w·|back| / Σ w, in tokens; 0 in a fully masked row: ``(..., L)``."""
         share = self.weights.sum(-1)
         return (self.weights * self.back.abs()).sum(-1) / share.masked_fill(share == 0, 1)
 
@@ -87,13 +85,13 @@ class Definitions:
         return torch.where(at_lag, self.weights, 0).sum(-1), logs.amax(-1)
 
     def offsets(self, n: int) -> Float[Tensor, "*b n"]:
-        """Average the weight 0 … n−1 tokens back, over the queries that see there: ``(..., n)``."""
+        """Average the weight 0 … n−1 tokens back, over queries that see that key: ``(..., n)``."""
         at_lags = [self.visible & (self.back == d) for d in range(n)]
         sums = [torch.where(keys, self.weights, 0).sum((-2, -1)) for keys in at_lags]
         counts = [keys.sum((-2, -1)).clamp_min(1) for keys in at_lags]
         return torch.stack(sums, -1) / torch.stack(counts, -1)
 
-    # Of each key
+    # Per key
 
     def received(
         self,
@@ -113,13 +111,13 @@ class Definitions:
                 x.unflatten(-3, (groups, -1)).flatten(-3, -2) for x in (weights, visible)
             )
         if reduce == "max":
-            return pad(weights, (0, 0, 0, 1)).amax(-2)  # 0 of no queries
+            return pad(weights, (0, 0, 0, 1)).amax(-2)  # 0 for no queries
         return weights.sum(-2) / (visible.sum(-2).clamp_min(1) if reduce == "mean" else 1)
 
-    # Of the matrix
+    # Per matrix
 
     def image(self, rows: int, columns: int) -> Float[Tensor, "*b r c"]:
-        """Average the weights over so many rectangles, whose edges may cut tokens."""
+        """Average the weights over ``rows × columns`` rectangles, whose edges may cut tokens."""
         queries, keys = self.weights.shape[-2:]
         down = _overlaps(min(rows, queries), queries).to(self.weights)
         across = _overlaps(min(columns, keys), keys).to(self.weights)
@@ -128,7 +126,7 @@ class Definitions:
     def blocks(
         self, rows: int, columns: int, reduce: Literal["mean", "sum", "max"] = "mean"
     ) -> Float[Tensor, "*b r c"]:
-        """Reduce each block of so many rows and columns: ``(..., ⌈L/rows⌉, ⌈S/columns⌉)``."""
+        """Reduce each block of ``rows × columns`` weights: ``(..., ⌈L/rows⌉, ⌈S/columns⌉)``."""
         check_choice("reduce", reduce, ("mean", "sum", "max"))
         choices: dict[str, Callable[..., Tensor]]
         choices = {"mean": torch.mean, "sum": torch.sum, "max": torch.amax}
@@ -144,7 +142,7 @@ class Definitions:
         """Average the weights over the heads: ``(B, L, S)``."""
         return self.weights.mean(-3)
 
-    # Of two matrices
+    # Two matrices
 
     def divergence(
         self,
@@ -153,11 +151,11 @@ class Definitions:
         *,
         keys: Int[Tensor, "*k s"] | None = None,
     ) -> Float[Tensor, "*b L"]:
-        """Compare each row with the other's, of whose keys `keys` are the places here."""
+        """Compare each row with the other's; `keys` maps the other's keys to keys here."""
         check_choice("kind", kind, ("kl", "js", "tv"))
         p, q = _with_sink(self), _with_sink(other)
         if keys is not None:
-            places = pad(keys, (0, 1), value=p.shape[-1] - 1)  # the sink's is the last
+            places = pad(keys, (0, 1), value=p.shape[-1] - 1)  # the sink is the last
             places = places.expand(*q.shape[:-2], -1)[..., None, :].expand(q.shape)
             q = torch.zeros_like(p).scatter(-1, places, q)
         return divergence_of(p, q, kind)
@@ -166,7 +164,7 @@ class Definitions:
 def divergence_of(
     p: Float[Tensor, "*b L S"], q: Float[Tensor, "*b L S"], kind: Literal["kl", "js", "tv"]
 ) -> Float[Tensor, "*b L"]:
-    """Compare rows of weights: relative entropy, that of both to their mean, total variation."""
+    """Compare rows of weights: Kullback–Leibler, Jensen–Shannon or total variation."""
     if kind == "tv":
         return (p - q).abs().sum(-1) / 2
     if kind == "kl":
@@ -180,14 +178,14 @@ def _relative_entropy(p: Float[Tensor, "*b L S"], q: Float[Tensor, "*b L S"]) ->
 
 
 def _with_sink(steps: Definitions) -> Float[Tensor, "*b L S+1"]:
-    """Write the sink's share beside the weights, as that of one more key."""
+    """Append the share of the sink logit to the weights, as one more key."""
     share = 1 - steps.weights.sum(-1, keepdim=True)
     nothing = steps.sink is None or ~steps.visible.any(-1, keepdim=True)
     return torch.cat((steps.weights, torch.where(tensor_of(nothing), 0, share)), -1)
 
 
 def _overlaps(pixels: int, tokens: int) -> Float[Tensor, "p t"]:
-    """Say which share of each of some equal stretches of tokens each token makes up."""
+    """Compute the overlap of each token with each pixel, as a share of the pixel."""
     edges = torch.arange(pixels + 1, dtype=torch.float64, device="cpu")[:, None] * tokens / pixels
     token = torch.arange(tokens, device="cpu")
     inside = torch.minimum(edges[1:], token + 1) - torch.maximum(edges[:-1], token)

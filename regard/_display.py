@@ -1,7 +1,7 @@
-"""Showing things without knowing who draws them.
+"""Indirection from lower rooms to the renderers of `regard.view`.
 
-`regard.view` imports the rooms below it, and they do not import it: on import, the package names
-the function that finds what draws, which is called where something is to be shown.
+`regard.view` imports the rooms below it, and they must not import it. On import, the package
+registers a function that finds a renderer by name; it is called when something is shown.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _finders: list[Find] = []
 
 
 def find_with(find: Find) -> None:
-    """Set what finds a function that shows things, by its name."""
+    """Register the function that finds a renderer by its name."""
     _finders[:] = [find]
 
 
 def show(name: str, *args: Any, **options: Any) -> Any:
-    """Call a function of `regard.view` that shows a thing, such as ``plot_pattern``."""
+    """Call a renderer of `regard.view`, such as ``plot_pattern``."""
     (find,) = _finders
     return find(name)(*args, **options)

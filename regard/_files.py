@@ -1,4 +1,4 @@
-"""Writing files so that a reader never meets half of one."""
+"""Atomic file writes: a reader never sees a partial file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from stat import S_IMODE
 
 
 def require_writable(folder: Path) -> None:
-    """Make a folder if need be, and raise `OSError` unless files can be made in it."""
+    """Create a folder if it is missing; raise `OSError` unless files can be created in it."""
     folder.mkdir(parents=True, exist_ok=True)
     with _errors_of(folder), tempfile.TemporaryFile(dir=folder):
         pass
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a loss of power, where the system can promise it."""
+    """Flush directory entries to disk where the system supports it."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -30,7 +30,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """Have an `OSError` of the block name `path` in place of a temporary file."""
+    """Make an `OSError` inside the block name `path` instead of a temporary file."""
     try:
         yield
     except OSError as error:
@@ -41,9 +41,9 @@ def _errors_of(path: Path) -> Iterator[None]:
 
 @contextmanager
 def as_os_error(path: Path) -> Iterator[None]:
-    """Raise `OSError` for a write that the system refuses inside the block.
+    """Convert safetensors' own error for a failed write to `OSError`.
 
-    safetensors has an error of its own for that, whose text holds the system's number.
+    Its message holds the error number of the system.
     """
     try:
         yield
@@ -55,7 +55,7 @@ def as_os_error(path: Path) -> Iterator[None]:
 
 
 def as_any_new_file(path: Path) -> None:
-    """Give a file the permissions that a new one gets here; safetensors makes its own private."""
+    """Give a file the default permissions of a new one; safetensors makes its files private."""
     probe = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         probe.touch()
@@ -65,10 +65,10 @@ def as_any_new_file(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write `data` beside `path` under a temporary name, then rename it onto `path`.
+    """Replace a file atomically: write a temporary file beside it, then rename it.
 
-    Whoever opens `path` finds the old content or the new, whole; where writing fails, the old
-    content stays and the temporary file goes. A symbolic link stays, and its target is replaced.
+    A reader sees the old content or the new. If the write fails, the old content is kept and the
+    temporary file removed. A symbolic link is kept, and its target replaced.
     """
     replace_files({path: data})
 
@@ -76,8 +76,7 @@ def replace_file(path: Path, data: bytes) -> None:
 def replace_files(contents: Mapping[Path, bytes]) -> None:
     """Replace files that belong together, each as `replace_file` does.
 
-    None is renamed before all are written, so that a full disk leaves every old one; the renames
-    follow in the order given.
+    Renames follow, in the order given, after all are written: a full disk leaves every old file.
     """
     targets = {Path(os.path.realpath(path)): data for path, data in contents.items()}
     written: dict[Path, Path] = {}

@@ -1,118 +1,168 @@
-"""Which tensors are accepted: those whose memory holds their values.
+"""Bring tensors to one layout, (batch, heads, ...), and to one device.
 
-A subclass of `torch.Tensor` may mean something else and leave its memory unwritten, as torch's
-`CausalBias` does. Its ``__torch_function__`` says what it means, to torch's functions alone.
+On CUDA nothing is read back unless the caller asks for it, since that waits for all queued work:
+checks run on the device, and uploads from the CPU are asynchronous.
+
+Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 """
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+from regard._arguments import overrides_torch_function
+from regard._contexts import is_concrete
+from regard._shapes import Bool, Shaped
 
 
-def check_tensor(tensor: object, name: str) -> None:
-    """Check that an argument is a tensor whose memory can be read.
+def flat(leading: tuple[int, ...]) -> tuple[int, int]:
+    """Flatten leading dimensions to two sizes: batch and heads."""
+    return math.prod(leading[:-1]), leading[-1] if leading else 1
 
-    Raises:
-        TypeError: if it is not a tensor, or one of another kind.
-    """
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a tensor, but is {type(tensor).__name__}")
-    refuse_nested(tensor, name)
-    if type(tensor) in _PLAIN:
-        return
-    if _is_distributed(tensor):
-        raise TypeError(
-            f"{name} is a DTensor, which is not supported; pass this rank's part, "
-            f"{name}.to_local(), or use regard_experiments.distributed"
+
+def align(
+    tensor: Shaped[Tensor, "*t n"], leading: tuple[int, ...], name: str
+) -> Shaped[Tensor, "b h n"]:
+    """Align a per-sequence tensor with leading dimensions from the left; flatten them to two."""
+    own = tuple(tensor.shape[:-1])
+    fits = len(own) <= len(leading) and all(
+        have in (1, want) for have, want in zip(own, leading, strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"{name} has leading dimensions {own}, which do not line up from the left with the "
+            f"query's {leading}"
         )
-    if _overrides_torch_function(type(tensor)):
-        raise TypeError(
-            f"{name} is a {type(tensor).__name__}, whose memory need not hold its values; "
-            f"convert it to a plain torch.Tensor first{_cure(tensor)}"
-        )
+    tensor = tensor.reshape(*own, *(1,) * (len(leading) - len(own)), tensor.shape[-1])
+    if tensor.ndim <= 3:
+        return tensor.reshape(*(1,) * (3 - tensor.ndim), *tensor.shape)
+    return tensor.expand(*leading[:-1], -1, -1).flatten(0, -3)
 
 
-def tensor_of(values: Any) -> torch.Tensor:
-    """Make a tensor of numbers: on the CPU, whatever torch's default device; a tensor stays."""
-    return values if isinstance(values, torch.Tensor) else torch.as_tensor(values, device="cpu")
-
-
-def check_floating(tensor: object, name: str) -> None:
-    """Check that an argument is a floating-point tensor that can be computed with.
-
-    Raises:
-        TypeError: if it is not.
-    """
-    check_tensor(tensor, name)
-    assert isinstance(tensor, torch.Tensor), "it has just been checked"
-    if not tensor.is_floating_point():
-        raise TypeError(f"{name} must be floating point, but is {tensor.dtype}; try {name}.float()")
-    check_dtype(tensor, name)
-
-
-def check_integers(tensor: torch.Tensor, name: str) -> None:
-    """Check that a tensor holds integers.
-
-    Raises:
-        TypeError: if it does not.
-    """
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise TypeError(f"{name} must hold integers, but is {tensor.dtype}; try {name}.long()")
-
-
-def check_dtype(tensor: torch.Tensor, name: str) -> None:
-    """Check that a floating-point tensor has a dtype that is supported.
-
-    Raises:
-        TypeError: for one of 8 bits or fewer, which means nothing without its scale.
-    """
-    if tensor.dtype not in _DTYPES:
-        supported = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
-        raise TypeError(
-            f"{name} is {tensor.dtype}, but must be one of {supported}; multiply it by its "
-            f"scale and convert it: {name}.to(torch.bfloat16)"
-        )
-
-
-def refuse_nested(tensor: torch.Tensor, name: str) -> None:
-    """Refuse a nested tensor: sequences of unequal lengths, without one shape.
-
-    Raises:
-        TypeError: if it is nested.
-    """
-    if tensor.is_nested:
-        raise TypeError(
-            f"{name} is a nested tensor, which is not supported; pad the sequences to one length "
-            "and hide the padding with regard.padding, or pack them and pass regard.documents"
-        )
-
-
-def _is_distributed(tensor: torch.Tensor) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
-
-
-def _overrides_torch_function(kind: type) -> bool:
-    """Whether a class has a ``__torch_function__`` of its own, outside a call of that."""
-    own = kind.__torch_function__  # type: ignore[attr-defined]
-    disabled = torch._C._disabled_torch_function_impl  # noqa: SLF001 - it has no public name
-    inherited = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
-    if own is disabled or getattr(own, "__func__", None) is inherited:
+def _broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    try:
+        return torch.broadcast_shapes(tensor.shape, shape) == shape
+    except RuntimeError:
         return False
-    return torch._C._is_torch_function_enabled()  # noqa: SLF001 - it has no public name
 
 
-def _cure(tensor: torch.Tensor) -> str:
-    if type(tensor).__module__ != "torch.nn.attention.bias":
-        return ""
-    return "; for torch's CausalBias pass mask=regard.causal(offset=0) or mask=regard.causal()"
+def matrix(
+    tensor: Tensor | None,
+    name: str,
+    leading: tuple[int, ...],
+    queries: int,
+    keys: int,
+    device: torch.device,
+) -> Tensor | None:
+    """Reshape a matrix that broadcasts to ``(*leading, L, S)`` to four axes ``(b, h, l, s)``."""
+    if tensor is None:
+        return None
+    full = (*leading, queries, keys)
+    if not _broadcasts(tensor, full):
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)}, which does not broadcast to {full}"
+        )
+    tensor = upload(tensor, device)
+    if len(leading) > 2 and tensor.ndim > 3:  # several batch dimensions become one
+        return tensor.expand(*leading, *tensor.shape[-2:]).flatten(0, -4)
+    return tensor.reshape(*(1,) * (4 - tensor.ndim), *tensor.shape)
+
+
+def four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """Reshape a tensor to (B, heads, positions, dim); batch dimensions of size 1 are expanded."""
+    if tensor.ndim == 4 and tensor.shape[0] == leading[0]:
+        return tensor
+    heads = tensor.shape[-3:-2]
+    tensor = tensor.expand(*leading[:-1], *heads, *tensor.shape[-2:])
+    batch = flat(leading)[0]
+    return tensor.reshape(batch, heads[0] if heads else 1, *tensor.shape[-2:])
+
+
+def per_head(numbers: Tensor | None, name: str, leading: tuple[int, ...]) -> Tensor | None:
+    """Reshape per-head numbers, which broadcast to the leading dimensions, to (b, h)."""
+    if numbers is None:
+        return None
+    if not _broadcasts(numbers, leading):
+        raise ValueError(
+            f"{name} holds one number a head: its shape {tuple(numbers.shape)} must broadcast to "
+            f"the query's leading dimensions {leading}"
+        )
+    if len(leading) > 2 and numbers.ndim > 1:
+        return numbers.expand(*leading[:-1], -1).flatten(0, -2)
+    return numbers.reshape(*(1,) * (2 - numbers.ndim), *numbers.shape)
+
+
+def padded_size(size: int) -> int:
+    """Round a size up to a multiple of 16, which is 64 bytes of float32.
+
+    The rounding of matrix products depends on the alignment of rows in memory. With rows of whole
+    cache lines, a sequence is rounded more nearly alike alone and in a batch.
+    """
+    return -(-size // 16) * 16
+
+
+def pad_last(tensor: Shaped[Tensor, "*b n d"], width: int) -> Shaped[Tensor, "*b n w"]:
+    """Pad the last axis with zeros, which do not change a dot product."""
+    return tensor if tensor.shape[-1] == width else pad(tensor, (0, width - tensor.shape[-1]))
+
+
+def cut_last(tensor: Shaped[Tensor, "*b w"], width: int) -> Shaped[Tensor, "*b n"]:
+    """Truncate the last axis, for example to undo `pad_last`."""
+    return tensor if tensor.shape[-1] == width else tensor.narrow(-1, 0, width)
+
+
+def is_nvidia(device: torch.device) -> bool:
+    """Return True for a CUDA device; ROCm devices have the same type, but run other kernels."""
+    return device.type == "cuda" and torch.version.hip is None
+
+
+def upload(tensor: Shaped[Tensor, "..."], device: torch.device) -> Shaped[Tensor, "..."]:
+    """Copy a tensor to a device; from the CPU to a GPU asynchronously, through pinned memory."""
+    stays = device.type != "cuda" or tensor.is_cuda
+    if stays or tensor.requires_grad or not is_concrete(tensor):  # pinning detaches
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def require(condition: Bool[Tensor, ""], message: str) -> None:
+    """Assert a condition, asynchronously on CUDA.
+
+    A failed assertion on CUDA prints the message to stderr and makes the context unusable, as an
+    index out of range does in torch's lookups.
+
+    Raises:
+        ValueError: if it does not hold, on any other device.
+    """
+    if condition.is_cuda:
+        torch._assert_async(condition, message)  # noqa: SLF001 - torch has no public name
+    elif not bool(condition):
+        raise ValueError(message)
+
+
+class Mover:
+    """Moves tensors to a device and caches the copies, since layers share masks and biases.
+
+    Args:
+        device: the target device.
+    """
+
+    def __init__(self, device: str | torch.device) -> None:
+        self._device = device
+        self._moved: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """Move a tensor; one that is already on the device is returned as it is."""
+        place = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
+        if place not in self._moved:
+            # The reference to the tensor keeps its address from being reused.
+            self._moved[place] = tensor, tensor.to(self._device)
+        return self._moved[place][1]
 
 
 def matmul_alone(
@@ -123,24 +173,24 @@ def matmul_alone(
     kwargs: dict[str, Any] | None,
     cure: str,
 ) -> Any:
-    """Answer a torch function that got a matrix which is not stored: multiply, or refuse.
+    """Implement ``__torch_function__`` of a lazy matrix: matmul is computed, the rest refused.
 
     Args:
-        kind: the class of such matrices, which has ``@`` from either side.
-        function: as ``__torch_function__`` gets it.
+        kind: the class of the lazy matrix, which implements ``@`` from either side.
+        function: the argument of ``__torch_function__``.
         types: likewise.
         args: likewise.
         kwargs: likewise.
-        cure: how to make a tensor of one.
+        cure: end of the error, which says how to make a tensor of the matrix.
 
     Raises:
-        TypeError: for anything but a product, unless a type of another kind may take it.
+        TypeError: for any other function, unless another type may handle it.
     """
     if function in (torch.Tensor.__matmul__, torch.Tensor.matmul, torch.matmul):
         left, right = _operands(*args, **kwargs or {})
         return left @ right if isinstance(left, kind) else right.__rmatmul__(left)
-    # torch's functions in Python list plain tensors too, which have no say.
-    if any(not issubclass(other, kind) and _overrides_torch_function(other) for other in types):
+    # torch's Python functions also list plain tensors among the types; those handle nothing.
+    if any(not issubclass(other, kind) and overrides_torch_function(other) for other in types):
         return NotImplemented
     name = torch.overrides.resolve_name(function) or function.__name__
     own = next(own for own in types if issubclass(own, kind))
@@ -157,5 +207,5 @@ def _operands(input: Any, other: Any, *, out: Any = None) -> tuple[Any, Any]:  #
 
 
 def version(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to, 0 for one made in inference mode, which keeps no count."""
+    """Return the tensor's version counter; inference tensors have none and give 0."""
     return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001 - its only name

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard._arguments import refuse_nested
 from regard._contexts import to_autocast_dtype
 from regard._shapes import Float, Shaped
-from regard._tensors import refuse_nested
 from regard.attention import attention
 from regard.masks import Mask, causal, dense
 

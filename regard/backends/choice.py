@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard._devices import is_nvidia
 from regard._shapes import Float
+from regard._tensors import is_nvidia
 from regard.backends import eager, native, torch_sdpa
 from regard.backends.extensions import (
     Backend,

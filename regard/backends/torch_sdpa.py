@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard._axes import pad_last, padded_size
 from regard._shapes import Float
+from regard._tensors import pad_last, padded_size
 from regard.backends.blocks import MaskBlock, in_blocks
 from regard.backends.objections import (
     THREE_DTYPES,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import has_torch_function
 
 from regard._contexts import is_transformed, product_dtype
-from regard._hooks import has_hooks
+from regard._modules import has_hooks
 from regard._shapes import Float
 from regard.backends import native
 from regard.gpt._memory_pool import allocate, scratch

@@ -17,9 +17,8 @@ from torch.nn.modules import module as torch_modules
 from torch.overrides import has_torch_function
 
 from regard._contexts import is_transformed
-from regard._hooks import has_own_hooks
+from regard._modules import has_own_hooks, unwrapped_name
 from regard._shapes import Float, Int
-from regard._wrappers import unwrapped_name
 from regard.backends import native
 from regard.errors import Error
 from regard.gpt.cache import GPTCache

@@ -15,9 +15,9 @@ from typing import Literal, Required, SupportsIndex, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from regard._devices import upload
+from regard._arguments import tensor_of
 from regard._shapes import Float, Int
-from regard._tensors import tensor_of
+from regard._tensors import upload
 from regard.gpt.cache import GPTCache
 from regard.gpt.engine import Engine
 from regard.gpt.ids import check_ids

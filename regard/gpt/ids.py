@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard._arguments import check_whole
 from regard._contexts import abstract_reason
-from regard._indices import check_whole
 from regard._shapes import Float, Int
 from regard.gpt._loss import IGNORED
 from regard.gpt.config import GPTConfig

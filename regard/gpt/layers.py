@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard._contexts import are_plain, is_transformed, must_dispatch, product_dtype
-from regard._hooks import has_hooks
+from regard._modules import has_hooks
 from regard._shapes import Float
 from regard.attention import attention, attention_with_pattern
 from regard.backends import native

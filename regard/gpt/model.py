@@ -18,9 +18,14 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from regard._hooks import has_hooks, has_own_hooks
+from regard._modules import (
+    has_hooks,
+    has_own_hooks,
+    is_sharded,
+    require_whole_state,
+    unwrapped_name,
+)
 from regard._shapes import Float, Int
-from regard._wrappers import is_sharded, require_whole_state, unwrapped_name
 from regard.gpt._loss import cross_entropy, linear_cross_entropy
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard._devices import upload
 from regard._shapes import Bool, Float, Int
+from regard._tensors import upload
 from regard.gpt._fields import option, require_count, require_number
 
 NO_TOKEN = -1

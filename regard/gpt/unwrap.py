@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from regard._wrappers import require_whole, unwrapped, unwrapped_name
+from regard._modules import require_whole, unwrapped, unwrapped_name
 from regard.gpt.model import GPT
 from regard.gpt.model_files import why_no_weight
 from regard.gpt.tokenizer import Tokenizer

@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard._axes import four_axes, matrix, pad_last, padded_size, per_head
-from regard._cached import cached
+from regard._arguments import check_floating
 from regard._contexts import is_concrete
-from regard._devices import is_nvidia
+from regard._decorators import cached
 from regard._shapes import Float, Int
-from regard._tensors import check_floating
+from regard._tensors import four_axes, is_nvidia, matrix, pad_last, padded_size, per_head
 from regard.inputs.dropout import draw_seed
 from regard.inputs.scoring import Scoring, check_number
 from regard.masks import Mask

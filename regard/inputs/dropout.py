@@ -15,8 +15,8 @@ import math
 import torch
 from torch import Tensor
 
-from regard._devices import upload
 from regard._shapes import Bool, Int
+from regard._tensors import upload
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
 

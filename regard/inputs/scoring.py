@@ -14,7 +14,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from regard._tensors import check_floating
+from regard._arguments import check_floating
 from regard.masks import Mask
 
 _LARGEST = 1e38

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from regard._arguments import check_tensor
 from regard._contexts import is_batch, to_autocast_dtype, unwrapped, wants_gradient
 from regard._shapes import Float
-from regard._tensors import check_tensor, version
+from regard._tensors import version
 from regard.errors import RecordError
 from regard.inputs import Problem, Scoring, ScoringOptions, check
 from regard.intercept._mask_reduction import reduce_mask

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from regard._axes import flat
+from regard._tensors import flat
 from regard.backends import choose_checked, run
 from regard.inputs import Problem
 from regard.intercept._call import Call

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-from regard._wrappers import unwrapped
+from regard._modules import unwrapped
 from regard.errors import RecordError
 
 _lock = threading.RLock()

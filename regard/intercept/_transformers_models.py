@@ -23,8 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard._hooks import has_hooks
-from regard._wrappers import unwrapped
+from regard._modules import has_hooks, unwrapped
 from regard.errors import RecordError
 from regard.intercept._recomputation import depends_on
 from regard.intercept._scopes import Scope, open_scope

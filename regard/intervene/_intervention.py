@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import nn
 
-from regard._blocks import block
-from regard._indices import Indices, check_indices, has_negative
-from regard._wrappers import unwrapped
+from regard._arguments import Indices, check_indices, has_negative
+from regard._decorators import block
+from regard._modules import unwrapped
 from regard.inputs.scoring import check_number
 from regard.intercept import change_calls, replace_attention
 from regard.intervene.changer import ModelChanger

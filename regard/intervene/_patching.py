@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard._axes import pad_last
 from regard._shapes import Bool
+from regard._tensors import pad_last
 from regard.errors import Error
 from regard.inputs import Problem
 from regard.intervene._position import CallPosition

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard._indices import from_start, runs
+from regard._arguments import from_start, runs
 from regard._shapes import Bool, Float, Int
 from regard.errors import Error
 from regard.inputs import Problem

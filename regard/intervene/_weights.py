@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard._indices import chosen
+from regard._arguments import chosen
 from regard._shapes import Bool, Float
 from regard.errors import Error
 from regard.inputs import Problem

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import intercept
-from regard._indices import contains, from_start
+from regard._arguments import contains, from_start
 from regard.errors import Error
 from regard.inputs import Problem
 from regard.intercept import Call, was_made_before

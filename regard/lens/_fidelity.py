@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from regard._arguments import check_integers
 from regard._display import show
 from regard._shapes import Float, Int
-from regard._tensors import check_integers
 from regard.backends.kernel_spec import Divergence
 from regard.errors import RecordError
 from regard.record import Recording

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard._modules import require_whole, unwrapped
 from regard._shapes import Complex, Float
 from regard._tensors import matmul_alone
-from regard._wrappers import require_whole, unwrapped
 
 __all__ = ["LowRank", "copying", "ov", "qk"]
 

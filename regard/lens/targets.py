@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard._indices import check_indices, check_whole, chosen
+from regard._arguments import check_indices, check_whole, chosen, tensor_of
 from regard._shapes import Float, Int
-from regard._tensors import tensor_of
 from regard.intercept import last_logits, takes_logits_to_keep
 from regard.record import token_names
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._devices import require
-from regard._tensors import tensor_of
+from regard._arguments import tensor_of
+from regard._tensors import require
 
 
 def both(

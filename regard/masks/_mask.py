@@ -21,12 +21,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from regard._axes import align, flat, matrix
+from regard._arguments import check_dtype, check_integers, check_tensor, check_whole
 from regard._contexts import abstract_reason
-from regard._devices import require, upload
-from regard._indices import check_whole
 from regard._shapes import Bool, Float, Int, Shaped
-from regard._tensors import check_dtype, check_integers, check_tensor
+from regard._tensors import align, flat, matrix, require, upload
 from regard.masks._join import both, same_place
 from regard.masks._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
 from regard.masks.bounds import AffineBounds, IndexBounds, intersect_affine

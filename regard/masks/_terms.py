@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from regard._axes import align
-from regard._devices import upload
+from regard._tensors import align, upload
 
 if TYPE_CHECKING:
     Bounds = tuple[Tensor | int, Tensor | int]

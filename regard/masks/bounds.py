@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard._cached import cached
+from regard._decorators import cached
 from regard._shapes import Int
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from regard._indices import check_indices
+from regard._arguments import check_indices
 from regard.masks._mask import Mask
 from regard.masks.spans import ScoreChange
 

@@ -17,10 +17,10 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from regard._arguments import chosen, from_start, runs
 from regard._contexts import is_concrete
-from regard._devices import upload
-from regard._indices import chosen, from_start, runs
 from regard._shapes import Bool, Float, Int
+from regard._tensors import upload
 from regard.masks.bounds import AffineBounds, IndexBounds
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from regard import _huge_pages
+from regard._arguments import check_whole
 from regard._contexts import are_plain, is_transformed
-from regard._indices import check_whole
 from regard._shapes import Float, Int
 from regard.masks import Mask, intervals
 

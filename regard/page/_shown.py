@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from torch import nn
 
-from regard._wrappers import require_whole, unwrapped
+from regard._modules import require_whole, unwrapped
 from regard.gpt import GPT
 from regard.page._recording_subject import RecordingSubject
 from regard.page.subjects import ModelSubject

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from regard._axes import Mover
 from regard._contexts import is_concrete
 from regard._display import show
 from regard._shapes import Float, Int
+from regard._tensors import Mover
 from regard.backends.kernel_spec import Divergence
 from regard.inputs import Problem, Scoring, ScoringOptions, check
 from regard.pattern._operator import LinearOperator

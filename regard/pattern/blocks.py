@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard._choices import check_choice
-from regard._indices import is_whole
+from regard._arguments import check_choice, is_whole
 from regard._shapes import Float
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.image import DrawnInto, image_spec

@@ -11,9 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard._choices import check_choice
+from regard._arguments import check_choice, check_integers
 from regard._shapes import Float, Int
-from regard._tensors import check_integers
 from regard.backends import reader_of
 from regard.backends.kernel_spec import Divergence
 from regard.inputs import Problem

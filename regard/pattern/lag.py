@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard._indices import check_whole
+from regard._arguments import check_integers, check_whole
 from regard._shapes import Float, Int
-from regard._tensors import check_integers
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.stream import WeightBlock

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard._choices import check_choice
+from regard._arguments import check_choice
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.stream import WeightBlock

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, SupportsIndex
 import torch
 from torch import Tensor
 
-from regard._devices import upload
-from regard._indices import check_indices
+from regard._arguments import check_indices, check_integers, tensor_of
 from regard._shapes import Float, Int
-from regard._tensors import check_integers, tensor_of
+from regard._tensors import upload
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern._offset_counts import queries_that_see
 from regard.pattern.blocks import Blocks

@@ -13,8 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard._choices import check_choice
-from regard._indices import check_indices, chosen, has_negative
+from regard._arguments import check_choice, check_indices, chosen, has_negative
 from regard._shapes import Int
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.ordered import add_rows

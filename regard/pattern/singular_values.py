@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from regard._indices import check_whole
+from regard._arguments import check_whole
 from regard._shapes import Float
 
 _FURTHER = 8  # vectors of a block beyond those wanted, which makes it converge sooner

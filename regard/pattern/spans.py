@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard._devices import upload
+from regard._arguments import check_integers, tensor_of
 from regard._shapes import Int
-from regard._tensors import check_integers, tensor_of
+from regard._tensors import upload
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.stream import WeightBlock

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._axes import flat
 from regard._files import as_any_new_file, as_os_error, replace_file
 from regard._shapes import Float
+from regard._tensors import flat
 from regard.errors import RecordError
 from regard.inputs import Problem, Scoring, check
 from regard.masks import dense

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard._devices import upload
 from regard._shapes import Float
+from regard._tensors import upload
 from regard.errors import RecordError
 from regard.inputs import Problem
 from regard.masks.bounds import AffineBounds

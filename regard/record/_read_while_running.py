@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard._blocks import block
-from regard._indices import Indices
+from regard._arguments import Indices
+from regard._decorators import block
 from regard._shapes import Float, Int
 from regard.inputs import Problem
 from regard.intercept import Call, PendingContext, observe_calls

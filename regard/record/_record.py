@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from regard._blocks import block
-from regard._indices import Indices
+from regard._arguments import Indices
+from regard._decorators import block
 from regard.intercept import observe_calls
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._recorder import Recorder, check_model, layers_of, observed

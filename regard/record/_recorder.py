@@ -10,8 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from regard._modules import unwrapped
 from regard._shapes import Float
-from regard._wrappers import unwrapped
 from regard.errors import RecordError
 from regard.inputs import Problem
 from regard.intercept import Call, observe_contexts, replace_attention

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard._axes import Mover
 from regard._display import show
 from regard._shapes import Float
+from regard._tensors import Mover
 from regard.errors import RecordError
 from regard.pattern import Pattern
 from regard.pattern.readouts import Readout

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard._devices import upload
-from regard._indices import check_indices, check_whole, chosen, contains, from_start, has_negative
-from regard._tensors import version
+from regard._arguments import check_indices, check_whole, chosen, contains, from_start, has_negative
+from regard._tensors import upload, version
 from regard.inputs import Problem
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from torch import nn
 
-from regard._wrappers import unwrapped, unwrapped_name
+from regard._modules import unwrapped, unwrapped_name
 from regard.intercept import Call
 
 AttentionKind = Literal["self", "cross", "encoder"]

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from regard._tensors import check_integers
+from regard._arguments import check_integers
 
 __all__ = ["BYTE_OF", "TokenNames", "displayable", "spell", "token_names"]
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from regard._blocks import block
+from regard._decorators import block
 from regard.attention import attention, attention_with_pattern
 from regard.inputs import ScoringOptions
 from regard.intercept import is_observed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard._devices import is_nvidia
+from regard._tensors import is_nvidia
 from regard.backends.extensions import Backend
 from regard.inputs import Problem
 from regard_experiments.gpu import flex, hardware, self_check, triton

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import torch
 
-from regard._devices import is_nvidia
+from regard._tensors import is_nvidia
 from regard.inputs import Problem
 
 TRITON = "triton>=3.9"

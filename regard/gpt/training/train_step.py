@@ -10,7 +10,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from regard._devices import upload
+from regard._tensors import upload
 from regard.gpt._fused_block import fuse
 from regard.gpt._memory_pool import MemoryPool
 from regard.gpt.errors import DivergedError

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from regard._wrappers import unwrapped
+from regard._modules import unwrapped
 from regard.lens.effect.flow import tensors_in
 
 __all__ = ["Draws", "hybrid_note", "same_draws", "warn_of_hybrid"]

@@ -15,8 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from regard._choices import check_choice
-from regard._indices import Indices, check_indices, check_whole
+from regard._arguments import Indices, check_choice, check_indices, check_whole
 from regard._shapes import Float, Int
 from regard.intercept import change_calls
 from regard.intervene import Intervention

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import BaseTorchFunctionMode
 
+from regard._modules import unwrapped
 from regard._shapes import Float
-from regard._wrappers import unwrapped
 from regard.intercept import Call, change_calls, last_logits, replace_attention
 from regard.intervene import Intervention
 from regard.intervene.changer import ModelChanger

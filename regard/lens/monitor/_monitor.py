@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard._blocks import block
+from regard._arguments import check_whole
+from regard._decorators import block
 from regard._display import show
-from regard._indices import check_whole
+from regard._modules import unwrapped
 from regard._shapes import Float
-from regard._wrappers import unwrapped
 from regard.intercept import observe_calls, replace_attention
 from regard.lens.monitor._ranks import is_main
 from regard.lens.monitor._reader import UpdateReader

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from regard._indices import check_whole
+from regard._arguments import check_whole
 from regard.lens.monitor.history import Head, UpdateReading
 from regard.record.sites import AttentionKind
 

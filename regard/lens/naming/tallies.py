@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard._arguments import tensor_of
 from regard._shapes import Bool, Float, Int
-from regard._tensors import tensor_of
 from regard.lens.naming.evidence import Tally
 from regard.lens.naming.repeats import Controlled, ControlledRepeats, with_targets
 from regard.pattern import Pattern

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from regard._indices import is_whole
+from regard._arguments import is_whole
 from regard.lens.spans.links import Span
 from regard.record.token_names import spell
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from regard._arguments import Indices, check_indices, chosen
 from regard._display import show
-from regard._indices import Indices, check_indices, chosen
 from regard._shapes import Float, Int
 from regard.errors import RecordError
 from regard.lens.spans.links import Link, Span, TokenLink, place_links

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from regard._axes import cut_last, pad_last
 from regard._shapes import Float
+from regard._tensors import cut_last, pad_last
 from regard.backends.objections import (
     THREE_DTYPES,
     objection_to_context,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from regard._devices import upload
+from regard._tensors import upload
 from regard.inputs import Problem
 
 Look = Callable[..., Tensor]

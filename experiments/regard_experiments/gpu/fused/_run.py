@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from regard._axes import cut_last, pad_last
 from regard._shapes import Float
+from regard._tensors import cut_last, pad_last
 from regard.backends.results import empty_result, with_sink
 from regard.backends.torch_sdpa import with_positive_scale
 from regard.inputs import Problem

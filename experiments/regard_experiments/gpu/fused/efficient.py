@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard._axes import cut_last, pad_last
 from regard._shapes import Float
+from regard._tensors import cut_last, pad_last
 from regard.backends.blocks import MaskBlock, in_blocks
 from regard.backends.objections import THREE_DTYPES, objection_to_dtype, objection_to_gradients
 from regard.inputs import Problem

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard._devices import upload
 from regard._shapes import Int
+from regard._tensors import upload
 from regard.inputs import Problem
 from regard.masks.spans import Spans
 

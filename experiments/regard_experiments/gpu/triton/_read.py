@@ -11,8 +11,8 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from regard._devices import upload
 from regard._shapes import Float
+from regard._tensors import upload
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.inputs import Problem
 from regard_experiments.gpu.triton._inputs import Launch, power_of_two, spread_strides
