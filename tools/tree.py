@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "contributing.md"
 BEGIN, END = "<!-- The tree: tools/tree.py writes it. -->", "<!-- End of the tree. -->"
 WIDTH = 30  # of the column of names
+LONGEST = 90  # characters of what is said of a file; a longer sentence ends at a clause
 
 # Folders that are gone into, and what a folder without a docstring is for.
 FOLDERS = {
@@ -85,7 +86,11 @@ def line_of(path: Path) -> str:
         assert comment is not None, "the last alternative is empty"
         first = re.sub(r"^(?://|/\*\*?| \*/?) ?|\*/$", "", comment[0], flags=re.MULTILINE)
     paragraph = " ".join(first.partition("\n\n")[0].split())
-    return re.split(r"(?<=[^.]{2})\.(?:\s+(?=[A-Z`])|$)", paragraph)[0]
+    sentence = re.split(r"(?<=[^.]{2})\.(?:\s+(?=[A-Z`])|$)", paragraph)[0]
+    if len(sentence) <= LONGEST:
+        return sentence
+    clauses = [match.start() for match in re.finditer(r"[,:;] | \(", sentence[:LONGEST])]
+    return sentence[: clauses[-1]] if clauses else sentence
 
 
 def written(text: str) -> str:

@@ -17,10 +17,3 @@ def test_the_tree_is_that_of_today():
     tree = load_tree()
     page = tree.PAGE.read_text(encoding="utf-8")
     assert tree.written(page) == page, "python tools/tree.py"
-
-
-def test_every_file_says_what_it_is_in_a_line():
-    tree = load_tree()
-    lines = tree.tree().splitlines()
-    assert len(lines) > 200
-    assert [line for line in lines if len(line) > tree.LONGEST] == []
