@@ -7,12 +7,10 @@ What most programs need stands here; the rest in its room: `regard.masks`, `rega
 `regard.lens` (what attention means), `regard.gpt` and `regard.nn` (models of our own).
 """
 
-import sys
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from regard import _display
+from regard._faces import make_lazy
 
 if TYPE_CHECKING:
     from regard import gpt, lens, masks, nn, readouts, steps
@@ -88,31 +86,4 @@ def _renderer(name: str) -> Any:
 
 _display.find_with(_renderer)
 
-
-def __getattr__(name: str) -> Any:
-    """Import a room, or what stands in one, when it is first asked for: the command needs few."""
-    if name in _ROOMS:
-        return import_module(f"regard.{name}")
-    if name in _HOMES:
-        value = getattr(import_module(f"regard.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'regard' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-class _Face(ModuleType):
-    """The package, where `record` is the function although a room has its name.
-
-    Whoever imports a module sets it as an attribute of its package, which would hide the function.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in _HOMES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Face
+make_lazy(__name__, _HOMES, _ROOMS)

@@ -13,7 +13,7 @@ from torch import Tensor
 import regard
 from regard.cli.errors import MisuseError, user_errors
 from regard.gpt import CheckpointError, load
-from regard.gpt.checkpoint import HAS_READ
+from regard.gpt.config import HAS_READ
 from regard.gpt.hub import model_folder
 from regard.gpt.outside import NOTE, is_outside
 from regard.lens.naming.forward_pass import ForwardPass, forward_pass

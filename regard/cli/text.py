@@ -9,7 +9,7 @@ from typing import IO, Annotated
 import typer
 
 from regard.cli.errors import MisuseError, memory_errors
-from regard.gpt.tokenizer import NotUTF8Error, decode_utf8
+from regard.gpt.utf8 import NotUTF8Error, decode_utf8
 
 __all__ = ["UTF8Only", "as_unicode", "read_text"]
 

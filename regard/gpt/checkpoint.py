@@ -12,7 +12,7 @@ import torch
 
 from regard._files import replace_files
 from regard.gpt.bpe import BPETokenizer
-from regard.gpt.config import GPTConfig
+from regard.gpt.config import HAS_READ, GPTConfig
 from regard.gpt.errors import CheckpointError
 from regard.gpt.gpt2 import read_gpt2, read_gpt2_tokenizer
 from regard.gpt.hub import model_folder
@@ -38,10 +38,6 @@ from regard.gpt.unwrap import as_gpt, require_own_tokenizer, weights_to_write
 
 SHIPPED = Path(__file__).parent / "shipped"
 """The folder of the model that comes with the package."""
-HAS_READ = (
-    "This model has read little but made-up stories of a small world. Outside them it guesses."
-)
-"""Shown wherever the shipped model is shown."""
 
 
 def save(

@@ -1,4 +1,4 @@
-"""The shape of a model: one frozen dataclass for all that need it.
+"""The shape of a model and how it is sampled: frozen dataclasses for all that need them.
 
 The Python interface, the command line, its help texts and the checkpoints read the same fields, so
 that a default is written in one place.
@@ -21,6 +21,11 @@ _GPT2_SIZES: dict[str, tuple[int, int, int]] = {
     "large": (36, 20, 1280),
     "xl": (48, 25, 1600),
 }
+
+HAS_READ = (
+    "This model has read little but made-up stories of a small world. Outside them it guesses."
+)
+"""Shown wherever the shipped model is shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,3 +179,51 @@ class GPTConfig:
             raise ValueError(f"size is {size!r}; expected one of {', '.join(_GPT2_SIZES)}")
         layers, heads, dim = _GPT2_SIZES[size]
         return cls(vocab_size=50257, context=1024, layers=layers, heads=heads, dim=dim, dropout=0.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is drawn. In the order of the fields, which is that of `transformers`.
+
+    1. `repetition_penalty` θ: the logit of every token that the sequence holds already, prompt
+       included, is divided by θ if it is positive and multiplied by it if not (Keskar et al. 2019,
+       arXiv:1909.05858, section 4.1, for either sign).
+    2. `temperature`: the logits are divided by it. 0 takes the likeliest token, and the first of
+       those that are equally likely; what follows then does not matter.
+    3. `top_k`: only the k likeliest tokens stay, exactly k of them: among equals the first ones.
+    4. `top_p`: of those only the likeliest ones, as few as make up this probability or more
+       (Holtzman et al. 2020, arXiv:1904.09751, section 3.1).
+    5. `min_p`: of those only the ones at least this fraction as likely as the likeliest
+       (Nguyen et al. 2024, arXiv:2407.01082).
+    6. One is drawn with the probabilities of a softmax over what is left.
+
+    The random numbers are a function of the seed, the step, and the number of equal prompts before:
+    a text does not depend on what else is in the batch, and copies of a prompt in one batch differ.
+
+    Raises:
+        ValueError: a field is out of its range.
+
+    >>> Sampling(temperature=0.7, top_p=0.9).min_p
+    0.0
+    """
+
+    repetition_penalty: float = option(
+        1.0, "above 1: tokens that the text already holds become less likely"
+    )
+    temperature: float = option(0.8, "below 1 sharper, above 1 flatter, 0 the likeliest token")
+    top_k: int | None = option(None, "draw from exactly this number of likeliest tokens")
+    top_p: float = option(1.0, "draw from the likeliest tokens that make up this probability")
+    min_p: float = option(0.0, "draw from tokens at least this fraction as likely as the likeliest")
+    seed: int | None = option(
+        None, "the same seed draws the same text; none: one from torch's generator"
+    )
+
+    def __post_init__(self) -> None:
+        require_number(self, "repetition_penalty", above=0.0)
+        require_number(self, "temperature", least=0.0)
+        if self.top_k is not None:
+            require_count(self, "top_k", least=1)
+        require_number(self, "top_p", above=0.0, most=1.0)
+        require_number(self, "min_p", least=0.0, most=1.0)
+        if self.seed is not None:
+            require_count(self, "seed", least=0, most=2**63 - 1)

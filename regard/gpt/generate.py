@@ -19,10 +19,11 @@ from regard._arguments import tensor_of
 from regard._shapes import Float, Int
 from regard._tensors import upload
 from regard.gpt.cache import GPTCache
+from regard.gpt.config import Sampling
 from regard.gpt.engine import Engine
 from regard.gpt.ids import check_ids
 from regard.gpt.model import GPT
-from regard.gpt.sampling import Sampler, Sampling, require_tokens
+from regard.gpt.sampling import Sampler, require_tokens
 from regard.gpt.tokenizer import Detokenizer, Tokenizer
 from regard.gpt.unwrap import as_gpt, evaluating
 

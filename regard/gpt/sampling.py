@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from math import isfinite
 
@@ -17,61 +16,13 @@ from torch import Tensor
 
 from regard._shapes import Bool, Float, Int
 from regard._tensors import upload
-from regard.gpt._fields import option, require_count, require_number
+from regard.gpt.config import Sampling
 
 NO_TOKEN = -1
 """The id drawn on CUDA from logits that are not finite."""
 
 _STEPS = 256  # whose random numbers are copied to a GPU at once
 _BITS = 48  # of a random number: 1 − 2⁻⁴⁸ times a float64 is still below it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """How the next token is drawn. In the order of the fields, which is that of `transformers`.
-
-    1. `repetition_penalty` θ: the logit of every token that the sequence holds already, prompt
-       included, is divided by θ if it is positive and multiplied by it if not (Keskar et al. 2019,
-       arXiv:1909.05858, section 4.1, for either sign).
-    2. `temperature`: the logits are divided by it. 0 takes the likeliest token, and the first of
-       those that are equally likely; what follows then does not matter.
-    3. `top_k`: only the k likeliest tokens stay, exactly k of them: among equals the first ones.
-    4. `top_p`: of those only the likeliest ones, as few as make up this probability or more
-       (Holtzman et al. 2020, arXiv:1904.09751, section 3.1).
-    5. `min_p`: of those only the ones at least this fraction as likely as the likeliest
-       (Nguyen et al. 2024, arXiv:2407.01082).
-    6. One is drawn with the probabilities of a softmax over what is left.
-
-    The random numbers are a function of the seed, the step, and the number of equal prompts before:
-    a text does not depend on what else is in the batch, and copies of a prompt in one batch differ.
-
-    Raises:
-        ValueError: a field is out of its range.
-
-    >>> Sampling(temperature=0.7, top_p=0.9).min_p
-    0.0
-    """
-
-    repetition_penalty: float = option(
-        1.0, "above 1: tokens that the text already holds become less likely"
-    )
-    temperature: float = option(0.8, "below 1 sharper, above 1 flatter, 0 the likeliest token")
-    top_k: int | None = option(None, "draw from exactly this number of likeliest tokens")
-    top_p: float = option(1.0, "draw from the likeliest tokens that make up this probability")
-    min_p: float = option(0.0, "draw from tokens at least this fraction as likely as the likeliest")
-    seed: int | None = option(
-        None, "the same seed draws the same text; none: one from torch's generator"
-    )
-
-    def __post_init__(self) -> None:
-        require_number(self, "repetition_penalty", above=0.0)
-        require_number(self, "temperature", least=0.0)
-        if self.top_k is not None:
-            require_count(self, "top_k", least=1)
-        require_number(self, "top_p", above=0.0, most=1.0)
-        require_number(self, "min_p", least=0.0, most=1.0)
-        if self.seed is not None:
-            require_count(self, "seed", least=0, most=2**63 - 1)
 
 
 class Sampler:

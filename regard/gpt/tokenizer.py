@@ -1,14 +1,12 @@
-"""Text and tokens: the protocol of tokenizers, the simplest one, UTF-8 text, detokenizing.
+"""Text and tokens: the protocol of tokenizers, the simplest one, detokenizing.
 
 A tokenizer is stored as `tokenizer.json` in a model's folder.
 """
 
 from __future__ import annotations
 
-import codecs
-import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
@@ -17,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard._files import replace_file
-from regard.errors import Error
 
 FILE = "tokenizer.json"
 _UNKNOWN = "\ufffd"
@@ -172,51 +169,6 @@ def checked(ids: Iterable[int], vocab_size: int) -> Sequence[int]:
         if not 0 <= i < vocab_size:
             raise ValueError(f"ids holds {i}; expected ids from 0 to {vocab_size - 1}")
     return known
-
-
-class NotUTF8Error(Error):
-    """Bytes that are not UTF-8 text."""
-
-
-def decode_utf8(blocks: Iterable[bytes], source: str) -> Iterator[str]:
-    r"""The text of UTF-8 bytes; all line ends become line feeds, a byte order mark is dropped.
-
-    Args:
-        blocks: the bytes, cut anywhere.
-        source: where they come from, for the error.
-
-    Returns:
-        The text in pieces, as the blocks are read.
-
-    Raises:
-        NotUTF8Error: the bytes are not UTF-8; it names the first that is wrong.
-
-    >>> "".join(decode_utf8([b"\xef\xbb\xbfone\r", b"\ntwo\rthree\n"], "a file"))
-    'one\ntwo\nthree\n'
-    """
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    lines = io.IncrementalNewlineDecoder(None, translate=True)
-    read = 0
-    try:
-        for block in blocks:
-            read += len(block)
-            yield lines.decode(decoder.decode(block))
-        yield lines.decode(decoder.decode(b"", final=True), final=True)
-    except UnicodeDecodeError as error:
-        offset = read - len(error.object) + error.start
-        raise NotUTF8Error(
-            f"{source} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {offset}"
-        ) from None
-
-
-def normalized(text: str) -> str:
-    r"""A text with the line ends of `decode_utf8`, and without a byte order mark.
-
-    >>> normalized("\ufeffone\r\ntwo\r")
-    'one\ntwo\n'
-    """
-    lines = io.IncrementalNewlineDecoder(None, translate=True)
-    return lines.decode(text.removeprefix("\ufeff"), final=True)
 
 
 class Detokenizer:

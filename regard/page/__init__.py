@@ -1,7 +1,8 @@
 """The explorer: a page where attention can be looked at, at any length."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from regard._faces import make_lazy
 
 if TYPE_CHECKING:
     from regard.page._errors import ExplorerError
@@ -21,8 +22,8 @@ __all__ = [
     "report",
 ]
 
-# Where each name comes from, imported when it is asked for: a report needs no server.
-_PLACES = {
+# A report needs no server.
+_HOMES = {
     "Explorer": "_explore",
     "explore": "_explore",
     "ExplorerWidget": "_widget",
@@ -32,8 +33,4 @@ _PLACES = {
     "RecordingSubject": "_recording_subject",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module 'regard.page' has no attribute {name!r}")
-    return getattr(import_module(f"regard.page.{_PLACES[name]}"), name)
+make_lazy(__name__, _HOMES)

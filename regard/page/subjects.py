@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from regard.gpt import CheckpointError, Sampling, load, stream
-from regard.gpt.tokenizer import normalized
 from regard.gpt.unwrap import as_gpt
+from regard.gpt.utf8 import normalized
 from regard.intercept import last_logits, takes_logits_to_keep
 from regard.page._changes import Change, changed, check_changes
 from regard.page._effects import Over, measure_effects, measure_passages

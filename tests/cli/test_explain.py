@@ -4,7 +4,7 @@ import torch
 import regard as library
 from regard.cli.model import describe, head_steps
 from regard.gpt import GPTConfig, load
-from regard.gpt.checkpoint import HAS_READ
+from regard.gpt.config import HAS_READ
 
 TEXT = "the cat sat on the cat"
 

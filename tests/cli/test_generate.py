@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from regard.gpt import Sampling, generate, generate_texts, load, write_gpt2
-from regard.gpt.checkpoint import HAS_READ
+from regard.gpt.config import HAS_READ
 
 
 def test_it_continues_the_text(regard, model):

@@ -9,7 +9,7 @@ import torch
 
 import regard as library
 from regard.gpt import GPT, CharTokenizer, GPTConfig, load, save
-from regard.gpt.checkpoint import HAS_READ
+from regard.gpt.config import HAS_READ
 from regard.gpt.stories import story
 
 hf = pytest.importorskip("transformers")

@@ -5,7 +5,7 @@ import re
 import pages
 import pytest
 
-from regard.gpt.checkpoint import HAS_READ
+from regard.gpt.config import HAS_READ
 
 ROOT = pages.FOLDER.parent
 # Beside these every page whose code loads the model.

@@ -9,7 +9,7 @@ import pytest
 from regard_site.markup import render
 from regard_site.sources import ROOT, colours, sections
 
-from regard.gpt.checkpoint import HAS_READ
+from regard.gpt.config import HAS_READ
 
 LIMIT = 15_000_000  # bytes
 

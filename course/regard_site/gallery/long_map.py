@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.gpt import GPT, load
-from regard.gpt.checkpoint import HAS_READ
+from regard.gpt.config import HAS_READ
 from regard.gpt.stories import stories
 from regard.record import RecordError
 from regard_site.gallery.exhibit import (

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from regard.errors import Error
-from regard.gpt.tokenizer import NotUTF8Error, decode_utf8, require_utf8
+from regard.gpt.tokenizer import require_utf8
 from regard.gpt.training._permutation import mix
 from regard.gpt.training.corpus import require_texts, sections, split_texts, text_files
+from regard.gpt.utf8 import NotUTF8Error, decode_utf8
 
 _BLOCK = 1 << 20  # bytes read at a time
 _NAMED = 20  # files that a message names

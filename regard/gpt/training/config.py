@@ -12,7 +12,7 @@ from regard.gpt._fields import (
     require_flag,
     require_number,
 )
-from regard.gpt.tokenizer import normalized
+from regard.gpt.utf8 import normalized
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]

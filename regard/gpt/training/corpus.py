@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from regard.errors import Error
-from regard.gpt.tokenizer import NotUTF8Error, decode_utf8
+from regard.gpt.utf8 import NotUTF8Error, decode_utf8
 
 Part = Literal["topics", "docstrings", "sources"]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.gpt import GPT, BPETokenizer, GPTConfig
-from regard.gpt.checkpoint import HAS_READ
+from regard.gpt.config import HAS_READ
 from regard.page import RecordingSubject
 from regard.page._changes import Cut, SwitchOff
 from regard.page.subjects import ModelSubject
