@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-
-
-def is_command() -> bool:
-    """Whether this process is `regard` or `python -m regard`."""
-    program = next(iter(sys.argv), "")
-    if program == "-m":  # so Python has it until it has found the module, inside this package
-        return "regard" in sys.orig_argv
-    return Path(program).stem == "regard"
 
 
 @contextmanager

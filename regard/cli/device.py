@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
-import typer
 
 from regard.cli.errors import MisuseError
 
-__all__ = ["Device", "device_of"]
-
-Device = Annotated[
-    str, typer.Option(help="Where to compute: cpu, or an accelerator such as cuda or cuda:1.")
-]
+__all__ = ["device_of"]
 
 
 def device_of(name: str) -> torch.device:

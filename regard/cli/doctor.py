@@ -1,5 +1,7 @@
 """`regard doctor`."""
 
+from __future__ import annotations
+
 import os
 import platform
 import re
@@ -7,17 +9,20 @@ import warnings
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 import typer
 
-from regard.backends import choose_checked
-from regard.backends.extensions import extension_of, why_no_extension
-from regard.backends.native import Description, describe, why_missing
+from regard._interrupt import quiet_interrupts
 from regard.cli.errors import user_errors
 from regard.cli.layout import fitted
-from regard.inputs import Problem, Scoring, check
-from regard.masks import Mask, causal, window
+
+if TYPE_CHECKING:
+    import torch
+
+    from regard.backends.native import Description
+    from regard.inputs import Problem
+    from regard.masks import Mask
 
 __all__ = ["doctor"]
 
@@ -38,6 +43,9 @@ def doctor() -> None:
 
     REGARD_INSTRUCTIONS=avx2 regard doctor
     """
+    with quiet_interrupts():
+        from regard.backends.native import describe
+
     with user_errors(ValueError):
         library = describe()
     for line in [*_columns(_facts(library)), "", *_columns(_choices())]:
@@ -56,6 +64,10 @@ def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _facts(library: Description | None) -> Iterator[tuple[str, str]]:
+    import torch
+
+    from regard.backends.native import why_missing
+
     yield "regard", version("regard")
     yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
     yield "python", f"{platform.python_version()} on {platform.system()}"
@@ -71,6 +83,10 @@ def _facts(library: Description | None) -> Iterator[tuple[str, str]]:
 
 
 def _gpu() -> list[tuple[str, str]]:
+    import torch
+
+    from regard.backends.extensions import extension_of, why_no_extension
+
     if not torch.cuda.is_available():
         return [("GPU", "none that torch can use through CUDA")]
     major, minor = torch.cuda.get_device_capability()
@@ -96,6 +112,8 @@ def _instructions(library: Description) -> str:
 
 
 def _choices() -> Iterator[tuple[str, str, str]]:
+    from regard.backends import choose_checked
+
     yield "attention of", "computed by", "because"
     for name, problem in _problems():
         with warnings.catch_warnings():
@@ -107,6 +125,10 @@ def _choices() -> Iterator[tuple[str, str, str]]:
 
 def _problems() -> list[tuple[str, Problem]]:
     """Small problems of the kinds that choose different backends."""
+    import torch
+
+    from regard.inputs import Scoring, check
+    from regard.masks import causal
 
     def problem(dtype: torch.dtype, dim: int = 64) -> Problem:
         tensor = torch.zeros(1, 1, 1, dim, dtype=dtype)
@@ -124,6 +146,11 @@ def _problems() -> list[tuple[str, Problem]]:
 
 def _problems_on_cuda() -> list[tuple[str, Problem]]:
     """The same for a GPU, long enough for a window to hide keys."""
+    import torch
+
+    from regard.inputs import Scoring, check
+    from regard.masks import causal, window
+
     length = 128
 
     def problem(

@@ -1,21 +1,22 @@
 """`regard effects`."""
 
-from pathlib import Path
-from typing import Annotated, Literal
+from __future__ import annotations
 
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
 import typer
 from rich.console import Console
 from rich.text import Text
 
-import regard
-from regard.cli.device import Device, device_of
+from regard._interrupt import quiet_interrupts
+from regard.cli.arguments import Device, Fetch, Model, Weights
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import Fetch, Model, Weights, about, open_model, read
 from regard.cli.text import as_unicode, read_text
-from regard.gpt import Tokenizer
 from regard.page.example import EXAMPLE
-from regard.view.effects import effects_report
+
+if TYPE_CHECKING:
+    from regard.gpt import Tokenizer
 
 __all__ = ["effects"]
 
@@ -72,6 +73,14 @@ def effects(
     if over not in _OVER:
         raise MisuseError(f"--over must be heads, keys or both, but is {over}")
     target = None if target is None else as_unicode(target, "--target")
+    with quiet_interrupts():
+        import torch
+
+        from regard import lens
+        from regard.cli.device import device_of
+        from regard.cli.model import about, open_model, read
+        from regard.view.effects import effects_report
+
     place = device_of(device)
     content = read_text(text, file)
     network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)
@@ -94,10 +103,9 @@ def effects(
     if len(whole) > len(ids):
         note = f"the text has {len(whole)} tokens: its last {len(ids)} are the model's context"
         console.print(Text(note, "dim"))
-    number = regard.lens.LogProbability(watched)
+    number = lens.LogProbability(watched)
     measured = [
-        regard.lens.effects(network, text_ids, number, over=what, tokens=tokenizer)
-        for what in _OVER[over]
+        lens.effects(network, text_ids, number, over=what, tokens=tokenizer) for what in _OVER[over]
     ]
     (name,) = tokenizer.tokens([watched])
     for renderable in effects_report(result, name, measured):

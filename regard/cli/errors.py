@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-import torch
 
 from regard.errors import Error
 
@@ -23,7 +22,8 @@ def memory_errors(cure: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch has no class of its own for the CPU's
-        gpu = isinstance(error, torch.OutOfMemoryError)
+        torch = sys.modules.get("torch")  # which not every command needs
+        gpu = torch is not None and isinstance(error, torch.OutOfMemoryError)
         if not (gpu or isinstance(error, MemoryError) or "can't allocate memory" in str(error)):
             raise
         raise MisuseError(f"this needs more memory than there is: {cure}") from error

@@ -7,20 +7,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli.device import Device, device_of
+from regard._interrupt import quiet_interrupts
+from regard.cli.arguments import Device, Fetch, Model, Weights
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import (
-    Fetch,
-    Model,
-    Weights,
-    about,
-    head_steps,
-    open_model,
-    read,
-)
 from regard.cli.text import read_text
 from regard.page.example import EXAMPLE
-from regard.view.report import all_heads, one_head
 
 __all__ = ["explain"]
 
@@ -70,6 +61,11 @@ def explain(
     """
     if (layer is None) != (head is None):
         raise MisuseError("--layer and --head go together: give both, or neither")
+    with quiet_interrupts():
+        from regard.cli.device import device_of
+        from regard.cli.model import about, head_steps, open_model, read
+        from regard.view.report import all_heads, one_head
+
     place = device_of(device)
     content = read_text(text, file)
     network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)

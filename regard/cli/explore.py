@@ -9,10 +9,9 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.device import Device
+from regard._interrupt import quiet_interrupts
+from regard.cli.arguments import Device, Fetch, Model, Shown, Weights
 from regard.cli.errors import user_errors
-from regard.cli.model import Fetch, Model, Weights
-from regard.cli.subject import Shown, one_name, print_notes, subject_of
 from regard.cli.text import read_text
 
 __all__ = ["explore"]
@@ -44,7 +43,9 @@ def explore(
 
     regard explore runs/mine --file notes.txt
     """
-    from regard.page import Explorer
+    with quiet_interrupts():
+        from regard.cli.subject import one_name, print_notes, subject_of
+        from regard.page import Explorer
 
     name, opened = one_name(shown, model), read_text(text, file)
     subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from regard.cli.device import Device, device_of
+from regard._interrupt import quiet_interrupts
+from regard.cli.arguments import Device, Fetch, Model, Weights
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
-from regard.cli.model import Fetch, Model, Weights, has_read, open_model
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import as_unicode, read_text
-from regard.gpt import Engine, Sampling, stream_texts
-from regard.gpt.outside import NOTE
+from regard.gpt.config import Sampling
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, Tokenizer
@@ -66,7 +65,13 @@ def generate(
             "the text to continue is missing: write it here, or --file FILE, or - for stdin"
         )
     stop = [as_unicode(end, "--stop") for end in stop or []]
-    settings, place = sampling.apply(), device_of(device)
+    settings = sampling.apply()
+    with quiet_interrupts():
+        from regard.cli.device import device_of
+        from regard.cli.model import open_model
+        from regard.gpt import Engine, stream_texts
+
+    place = device_of(device)
     network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)
     with (
         memory_errors("lower --tokens, or give fewer texts"),
@@ -90,6 +95,9 @@ def generate(
 
 def _note_what_it_has_read(network: "GPT", tokenizer: "Tokenizer", prompts: list[str]) -> None:
     """Say of each text that is unlike what the model has read that it is; else, what that was."""
+    from regard.cli.model import has_read
+    from regard.gpt.outside import NOTE
+
     notes = {text: has_read(network, tokenizer.encode(text)) for text in prompts}
     outside = [text for text, note in notes.items() if note == NOTE]
     for text in outside:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import typer
 from torch import Tensor
 
 import regard
+from regard.cli.arguments import SHIPPED
 from regard.cli.errors import MisuseError, user_errors
 from regard.gpt import CheckpointError, load
-from regard.gpt.config import HAS_READ
 from regard.gpt.hub import model_folder
 from regard.gpt.outside import NOTE, is_outside
 from regard.lens.naming.forward_pass import ForwardPass, forward_pass
@@ -23,42 +23,14 @@ if TYPE_CHECKING:
     from regard.gpt.layers import Attention
 
 __all__ = [
-    "SHIPPED",
-    "Fetch",
-    "Model",
-    "Weights",
     "about",
     "describe",
     "folder_of",
+    "has_read",
     "head_steps",
     "open_model",
     "read",
     "weights_of",
-]
-
-SHIPPED = "the model that comes with regard"
-
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help="Folder of a model, or name of a GPT-2 of the Hugging Face hub, such as "
-        f"openai-community/gpt2; by default {SHIPPED}. {HAS_READ}",
-        metavar="DIR|NAME",
-    ),
-]
-
-Fetch = Annotated[
-    bool,
-    typer.Option("--fetch", help="Fetch a model of the hub that is not on this machine yet."),
-]
-
-
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        help="Keep the matrices as int8, in a quarter of the memory; by default float32.",
-        metavar="int8",
-    ),
 ]
 
 

@@ -1,31 +1,28 @@
 """`regard passages`."""
 
+from __future__ import annotations
+
 import json
 import math
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-import torch
 import typer
 from rich.console import Console
 from rich.text import Text
 
-import regard
-from regard.cli.device import Device, device_of
+from regard._interrupt import quiet_interrupts
+from regard.cli.arguments import SHIPPED, Device, Fetch, Model, Weights
 from regard.cli.errors import MisuseError, memory_errors, user_errors
-from regard.cli.model import SHIPPED, Fetch, Model, Weights, has_read
-from regard.cli.reader import Encoded, Reader, open_reader
 from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
-from regard.intercept import last_logits, takes_logits_to_keep
-from regard.lens import Answer, Effects, Passage, SpanWeights
-from regard.lens.effect.caveats import hybrid_note
-from regard.lens.spans.links import Span
-from regard.view.passages_report import passages_report
 
 if TYPE_CHECKING:
+    from regard.cli.reader import Encoded, Reader
     from regard.gpt import GPT
+    from regard.lens import Effects, Passage, SpanWeights
+    from regard.lens.spans.links import Span
 
 __all__ = ["passages"]
 
@@ -72,6 +69,18 @@ def passages(
         raise MisuseError("--answer is empty: give a word, or leave it out")
     question = as_unicode(question, "--question")
     answer = None if answer is None else as_unicode(answer, "--answer")
+    with quiet_interrupts():
+        import torch
+
+        from regard import lens
+        from regard.cli.device import device_of
+        from regard.cli.model import has_read
+        from regard.cli.reader import open_reader
+        from regard.intercept import last_logits, takes_logits_to_keep
+        from regard.lens.effect.caveats import hybrid_note
+        from regard.record import record
+        from regard.view.passages_report import passages_report
+
     place = device_of(device)
     document = (read_text(None, context) or "").rstrip()
     if not document:
@@ -80,16 +89,16 @@ def passages(
     text, start = _prompt(reader, document, question)
     with memory_errors("give a shorter document, or a smaller model"):
         encoded, span = _with_answer(reader, text, answer, tokens)
-        parts = regard.lens.split_passages(document, encoded.offsets, start=start)
+        parts = lens.split_passages(document, encoded.offsets, start=start)
         # Of a model whose logits are NaN, or whose attention cannot be recorded.
         with user_errors(ValueError, Error), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "tokens reach", RuntimeWarning)  # `note` says it
-            ids, target = torch.tensor(encoded.ids, device=place), Answer(slice(*span))
+            ids, target = torch.tensor(encoded.ids, device=place), lens.Answer(slice(*span))
             last = last_logits(1) if takes_logits_to_keep(reader.model) else {}
-            with torch.inference_mode(), regard.record(reader.model) as recording:
+            with torch.inference_mode(), record(reader.model) as recording:
                 reader.model(ids[None], **last)
-            looked = regard.lens.passage_weights(recording, parts, target)
-            effects = regard.lens.effects(
+            looked = lens.passage_weights(recording, parts, target)
+            effects = lens.effects(
                 reader.model,
                 ids,
                 target,
@@ -167,6 +176,8 @@ def _with_answer(
     reader: Reader, text: str, answer: str | None, tokens: int
 ) -> tuple[Encoded, Span]:
     """The tokens of a prompt and its answer, and which are the answer's."""
+    from regard.cli.reader import Encoded
+
     if answer is None:
         prompt = reader.encode(text)
         _require_room(reader, len(prompt.ids) + tokens, "give a shorter document or fewer --tokens")

@@ -1,17 +1,19 @@
 """`regard prepare`."""
 
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from regard._interrupt import quiet_interrupts
 from regard.cli.errors import MisuseError, naming_options, user_errors
 from regard.cli.text import UTF8Only
 from regard.errors import Error
-from regard.gpt import GPTConfig, Tokenizer, TrainConfig
-from regard.gpt import prepare as prepare_corpus
-from regard.gpt.checkpoint import load_tokenizer
-from regard.gpt.tokenizer import FILE
+from regard.gpt.config import GPTConfig
+from regard.gpt.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from regard.gpt import Tokenizer
 
 __all__ = ["prepare"]
 
@@ -50,6 +52,11 @@ def prepare(
     """
     if not 0 < validation < 1:
         raise MisuseError(f"--validation is {validation}; expected a share above 0 and below 1")
+    with quiet_interrupts():
+        from regard.gpt import prepare as prepare_corpus
+        from regard.gpt.checkpoint import load_tokenizer
+        from regard.gpt.tokenizer import FILE
+
     with user_errors(Error, OSError, ValueError, rewrite=naming_options("vocab_size")):
         kind: Literal["bpe", "char"] | Tokenizer
         if tokenizer in {"bpe", "char"}:

@@ -1,18 +1,21 @@
 """`regard report`."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard import page
-from regard.cli.device import Device
+from regard._interrupt import quiet_interrupts
+from regard.cli.arguments import Device, Fetch, Model, Shown, Weights
 from regard.cli.errors import MisuseError
-from regard.cli.model import Fetch, Model, Weights
-from regard.cli.subject import Shown, one_name, print_notes, subject_of
 from regard.cli.text import read_text
-from regard.page import ExplorerError, ModelSubject, RecordingSubject
-from regard.record import RecordError
+from regard.errors import RecordError
+from regard.page import ExplorerError
+
+if TYPE_CHECKING:
+    from regard.page import ModelSubject, RecordingSubject
 
 __all__ = ["report"]
 
@@ -59,6 +62,9 @@ def report(
         )
     if file and file.exists() and out.exists() and file.samefile(out):
         raise MisuseError(f"--out {out} is the text itself, which would be lost: name another")
+    with quiet_interrupts():
+        from regard.cli.subject import one_name, print_notes, subject_of
+
     name, opened = one_name(shown, model), read_text(text, file)
     subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)
     line = _write(subject, out, live=live)
@@ -69,6 +75,9 @@ def report(
 
 def _write(subject: ModelSubject | RecordingSubject, path: Path, *, live: bool) -> str:
     """Write a report, and say where it is."""
+    with quiet_interrupts():
+        from regard import page
+
     try:
         size = page.report(subject, path, live=live)
     except FileExistsError as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from regard.cli.arguments import SHIPPED
 from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import SHIPPED, folder_of, weights_of
+from regard.cli.model import folder_of, weights_of
 from regard.gpt import CheckpointError, load
 from regard.page import ExplorerError, ModelSubject, RecordingSubject
 from regard.page.training import training_of
@@ -17,18 +17,9 @@ from regard.record import RecordError
 from regard.record import load as load_recording
 
 __all__ = [
-    "Shown",
     "one_name",
     "print_notes",
     "subject_of",
-]
-
-Shown = Annotated[
-    str | None,
-    typer.Argument(
-        help="Folder of a recording; or a model, as --model names it.",
-        metavar="[RECORDING_DIR | MODEL]",
-    ),
 ]
 
 

@@ -3,28 +3,20 @@
 import shlex
 from pathlib import Path
 from signal import SIGTERM
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.device import device_of
+from regard._interrupt import quiet_interrupts
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import UTF8Only
 from regard.errors import Error
-from regard.gpt import (
-    Callback,
-    GPTConfig,
-    TensorBoard,
-    TrainConfig,
-    TrainResult,
-    parameter_counts,
-    recipe_of,
-)
-from regard.gpt import train as train_model
-from regard.gpt.checkpoint import holds_model
-from regard.gpt.training.ranks import init_distributed, is_main_process
-from regard.gpt.training.signals import Terminated
+from regard.gpt.config import GPTConfig
+from regard.gpt.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from regard.gpt import Callback, TrainResult
 
 __all__ = ["train"]
 
@@ -88,6 +80,14 @@ def train(
         raise MisuseError("the text is given twice: leave out --text, or --corpus")
     if resume and overwrite:
         raise MisuseError("--resume and --overwrite exclude each other: leave out one of them")
+    with quiet_interrupts():
+        from regard.cli.device import device_of
+        from regard.gpt import TensorBoard, recipe_of
+        from regard.gpt import train as train_model
+        from regard.gpt.checkpoint import holds_model
+        from regard.gpt.training.ranks import init_distributed, is_main_process
+        from regard.gpt.training.signals import Terminated
+
     if holds_model(out) and not overwrite and not resume:
         raise MisuseError(
             f"{out} already holds a model: choose another --out, or add --overwrite, or go on with "
@@ -131,7 +131,9 @@ def train(
         raise typer.Exit(128 + result.signal)
 
 
-def _print_summary(out: Path, result: TrainResult) -> None:
+def _print_summary(out: Path, result: "TrainResult") -> None:
+    from regard.gpt import parameter_counts
+
     loss = result.record["validation_loss"]
     measured = "" if loss is None else f", validation loss {loss:.4f}"
     total = parameter_counts(result.model.config).total

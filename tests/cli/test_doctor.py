@@ -25,14 +25,14 @@ def test_without_a_gpu(regard, monkeypatch):
 def test_a_path_stays_whole_in_a_pipe(regard, monkeypatch):
     path = "/a/folder/whose/name/is/longer/than/a/line/of/the/terminal" * 3
     found = Description(path, "avx2", ("avx2",), ("avx2",), "")
-    monkeypatch.setattr("regard.cli.doctor.describe", lambda: found)
+    monkeypatch.setattr("regard.backends.native.describe", lambda: found)
     assert path in regard("doctor").out
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_lines_fit_the_terminal(regard, monkeypatch, width):
     found = Description("/lib/r.so", "avx512", ("avx2", "avx512"), ("avx2", "avx512"), "/lib/g.so")
-    monkeypatch.setattr("regard.cli.doctor.describe", lambda: found)
+    monkeypatch.setattr("regard.backends.native.describe", lambda: found)
     monkeypatch.setenv("COLUMNS", str(width))
     done = regard("doctor")
     assert "not native" in done.out  # the longest lines
