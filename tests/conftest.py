@@ -1,6 +1,7 @@
 """Fixtures that tests of several folders use."""
 
 import signal
+from collections import defaultdict
 
 import jaxtyping
 import pytest
@@ -8,6 +9,7 @@ import torch
 from support.browser import browser, pages  # noqa: F401 - fixtures
 from support.cpu_paths import EACH_SET, SETS
 from support.firefox import firefox  # noqa: F401 - a fixture
+from support.pairwise import pairwise
 
 from regard.backends.native import library
 
@@ -52,7 +54,25 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+@pytest.hookimpl(tryfirst=True)  # before those of a marker are left out
 def pytest_collection_modifyitems(items):
+    """Leave out repetitions, and to `make thorough` the combinations beyond pairs of values."""
+    _leave_out_repeated(items)
+    crossed = defaultdict(list)
+    for item in items:
+        markers = {marker.name for marker in item.iter_markers()}
+        if "pairwise" not in markers or "thorough" in markers or not hasattr(item, "callspec"):
+            continue
+        if len(item.callspec.params) > 2:
+            crossed[item.parent.nodeid, item.originalname].append(item)
+    for combinations in crossed.values():
+        names = sorted(combinations[0].callspec.params)
+        chosen = pairwise([[repr(one.callspec.params[n]) for n in names] for one in combinations])
+        for one in {*range(len(combinations))}.difference(chosen):
+            combinations[one].add_marker(pytest.mark.thorough)
+
+
+def _leave_out_repeated(items):
     """Leave out what no set of instructions makes a difference to: other backends, all but once."""
 
     def repeated(item):
