@@ -13,6 +13,33 @@ from support.pairwise import pairwise
 
 from regard.backends.native import library
 
+# Folders and files that `make check` leaves out: they measure memory, start processes or browsers,
+# compile models or draw many examples.
+SLOW = (
+    "core/test_memory",
+    "core/test_torch_samples",
+    "experiments/distributed/",
+    "experiments/triton/",
+    "gpt/test_ranks",
+    "gpt/test_resume",
+    "intercept/test_compiled",
+    "intervene/test_memory",
+    "lens/test_effects_beside_outputs",
+    "lens/test_effects_in_batches",
+    "native/test_fences",
+    "native/test_processes",
+    "page/browser/",
+    "page/file/test_live",
+    "page/test_fuzz",
+    "record/models/test_blocks",
+    "record/models/test_long",
+    "record/test_extras",
+    "record/test_memory",
+    "record/test_streaming_calls",
+    "website/test_pages",
+    "website/test_slides",
+)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def interrupts():
@@ -58,6 +85,10 @@ def unchecked():
 def pytest_collection_modifyitems(items):
     """Leave out repetitions, and to `make thorough` the combinations beyond pairs of values."""
     _leave_out_repeated(items)
+    for item in items:
+        path = item.path.as_posix()
+        if any(f"tests/{place}" in path for place in SLOW):
+            item.add_marker(pytest.mark.slow)
     crossed = defaultdict(list)
     for item in items:
         markers = {marker.name for marker in item.iter_markers()}
