@@ -31,7 +31,7 @@ with snail, so they had to be'
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon mutants kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
+.PHONY: help demo test check unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon mutants kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,6 +56,9 @@ native-checks: $(TOOLS)
 
 other-checks: $(TESTS)
 	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 types sanitize-memory
+
+check: $(TESTS) ## check one room in about a minute: make check ROOM=record
+	@OMP_NUM_THREADS=1 $(BIN)/python tools/check.py "$(ROOM)"
 
 thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs and more
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m thorough

@@ -26,7 +26,7 @@ TESTS = ("tests/experiments/test_cuda.py", "tests/gpt/test_cuda.py", "tests/expe
 B, H, G, L, S = 2, 4, 2, 517, 643
 ROWS = slice(100, 103)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-READOUTS: dict[str, regard.Readout[Any, Any]] = {
+READOUTS: dict[str, regard.readouts.Readout[Any, Any]] = {
     "received": regard.readouts.Received(),
     "entropy": regard.readouts.Entropy(),
     "distance": regard.readouts.Distance(),
@@ -42,7 +42,7 @@ DIVERGENCES: tuple[Divergence, ...] = ("kl", "js", "tv")
 CONTEXT = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5}
 
 
-def further(keys: int) -> dict[str, regard.Readout[Any, Any]]:
+def further(keys: int) -> dict[str, regard.readouts.Readout[Any, Any]]:
     """Readouts beside those that are timed in one pass, of a pattern of so many keys."""
     return {
         "received, mean": regard.readouts.Received("mean"),

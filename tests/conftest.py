@@ -1,6 +1,7 @@
 """Fixtures that tests of several folders use."""
 
 import signal
+from collections import defaultdict
 
 import jaxtyping
 import pytest
@@ -8,8 +9,36 @@ import torch
 from support.browser import browser, pages  # noqa: F401 - fixtures
 from support.cpu_paths import EACH_SET, SETS
 from support.firefox import firefox  # noqa: F401 - a fixture
+from support.pairwise import pairwise
 
 from regard.backends.native import library
+
+# Folders and files that `make check` leaves out: they measure memory, start processes or browsers,
+# compile models or draw many examples.
+SLOW = (
+    "core/test_memory",
+    "core/test_torch_samples",
+    "experiments/distributed/",
+    "experiments/triton/",
+    "gpt/test_ranks",
+    "gpt/test_resume",
+    "intercept/test_compiled",
+    "intervene/test_memory",
+    "lens/test_effects_beside_outputs",
+    "lens/test_effects_in_batches",
+    "native/test_fences",
+    "native/test_processes",
+    "page/browser/",
+    "page/file/test_live",
+    "page/test_fuzz",
+    "record/models/test_blocks",
+    "record/models/test_long",
+    "record/test_extras",
+    "record/test_memory",
+    "record/test_streaming_calls",
+    "website/test_pages",
+    "website/test_slides",
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,7 +81,29 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+@pytest.hookimpl(tryfirst=True)  # before those of a marker are left out
 def pytest_collection_modifyitems(items):
+    """Leave out repetitions, and to `make thorough` the combinations beyond pairs of values."""
+    _leave_out_repeated(items)
+    for item in items:
+        path = item.path.as_posix()
+        if any(f"tests/{place}" in path for place in SLOW):
+            item.add_marker(pytest.mark.slow)
+    crossed = defaultdict(list)
+    for item in items:
+        markers = {marker.name for marker in item.iter_markers()}
+        if "pairwise" not in markers or "thorough" in markers or not hasattr(item, "callspec"):
+            continue
+        if len(item.callspec.params) > 2:
+            crossed[item.parent.nodeid, item.originalname].append(item)
+    for combinations in crossed.values():
+        names = sorted(combinations[0].callspec.params)
+        chosen = pairwise([[repr(one.callspec.params[n]) for n in names] for one in combinations])
+        for one in {*range(len(combinations))}.difference(chosen):
+            combinations[one].add_marker(pytest.mark.thorough)
+
+
+def _leave_out_repeated(items):
     """Leave out what no set of instructions makes a difference to: other backends, all but once."""
 
     def repeated(item):

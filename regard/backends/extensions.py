@@ -121,8 +121,7 @@ def extension_of(device: torch.device) -> Extension | None:
     """The extension for a device's type, imported at the first call; None where there is none."""
     if device.type == "cpu":
         return None
-    if device.type not in _loaded:
-        _load(device.type)
+    _load(device.type)  # a compiler may read the dictionary only after this
     return _loaded[device.type]
 
 

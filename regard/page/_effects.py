@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
-import regard
+from regard.lens import LogProbability, effects
 from regard.lens.spans.weights import weigh_passages
 from regard.page._errors import ExplorerError
 
@@ -38,8 +38,8 @@ def measure_effects(
     """
     token = _next_token(run)
     if over not in run.effects:
-        target = regard.lens.LogProbability(token)
-        measured = regard.lens.effects(model, ids, target, over=over, progress=progress)
+        target = LogProbability(token)
+        measured = effects(model, ids, target, over=over, progress=progress)
         run.effects[over] = {
             "over": over,
             "token": target.token,
@@ -72,10 +72,10 @@ def measure_passages(
     token = _next_token(run)
     key = f"passages {list(spans)}"
     if key not in run.effects:
-        target = regard.lens.LogProbability(token)
+        target = LogProbability(token)
         try:
             weights = weigh_passages(run.layers, spans, target, sinks=())
-            measured = regard.lens.effects(
+            measured = effects(
                 model, ids, target, over=spans, hidden_from="question", progress=progress
             )
         except ValueError as error:

@@ -88,7 +88,7 @@ def test_ctrl_c_in_a_program_that_imports_regard_is_its_own(tmp_path, monkeypatc
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("INTERRUPTED_AT", "torch")
-    program = "try:\n import regard.attention\nexcept KeyboardInterrupt:\n print('mine')"
+    program = "try:\n import regard\n regard.attention\nexcept KeyboardInterrupt:\n print('mine')"
     with start(program=("-c", program)) as process:
         assert process.stdout.read() == b"torch\nmine\n"
         assert process.wait() == 0

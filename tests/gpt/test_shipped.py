@@ -198,7 +198,7 @@ def test_what_it_looks_at_and_needs_is_as_its_card_says(model, tokenizer, card):
     assert float(right) == 1.0
     layer, head = map(int, looks.split("."))
     # Weights hardly depend on rounding; other processors' may in the second digit.
-    assert effects.weights.deciding.mean[0, layer, head] == pytest.approx(float(weight), abs=0.02)
+    assert effects.weights.spans.mean[0, layer, head] == pytest.approx(float(weight), abs=0.02)
     all_heads = float(line.split()[-1].replace("−", "-"))
     assert effects.log_probability.model.mean[0] == pytest.approx(all_heads, abs=0.05)
 

@@ -248,7 +248,7 @@ def test_models(make, batch_size, ids):
     inputs = {"input_ids": ids[None]}
     assert_same(model, inputs, TARGET, batch_size=batch_size)
     assert_same(model, inputs, TARGET, layers=slice(2, None), batch_size=batch_size)
-    keys = {"over": "keys", "layers": [3, 4], "spans": [(0, 2), (3, 6), (1, 9)]}
+    keys = {"over": [(0, 2), (3, 6), (1, 9)], "layers": [3, 4]}
     assert_same(model, inputs, TARGET, batch_size=batch_size, **keys)
 
 

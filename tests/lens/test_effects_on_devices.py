@@ -18,7 +18,7 @@ def model():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"by": "mean"}, {"over": "keys"}, {"over": "keys", "spans": [(0, 2), (3, 9)]}]
+    "options", [{}, {"by": "mean"}, {"over": "keys"}, {"over": [(0, 2), (3, 9)]}]
 )
 @pytest.mark.parametrize("target", ["loss", regard.lens.LogProbability(3)])
 def test_numbers_come_to_the_cpu(model, target, options):

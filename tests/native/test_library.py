@@ -173,6 +173,8 @@ def test_importing_regard_loads_nothing_and_loading_brings_no_second_openmp():
 import re
 import regard
 
+regard.attention  # brings torch
+
 def loaded(name):
     with open("/proc/self/maps") as maps:
         return sorted(set(re.findall(rf"/.*/{name}[^/]*\\.so.*", maps.read())))

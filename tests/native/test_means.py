@@ -25,7 +25,10 @@ from regard.pattern.readouts import (
     TopK,
 )
 
-pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
+pytestmark = [
+    pytest.mark.skipif(not SETS, reason="needs the native library"),
+    pytest.mark.pairwise,
+]
 
 L, S = 193, 191
 READOUTS = (

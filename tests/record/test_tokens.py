@@ -9,6 +9,7 @@ from support.recordings import WORDS, Attend, B, D, H, L, Model, two_layers, unc
 from torch import nn
 
 import regard
+from regard.record import read_while_running
 
 
 def test_tokens_as_strings():
@@ -38,16 +39,19 @@ def test_tokens_that_do_not_fit(tokens, kind, message):
         two_layers(tokens=tokens)
 
 
+def read_maxima(model, **options):
+    return read_while_running(model, regard.readouts.Max(), **options)
+
+
 @pytest.mark.parametrize("names", [PROMPT, T + 1])
-@pytest.mark.parametrize("read", [None, [regard.readouts.Max()]])
-def test_names_that_do_not_fit_a_generation_leave_it_whole(read, names):
+@pytest.mark.parametrize("observe", [regard.record, read_maxima])
+def test_names_that_do_not_fit_a_generation_leave_it_whole(observe, names):
     """Those of the prompt alone, or also of the last token, which no query is made of."""
     layer, (query, key) = Attend(), sequence()
-    options = {} if read is None else {"read": read}
     match = rf"of \[{names}\] positions, but .* of {T}, so that positions have no names; give a tok"
     with (
         pytest.warns(RuntimeWarning, match=match),
-        regard.record(layer, tokens=[f"<{i}>" for i in range(names)], **options) as recording,
+        observe(layer, tokens=[f"<{i}>" for i in range(names)]) as recording,
     ):
         grown(layer, query, key, STEPWISE)
     assert recording.tokens is None

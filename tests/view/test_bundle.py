@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from regard.page import bundle
+from regard.page.file import bundle
 from regard.page.file.bundle import deflated, embedded, policy, script, static
 
 

@@ -156,7 +156,10 @@ def test_what_the_next_token_looks_at_and_needs_of_passages(ask, subject, spans)
     expected = server.passages(run, spans, lambda *done: reports.append(done))
     code = "return finished(subject.passages(plain, given.spans));"
     *progress, measured = ask(code, spans=spans)
-    assert [(one["done"], one["total"]) for one in progress] == reports
+    done = [one["done"] for one in progress]  # the server runs several passages at once
+    assert done == sorted(done)
+    assert done[-1] == progress[-1]["total"]
+    assert reports[-1][0] == reports[-1][1] > 0
     assert_equal(measured, expected)
     assert max(map(abs, measured["effects"])) > 0.01
 

@@ -58,7 +58,9 @@ def worst(recording, name):
             layer for layer in recording.of_kind(kind).layers if layer.name.startswith(prefix)
         ]
         assert len(layers) >= len(weights) > 0
-        assert [layer.index for layer in recorded] == [*range(CASES[name].layers[kind])]
+        assert [layer.index for layer in recording.of_kind(kind).layers] == [
+            *range(CASES[name].layers[kind])
+        ]
         for layer, expected in zip(layers, weights, strict=False):
             assert layer.pattern.shape == expected.shape
             rows = real.get(prefix or kind, torch.ones(B, expected.shape[-2], dtype=torch.bool))
