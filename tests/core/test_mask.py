@@ -245,7 +245,7 @@ def test_masks_that_do_not_fit_the_tensors_are_refused(mask, message):
 
 @pytest.mark.parametrize("matrix", [torch.ones(3, dtype=torch.bool), torch.ones(3)])
 def test_dense_masks_have_no_intervals(matrix):
-    with pytest.raises(ValueError, match=r"dense and hide make no intervals; call visible\(\)"):
+    with pytest.raises(ValueError, match=r"dense and hide are not intervals; call visible\(\)"):
         (causal() & dense(matrix)).intervals(3, 3)
 
 
