@@ -393,5 +393,6 @@ def _require_values(tensor: Shaped[Tensor, "..."], name: str) -> None:
     why = abstract_reason(tensor, in_trace=False)
     if why is not None:
         raise ValueError(
-            f"{name} can't be checked under {why}; make the mask outside it, or hide keys with dense(...)"
+            f"{name} can't be checked under {why}; make the mask outside it, or hide keys with "
+            "dense(...)"
         )

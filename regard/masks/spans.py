@@ -147,9 +147,7 @@ def trimmed(
     if start.is_cuda or not is_concrete(start):
         return cut, Spans(low, high, spans.added)
     moved = (start != bounds.start).any() | (stop != bounds.stop).any()
-    has_moved, *touches = torch.cat(
-        (moved[None], touched.flatten(1).any(1))
-    ).tolist()  # one transfer
+    has_moved, *touches = torch.cat((moved[None], touched.flatten(1).any(1))).tolist()  # one read
     kept = [i for i, touch in enumerate(touches) if touch]
     rest = Spans(low[kept], high[kept], spans.added[kept]) if kept else None
     return cut if has_moved else bounds, rest
@@ -219,7 +217,7 @@ class ScoreChange:
             (
                 touched * first,
                 touched * stop,
-            )  # torch.where would specialize symbolic sizes in a graph
+            )  # torch.where would fix symbolic sizes
             for first, stop in _key_runs(self.keys, keys)
         ]
 
