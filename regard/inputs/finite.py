@@ -1,4 +1,4 @@
-"""Arithmetic in which a masked key or value never affects a result, not even a NaN.
+"""Arithmetic in which masked keys and values never affect a result, not even NaN.
 
 The weight of a masked key is 0, but 0 · NaN and 0 · ∞ are NaN, so with plain operations NaN in the
 padding reaches results and gradients. The functions here propagate a non-finite number only to
