@@ -34,7 +34,7 @@ def hide(
         heads: likewise, numbered 0 … H − 1; None means all.
 
     Raises:
-        TypeError: for an index of another kind.
+        TypeError: for an index of the wrong type.
         ValueError: for a slice with a step below 1.
         IndexError: when the mask is used, for a key or a head that does not exist.
 
@@ -62,7 +62,7 @@ def add_to_scores(
         heads: as for `hide`.
 
     Raises:
-        TypeError: for a number or an index of another kind.
+        TypeError: for a number or an index of the wrong type.
         ValueError: for NaN and for numbers beyond the range of float32; and as `hide`.
         IndexError: as `hide`.
     """
