@@ -1,4 +1,4 @@
-"""One line of text for each step of an attention, with its options and results."""
+"""One-line captions for the steps of an attention call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["caption"]
 
 
 def caption(name: str, steps: regard.steps.Steps) -> str:
-    """Describe the step of the given name."""
+    """Describe the step with the given name."""
     return _CAPTIONS[name](steps)
 
 

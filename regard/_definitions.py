@@ -1,7 +1,7 @@
-"""Every readout by its definition: a few lines of torch on the full matrices.
+"""The definition of every readout: a few lines of torch on the full matrices.
 
-Patterns compute the same block by block, and kernels tile by tile. The methods have the names of
-`Pattern`'s methods.
+Patterns compute the same block by block, and kernels tile by tile. The methods have the same names
+as those of `Pattern`.
 
 Axes: H query heads, G key/value heads, L queries, S keys. Every leading dimension is optional.
 """
@@ -20,7 +20,7 @@ from regard._shapes import Bool, Float, Int
 
 
 class Definitions:
-    """The readouts of an attention whose steps are all stored; formulas: docs/definitions.md."""
+    """The readouts of an attention call with stored steps; formulas: docs/definitions.md."""
 
     key: Float[Tensor, "*#g S D"]
     scaled: Float[Tensor, "*b L S"]
@@ -35,7 +35,7 @@ class Definitions:
 
     @property
     def back(self) -> Int[Tensor, "*b L S"]:
-        """Distance of each key before its query, in tokens; negative after it."""
+        """Distance from each query back to each key, in tokens; negative for later keys."""
         key = torch.arange(self.weights.shape[-1], device=self.positions.device)
         return self.positions[..., None] - key
 
@@ -79,13 +79,13 @@ class Definitions:
         return self.weights[..., : len(marks)] @ marks
 
     def lag(self, d: int) -> tuple[Float[Tensor, "*b L"], Float[Tensor, "*b L"]]:
-        """Find the weight exactly d tokens back, and its logarithm: ``(..., L)`` each."""
+        """Find the weight of the key d tokens back, and its logarithm: ``(..., L)`` each."""
         at_lag = self.visible & (self.back == d)
         logs = torch.where(at_lag, self.masked - self.logsumexp[..., None], -torch.inf)
         return torch.where(at_lag, self.weights, 0).sum(-1), logs.amax(-1)
 
     def offsets(self, n: int) -> Float[Tensor, "*b n"]:
-        """Average the weight 0 … n−1 tokens back, over queries that see that key: ``(..., n)``."""
+        """Average the weight 0 … n−1 tokens back over queries that see that key: ``(..., n)``."""
         at_lags = [self.visible & (self.back == d) for d in range(n)]
         sums = [torch.where(keys, self.weights, 0).sum((-2, -1)) for keys in at_lags]
         counts = [keys.sum((-2, -1)).clamp_min(1) for keys in at_lags]
@@ -100,7 +100,7 @@ class Definitions:
         queries: int | slice | Sequence[int] | None = None,
         grouped: bool = False,
     ) -> Float[Tensor, "*b S"]:
-        """Reduce each column, and the heads of a group: ``(..., S)``, grouped ``(..., G, S)``."""
+        """Reduce each column of a head ``(..., S)`` or, if grouped, of a group ``(..., G, S)``."""
         check_choice("reduce", reduce, ("sum", "mean", "max"))
         some = chosen(check_indices("queries", queries), self.weights.shape[-2], "queries")
         of_queries = slice(None) if queries is None else sorted({*some})
@@ -117,7 +117,7 @@ class Definitions:
     # Per matrix
 
     def image(self, rows: int, columns: int) -> Float[Tensor, "*b r c"]:
-        """Average the weights over ``rows × columns`` rectangles, whose edges may cut tokens."""
+        """Average the weights over ``rows × columns`` equal rectangles; edges may divide tokens."""
         queries, keys = self.weights.shape[-2:]
         down = _overlaps(min(rows, queries), queries).to(self.weights)
         across = _overlaps(min(columns, keys), keys).to(self.weights)
@@ -151,11 +151,11 @@ class Definitions:
         *,
         keys: Int[Tensor, "*k s"] | None = None,
     ) -> Float[Tensor, "*b L"]:
-        """Compare each row with the other's; `keys` maps the other's keys to keys here."""
+        """Compare each row with the other's; `keys` maps the other's keys to these."""
         check_choice("kind", kind, ("kl", "js", "tv"))
         p, q = _with_sink(self), _with_sink(other)
         if keys is not None:
-            places = pad(keys, (0, 1), value=p.shape[-1] - 1)  # the sink is the last
+            places = pad(keys, (0, 1), value=p.shape[-1] - 1)  # the sink is last
             places = places.expand(*q.shape[:-2], -1)[..., None, :].expand(q.shape)
             q = torch.zeros_like(p).scatter(-1, places, q)
         return divergence_of(p, q, kind)

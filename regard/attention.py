@@ -1,4 +1,4 @@
-"""Attention, computed by the fastest backend that honours every argument.
+"""Attention, computed by the fastest backend that supports all arguments.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value. Every leading dimension is optional.
@@ -25,7 +25,7 @@ from regard.pattern.readout import Readout, check_readout
 __all__ = ["attention", "attention_with_pattern"]
 
 
-_QUICK = {"mask", "scale", "softcap", "alibi", "sink"}  # the options that `quick` knows
+_QUICK = {"mask", "scale", "softcap", "alibi", "sink"}  # options supported by `quick`
 
 
 @overload
@@ -69,48 +69,49 @@ def attention(
     """Compute scaled dot-product attention.
 
     ``context = softmax(mask(cap·tanh(scale·query·keyᵀ/cap) + bias)) @ value`` (Vaswani et al. 2017,
-    arXiv:1706.03762, equation 1), where the softmax's denominator may hold a sink. A fully
-    masked row gives context 0 and gradient 0; a masked key or value never touches a result, on CUDA
-    as far as it is finite or with ``check_finite``. The dtype of the tensors decides, also under
-    autocast, which `scaled_dot_product_attention` follows.
+    arXiv:1706.03762, equation 1), where the softmax's denominator may include a sink. A fully
+    masked row gives context 0 and gradient 0. A masked key or value never affects a result; on CUDA
+    this requires it to be finite, or ``check_finite``. The computation uses the dtype of the
+    tensors, even under autocast; `scaled_dot_product_attention` follows autocast.
 
-    It can be compiled, exported and traced, gives shapes on the meta device, and can be transformed
-    by `torch.func`. On a CPU, forward-mode derivatives, second derivatives under `torch.func` and
-    graphs for ONNX are written out, which takes O(L·S) memory.
+    The function can be compiled, exported, traced and transformed by `torch.func`, and computes
+    shapes on the meta device. On a CPU, forward-mode derivatives, second derivatives under
+    `torch.func` and graphs for ONNX use the written-out computation, with O(L·S) memory.
 
     Args:
         query: ``(B, H, L, D)``.
         key: ``(B, G, S, D)``, H a multiple of G: consecutive query heads share a key head
             (Ainslie et al. 2023, arXiv:2305.13245).
         value: ``(B, G, S, Dv)``.
-        mask: which keys each query may see, as made by `causal`, `window`, `documents`,
-            `padding`, `prefix`, `hide`, `dense` and joined by ``&``; None for all.
-        scale: factor on the scores; None is 1/√D.
+        mask: the keys that each query may see, made by `causal`, `window`, `documents`, `padding`,
+            `prefix`, `hide` or `dense` and combined with ``&``; None for all.
+        scale: factor on the scores; None means 1/√D.
         softcap: cap·tanh(score/cap) after scaling (Gemma Team 2024, arXiv:2408.00118, section 2).
         bias: added after the softcap, broadcastable to ``(B, H, L, S)``; −inf hides a key.
         alibi: positive slope of each head, ``(H,)``: −slope·|distance| is added (Press et al.
             2022, arXiv:2108.12409, section 3).
         sink: a logit of each head, ``(H,)``, that takes part in the softmax and has no value.
-        read: readouts of the weights, such as ``[Received(), Entropy(), TopK(8)]``, that are to be
-            taken as well: what `attention_with_pattern` and `Pattern.read` give, to the bit. On a
-            CPU, where no gradient is needed, they are taken of the scores that the context is
-            computed from. They carry no gradients, and are those before dropout.
+        read: readouts of the weights to compute too, such as ``[Received(), Entropy(), TopK(8)]``;
+            the results are bit-equal to those of `attention_with_pattern` and `Pattern.read`. On a
+            CPU, if no gradient is needed, they are computed from the same scores as the context.
+            They are computed before dropout and have no gradients.
         dropout: probability of zeroing a weight, the others scaled by 1/(1−p); meant for training.
-        generator: where the dropout's seed is drawn from; None is torch's global one. In the same
-            state it drops the same weights by every backend, and in `explain`.
-        backend: a name from ``regard.backends.NAMES`` to have this one or an error; None chooses.
-        check_finite: on CUDA, keep a NaN, an infinity or a number of more than 2⁵⁵ in a masked key
-            or value out of results and gradients, as on a CPU it always is. One number is then read
-            from the device, which waits for all that it has to do, and cuts a compiled graph.
+        generator: source of the dropout's seed; None means torch's global generator. In the same
+            state it drops the same weights with every backend, and in `explain`.
+        backend: a name from ``regard.backends.NAMES``, which is used or raises an error; None
+            chooses one.
+        check_finite: on CUDA, keep NaN, infinities and numbers above 2⁵⁵ in masked keys and values
+            out of results and gradients, as is always done on a CPU. This reads one number from the
+            device, which synchronizes with it and breaks a compiled graph.
 
     Returns:
-        context ``(B, H, L, Dv)`` in the dtype of value; with `read`, that and a tuple of their
-        results, in their order.
+        context ``(B, H, L, Dv)`` in the dtype of value; with `read`, a pair of it and a tuple of
+        the readouts' results, in order.
 
     Raises:
-        ValueError: for shapes, dtypes, devices or numbers that do not fit together, and for a
-            named backend that can't honour an argument.
-        TypeError: for arguments of another kind.
+        ValueError: for inconsistent shapes, dtypes or devices, numbers out of range, and for a
+            named backend that does not support an argument.
+        TypeError: for arguments of the wrong type.
 
     Example:
         >>> import regard, torch
@@ -136,8 +137,8 @@ def attention(
             check_finite=check_finite,
             **options,
         )
-    if has_torch_function((query, key, value)):  # such as a recording, which observes the call
-        handle: Any = handle_torch_function  # whose type knows no overloads
+    if has_torch_function((query, key, value)):  # e.g. inside a recording, which observes the call
+        handle: Any = handle_torch_function  # Any, since its type has no overloads
         return handle(
             attention,
             (query, key, value),
@@ -178,15 +179,16 @@ def attention_with_pattern(
 ) -> tuple[
     Float[Tensor, "*b L Dv"], Pattern | Any
 ]:  # Any: a ShardedPattern in distributed.context_parallel
-    """Compute `attention`, and give its weights as a `Pattern` beside it, which stores none.
+    """Compute `attention`, and return its weights as a lazy `Pattern` too.
 
-    The pattern has each row's log-sum-exp from the kernel. It carries no gradients.
+    The pattern stores each row's log-sum-exp, as computed by the kernel, but no weights. It has no
+    gradients.
 
     Args:
         query: ``(B, H, L, D)``.
         key: ``(B, G, S, D)``.
         value: ``(B, G, S, Dv)``.
-        dropout: as for `attention`; the pattern is that before dropout.
+        dropout: as for `attention`; the pattern contains the weights before dropout.
         generator: as for `attention`.
         backend: likewise.
         check_finite: likewise.

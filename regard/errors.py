@@ -1,10 +1,10 @@
-"""The errors of this package that are more than a wrong argument."""
+"""The exceptions that regard defines itself."""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """Base of every error that `regard` defines itself.
+    """Base class of every exception that `regard` defines.
 
     Example:
         >>> import regard

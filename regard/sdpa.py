@@ -1,4 +1,4 @@
-"""torch's own call, to the letter, on this package's attention."""
+"""Drop-in replacement for torch's scaled_dot_product_attention."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Float[Tensor, "*o L Dv"]:
-    """Stand in for ``torch.nn.functional.scaled_dot_product_attention``.
+    """Replace ``torch.nn.functional.scaled_dot_product_attention``.
 
-    The arguments mean what they mean there, which differs from `attention` in two points:
-    ``is_causal`` lines queries and keys up at the top left (query 0 sees key 0 alone, whatever L
-    and S are), and leading dimensions broadcast, heads included. As in `attention`, a NaN comes out
-    where it is visible and, but for CUDA, nowhere else; torch's kernels lose some and spread
-    others. Under autocast, query, key and value are converted as for torch's call, while
-    `attention` computes in the dtype of its arguments.
+    The arguments have the same meaning as there, which differs from `attention` in two points:
+    ``is_causal`` aligns queries and keys at the top left (query 0 sees only key 0, for any L and
+    S), and leading dimensions broadcast, heads included. As in `attention`, a NaN affects the rows
+    that see it and, except on CUDA, no others; torch's kernels lose some and spread others. Under
+    autocast, query, key and value are converted as in torch's call, while `attention` computes in
+    the dtype of its arguments.
 
     Args:
         query: ``(..., H, L, D)``.
         key: ``(..., G, S, D)``.
         value: ``(..., G, S, Dv)``.
-        attn_mask: broadcastable to ``(..., H, L, S)``; True where a key may be seen, or a number
-            to be added to the scaled scores. Or a `CausalBias` of ``torch.nn.attention.bias``.
-        dropout_p: probability of zeroing a weight; applied whenever it is above 0.
+        attn_mask: broadcastable to ``(..., H, L, S)``: boolean, True if the key may be seen, or
+            floating point, added to the scaled scores; or a `CausalBias` of
+            ``torch.nn.attention.bias``.
+        dropout_p: probability of zeroing a weight; applied outside training too.
         is_causal: top-left causal mask; with attn_mask, a key must be visible in both.
-        scale: factor on the scores; None is 1/√D.
-        enable_gqa: let H be a multiple of the heads of key and of value.
+        scale: factor on the scores; None means 1/√D.
+        enable_gqa: allow H to be a multiple of the number of key and value heads.
 
     Returns:
         context ``(..., H, L, Dv)``.
 
     Raises:
-        ValueError: for shapes that do not fit together, and for a `CausalBias` with is_causal.
+        ValueError: for inconsistent shapes, and for a `CausalBias` together with is_causal.
 
     Example:
         >>> import regard, torch
@@ -68,11 +69,11 @@ def scaled_dot_product_attention(
 
 
 def causal_bias(attn_mask: Tensor, queries: int, keys: int, *, is_causal: bool) -> Mask | None:
-    """Make a mask of a `CausalBias`, whose memory is unwritten; None for any other attn_mask.
+    """Convert a `CausalBias`, whose memory is uninitialized, to a mask; None for other tensors.
 
     Raises:
-        ValueError: beside is_causal, as torch does, and for one that lines up at the lower right of
-            a matrix of another size.
+        ValueError: together with is_causal, as in torch, and for a lower-right bias that was made
+            for other numbers of queries and keys.
     """
     if type(attn_mask) is torch.Tensor:
         return None
@@ -81,7 +82,7 @@ def causal_bias(attn_mask: Tensor, queries: int, keys: int, *, is_causal: bool) 
     if not isinstance(attn_mask, CausalBias):
         return None
     if is_causal:
-        raise ValueError("attn_mask is a CausalBias, beside which is_causal=True may not be given")
+        raise ValueError("attn_mask is a CausalBias, which excludes is_causal=True; pass one")
     if attn_mask.variant == CausalVariant.UPPER_LEFT:
         return causal(offset=0)
     ahead = attn_mask.seq_len_kv - attn_mask.seq_len_q
@@ -96,7 +97,7 @@ def causal_bias(attn_mask: Tensor, queries: int, keys: int, *, is_causal: bool) 
 def broadcast(
     query: Tensor, key: Tensor, value: Tensor, *, grouped: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Spread the leading dimensions over each other; grouped heads keep theirs."""
+    """Broadcast the leading dimensions, except the heads if they are grouped."""
     tensors = (query, key, value)
     for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
         refuse_nested(tensor, name)
@@ -109,7 +110,7 @@ def broadcast(
             cure = "" if grouped else "; enable_gqa=True lets query heads share key heads"
             raise ValueError(f"query, key and value do not broadcast: {shapes}{cure}") from error
         query, key, value = (t.expand(*leading, *t.shape[-kept:]) for t in tensors)
-    if kept == 3 and key.shape[-3] != value.shape[-3]:  # groups of their own: one for each head
+    if kept == 3 and key.shape[-3] != value.shape[-3]:  # differ: repeat both for each query head
         key, value = (_for_each_head(t, query.shape[-3]) for t in (key, value))
     return query, key, value
 

@@ -1,12 +1,11 @@
-"""The computation written out: every intermediate of attention under its own name.
+"""The definition of attention: every intermediate result, each under its own name.
 
-This is the definition that everything else is compared with: one named step a line, each an L×S
-matrix where the definition has one. In float64 it is the oracle of the tests and of
-`Pattern.verify`.
+Everything else is compared with this computation, which stores each L×S matrix of the definition.
+In float64 it is the oracle of the tests and of `Pattern.verify`.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
-key, Dv of value. Scores, scaled, masked and weights are computed in float32 for the half
-precisions.
+key, Dv of value. For half-precision inputs, the steps from scores to weights are computed in
+float32.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NAMES = (
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of the computation: its name, its result and a line that describes it.
+    """One step of the computation: its name, its result and a one-line description.
 
     Example:
         >>> import regard, torch
@@ -62,11 +61,11 @@ class Step:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Steps(Definitions):
-    """Every step of one attention, from the query to the context; made by `explain`.
+    """Every step of one attention call, from the query to the context; made by `explain`.
 
-    Each step is an attribute; iterating gives them as `Step`, in the order of the computation.
-    Steps without their option (softcapped, biased, dropped) are None and not iterated over.
-    Every readout of a `Pattern` is a method here as well, defined on the steps.
+    Each step is an attribute; iteration yields them as `Step`, in the order of the computation.
+    Steps whose option is not set (softcapped, biased, dropped) are None and are not iterated over.
+    Every readout of a `Pattern` is also a method here, defined on the full matrices.
     Printing shows tables.
 
     Example:
@@ -90,9 +89,9 @@ class Steps(Definitions):
     context: Float[Tensor, "*b L Dv"]
     logsumexp: Float[Tensor, "*b L"]
     visible: Bool[Tensor, "*b L S"]
-    """Whether a query may see a key."""
+    """True if the query may see the key."""
     positions: Int[Tensor, "*b L"]
-    """Where each query sits among the keys."""
+    """Position of each query among the keys."""
     scale: float
     softcap: float | None = None
     sink: Float[Tensor, "..."] | None = None
@@ -122,11 +121,11 @@ class Steps(Definitions):
     def plot(self, query: int = -1, tokens: Sequence[str] | None = None) -> Figure:
         """Draw how one query's context is computed: a row of bars for each step, aligned by key.
 
-        Of several batch entries and heads the first is drawn, and the figure says so.
+        If there are several batch entries or heads, the first is drawn, and the figure says so.
 
         Args:
-            query: its position, negative from the end.
-            tokens: one for each key.
+            query: index of the query; a negative one counts from the end.
+            tokens: one token for each key.
 
         Returns:
             A matplotlib figure, made without pyplot.
@@ -134,7 +133,7 @@ class Steps(Definitions):
         Raises:
             IndexError: for a query out of range.
             ValueError: if there is not one token for each key, or nothing to draw.
-            ImportError: without matplotlib, which the extra ``plot`` brings.
+            ImportError: if matplotlib is not installed; the extra ``plot`` installs it.
         """
         figure: Figure = show("plot_steps", self, query, tokens)
         return figure
@@ -153,28 +152,28 @@ def explain(
 
     Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762, equation 1), in the order
     scale, softcap, bias, mask, softmax, dropout, weighted sum. The arguments are those of
-    `regard.attention`, which computes the same without writing the L×S matrices down.
+    `regard.attention`, which computes the same without storing the L×S matrices.
 
     Args:
         query: ``(B, H, L, D)``; every leading dimension is optional.
         key: ``(B, G, S, D)``, H a multiple of G.
         value: ``(B, G, S, Dv)``.
-        mask: which keys each query may see; None for all.
-        scale: factor on the scores; None is 1/√D.
+        mask: the keys that each query may see; None for all.
+        scale: factor on the scores; None means 1/√D.
         softcap: cap·tanh(score/cap) after scaling.
         bias: added after the softcap, broadcastable to ``(B, H, L, S)``; −inf hides a key.
         alibi: slope of each head, ``(H,)``: −slope·|distance| is added.
         sink: a logit of each head, ``(H,)``, that takes part in the softmax and has no value.
         dropout: probability of zeroing a weight; meant for training.
-        generator: where the dropout's seed is drawn from; None is torch's global one. In the same
+        generator: source of the dropout's seed; None means torch's global generator. In the same
             state it drops the same weights here and in `regard.attention`.
 
     Returns:
         All steps, each with the leading dimensions of the query.
 
     Raises:
-        ValueError: for shapes, dtypes, devices or numbers that do not fit together.
-        TypeError: for arguments of another kind.
+        ValueError: for inconsistent shapes, dtypes or devices, or numbers out of range.
+        TypeError: for arguments of the wrong type.
 
     Example:
         >>> import regard, torch
@@ -207,7 +206,7 @@ def explain(
 
 
 def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
-    """Yield each step from the scores on, by name, in order; (B, H, L, S) unless noted."""
+    """Yield name and result of each step after the inputs; (B, H, L, S) unless noted."""
     exact = problem.exact_dtype
     rows, columns = slice(0, problem.queries), slice(0, problem.keys)
     query, key = problem.query.to(exact), problem.repeated(problem.key).to(exact)
@@ -257,7 +256,7 @@ def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
 
 
 def total_bias(problem: Problem, rows: slice, columns: slice) -> Tensor | None:
-    """Sum what is added to a block of scaled scores: the dense bias and ALiBi's.
+    """Compute the sum of dense bias and ALiBi for a block of scores; None if there is neither.
 
     ALiBi (Press et al. 2022, arXiv:2108.12409, section 3) adds −slope·distance.
     """
@@ -272,11 +271,11 @@ def total_bias(problem: Problem, rows: slice, columns: slice) -> Tensor | None:
 
 
 def worst_error(problem: Problem, weights: Float[Tensor, "B L S"]) -> float:
-    """Compare weights of one head with the written-out ones in float64.
+    """Compare the weights of single heads with the definition in float64.
 
     Returns:
-        The largest absolute error; infinity if one of the two is NaN and not both; NaN if all rows
-        that see a key are NaN in both, or if there is no weight.
+        The largest absolute error; infinity if exactly one of two weights is NaN; NaN if all rows
+        that see a key are NaN in both, or if there are no weights.
     """
     exact = dict(written_out(problem.cast(torch.float64)))["weights"][:, 0]
     unknown = weights.isnan() & exact.isnan()

@@ -1,4 +1,4 @@
-"""One attention problem, its arguments checked and in one layout."""
+"""The checked arguments of one attention call, in one layout."""
 
 from regard.inputs._problem import Problem, check
 from regard.inputs.scoring import Scoring, ScoringOptions, check_mask

@@ -1,8 +1,8 @@
-"""One attention problem, checked and brought to one layout.
+"""The class `Problem`: the checked arguments of one attention call, in one layout.
 
-`explain`, `attention` and `Pattern` take the same arguments, checked here once. Every backend and
-readout takes the `Problem`: leading dimensions as two, (B, H), the mask as rows, every per-head
-number as ``(b, h)`` with b in {1, B}, h in {1, H}.
+`explain`, `attention` and `Pattern` take the same arguments, which are checked here. Every backend
+and readout takes a `Problem`: its leading dimensions are flattened to (B, H), its mask is resolved
+to rows, and every number per head has the shape ``(b, h)`` with b in {1, B} and h in {1, H}.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value.
@@ -27,8 +27,8 @@ from regard.inputs.scoring import Scoring, check_number
 from regard.masks import Mask
 from regard.masks.rows import Rows
 
-# The product of two such numbers, summed over a head dimension of up to 2¹⁶, is at most 2¹²⁶, which
-# a float32 holds.
+# Products of two such numbers, summed over a head dimension of up to 2¹⁶, are at most 2¹²⁶, which
+# is within the range of float32.
 _LARGEST = 2.0**55
 
 
@@ -37,11 +37,11 @@ class Problem:
     """The tensors and options of one attention; made by `check`."""
 
     leading: tuple[int, ...]
-    """The leading dimensions of the query, which results get back."""
+    """The leading dimensions of the query, which `restore` gives back to results."""
     query: Float[Tensor, "B H L D"]
     key: Float[Tensor, "B G S D"]
     value: Float[Tensor, "B _ S Dv"] | None
-    """With G heads as the key has them, or H of its own where a pattern is multiplied by it."""
+    """Has G heads like the key, or H heads when a pattern is multiplied by it."""
     rows: Rows
     scale: float
     softcap: float | None = None
@@ -49,9 +49,9 @@ class Problem:
     sink: Float[Tensor, "#b #h"] | None = None
     dropout: float = 0.0
     seed: Int[Tensor, "2"] | None = None
-    """With a dropout above 0, it and a weight's place decide whether that is kept."""
+    """Set if dropout is above 0; the seed and a weight's position decide whether it is kept."""
     check_finite: bool = True
-    """Whether a hidden NaN or infinity must not reach results, for which CUDA is waited for."""
+    """True if a hidden NaN or infinity must not reach results; on CUDA this synchronizes."""
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -60,7 +60,7 @@ class Problem:
 
     @property
     def group(self) -> int | None:
-        """How many query heads share a key head; None where heads were picked by `select`."""
+        """Number of query heads that share a key head; None after `select`."""
         if not self.leading or self.leading[-1] != self.heads[1]:
             return None
         return self.heads[1] // max(self.key.shape[1], 1)
@@ -77,12 +77,12 @@ class Problem:
 
     @property
     def exact_dtype(self) -> torch.dtype:
-        """Dtype that scores and weights are computed in: float64 for float64, else float32."""
+        """Dtype of scores and weights: float64 for float64, else float32."""
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient may be needed."""
+        """True if a gradient may be needed."""
         return torch.is_grad_enabled() and any(
             t is not None and t.requires_grad for t in self.continuous
         )
@@ -94,17 +94,17 @@ class Problem:
 
     @cached
     def is_finite(self) -> bool | None:
-        """Whether query, key and value hold no NaN, and nothing from which one could arise.
+        """True if query, key and value contain no NaN and no value that could produce one.
 
-        Infinities times zero weights are NaN, and so are numbers so large that a score overflows,
-        as uninitialised memory may hold. None where the values are abstract; torch.compile breaks
-        its graph to read them.
+        Infinities become NaN when multiplied by zero weights, and very large numbers, as in
+        uninitialised memory, make scores overflow. None if the values are abstract; torch.compile
+        breaks the graph to read them.
         """
         tensors = [t for t in (self.query, self.key, self.value) if t is not None]
         if not torch.compiler.is_compiling() and not is_concrete(*tensors):
             return None
         largest = [_largest(t) for t in tensors if t.numel() > 0]
-        limit = _LARGEST / max(1.0, abs(self.scale))  # a score must not overflow when it is scaled
+        limit = _LARGEST / max(1.0, abs(self.scale))  # so that scaling does not overflow
         return not largest or bool((torch.stack(largest) <= limit).all())  # one read
 
     def repeated(self, tensor: Float[Tensor, "B G S d"]) -> Float[Tensor, "B H S d"]:
@@ -117,16 +117,16 @@ class Problem:
         return spread.reshape(batch, heads, *tensor.shape[2:])
 
     def restore(self, result: Tensor) -> Tensor:
-        """Give a result (B, H, ...) its leading dimensions back."""
+        """Reshape a result (B, H, ...) to the query's leading dimensions."""
         return result.reshape(*self.leading, *result.shape[2:])
 
     def at(self, index: Int[Tensor, "l"]) -> Problem:
-        """Keep only the queries of an index."""
+        """Keep only the queries at the given indices."""
         self._assert_no_dropout()
         return replace(self, query=self.query[..., index, :], rows=self.rows.take(index))
 
     def crop(self, queries: slice, keys: slice) -> Problem:
-        """Keep only a range of queries and a range of keys, as if there were no others."""
+        """Keep only a range of queries and a range of keys, as a problem of its own."""
         self._assert_no_dropout()
         return replace(
             self,
@@ -137,7 +137,7 @@ class Problem:
         )
 
     def select(self, pairs: Int[Tensor, "*n"]) -> Problem:
-        """Keep only some heads, named by their number b·H + h; their shape becomes the leading."""
+        """Keep only the heads numbered b·H + h; `pairs.shape` becomes the leading dimensions."""
         self._assert_no_dropout()
         batch_size, heads = self.heads
         flat = pairs.flatten().to(self.query.device)
@@ -145,7 +145,7 @@ class Problem:
 
         def pick(tensor: Tensor) -> Tensor:
             head_of = head * tensor.shape[1] // max(heads, 1)
-            if flat.numel() == 1:  # a view: one head of a large model needs no copy
+            if flat.numel() == 1:  # a view, which avoids a copy
                 return tensor[int(batch)][int(head_of)][None, None]
             return tensor[batch, head_of][:, None]
 
@@ -189,7 +189,7 @@ class Problem:
         return replace(self, query=self.query.to(dtype), key=self.key.to(dtype), value=value)
 
     def to(self, move: Callable[[Tensor], Tensor]) -> Problem:
-        """Move everything to another device, by a function that moves a tensor."""
+        """Move all tensors to another device with a function that moves one tensor."""
         query = move(self.query)
         value, alibi, sink = (
             None if t is None else move(t) for t in (self.value, self.alibi, self.sink)
@@ -204,7 +204,7 @@ class Problem:
         return replace(self, query=pad_last(self.query, width), key=pad_last(self.key, width))
 
     def detached(self) -> Problem:
-        """Drop gradients, value and dropout: what a pattern keeps."""
+        """Drop gradients, value and dropout, which a pattern does not store."""
         bias, alibi, sink = (
             None if t is None else t.detach() for t in (self.rows.bias, self.alibi, self.sink)
         )
@@ -221,7 +221,7 @@ class Problem:
         )
 
     def _assert_no_dropout(self) -> None:
-        assert self.dropout == 0, "dropout goes by a weight's place in the whole problem"
+        assert self.dropout == 0, "dropout depends on a weight's position in the whole problem"
 
 
 def check(
@@ -234,16 +234,17 @@ def check(
     generator: torch.Generator | None = None,
     check_finite: bool = False,
 ) -> Problem:
-    """Check that the arguments of an attention fit together, and lay them out.
+    """Check that the arguments of an attention call are consistent, and build a `Problem`.
 
     Args:
         query: as for `regard.attention`.
         key: likewise.
-        value: likewise; None where there is none.
-        scoring: the options; None for none.
+        value: likewise; None if there is none.
+        scoring: the options; None for the defaults.
         dropout: as for `regard.attention`.
         generator: likewise.
-        check_finite: keep hidden NaN and infinities out of results on CUDA too, as elsewhere.
+        check_finite: keep hidden NaN and infinities out of results on CUDA too; elsewhere it is
+            always done.
     """
     scoring = Scoring() if scoring is None else scoring
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
@@ -280,7 +281,7 @@ def check(
 
 
 def _largest(tensor: Tensor) -> Tensor:
-    """Find the largest magnitude; NaN if there is one."""
+    """Find the largest magnitude; NaN if any element is NaN."""
     low, high = tensor.detach().aminmax()
     return torch.maximum(-low, high)
 
@@ -313,7 +314,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None) -> None:
 
 
 def _misfit(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[str, str] | None:
-    """Say what does not fit together, and the cure where there is a short one."""
+    """Describe the first inconsistency of the shapes, and a cure if there is a short one."""
     if query.ndim < 2:
         return "query needs at least the axes (L, D), but the shapes are", ""
     wrong = _leading_misfit("key", query, key)

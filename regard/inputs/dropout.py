@@ -1,11 +1,11 @@
-"""Which weights dropout keeps: a pure function of a seed and of where a weight stands.
+"""Dropout masks: a pure function of a seed and of a weight's position.
 
-Nothing is drawn in sequence. Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy
+The generator is counter-based. Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy
 as 1, 2, 3", https://doi.org/10.1145/2063384.2063405, section 3.3) turns a counter of four 32-bit
-words, under a key of two, into four random words. The counter names four neighbouring weights, the
-key is the seed. So every part of a pattern, in any order, by any backend, keeps the same weights.
+words, under a key of two, into four random words. The counter identifies four adjacent weights, and
+the key is the seed. So any part of a pattern, in any order and by any backend, has the same mask.
 
-Axes: B batch, H query heads; l queries and s keys of a block, q groups of four keys.
+Axes: B batch, H query heads, l queries and s keys of a block, q groups of four keys.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 _ROUNDS = 10
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-_WEYL = 0x9E3779B9, 0xBB67AE85  # what the key's words grow by from round to round
+_WEYL = 0x9E3779B9, 0xBB67AE85  # added to the key's words after each round
 _MASK = 2**32 - 1
-# 2¹⁷ words are 1 MiB: what one round leaves is still in the cache when the next one reads it. The
-# words of a whole pattern at once would take several times the memory of its weights.
+# 2¹⁷ words are 1 MiB, so the result of one round is still in the cache when the next one reads it.
+# The words of a whole pattern at once would take several times the memory of its weights.
 _COUNTERS = 2**17
 
 
 def draw_seed(generator: torch.Generator | None) -> Int[Tensor, "2"]:
-    """Draw a seed; None is torch's own generator on the CPU, on every device.
+    """Draw a seed; None means torch's global CPU generator, for every device.
 
-    It stays a tensor, so that a graph draws a new one at each run, and so that
+    The seed remains a tensor, so that a compiled graph draws a new one at each run and
     `torch.func.vmap` can draw one for each entry.
 
     Returns:
-        Its two words of 32 bits, the low one first.
+        The seed's two words of 32 bits, the low one first.
     """
     device = torch.device("cpu") if generator is None else generator.device
     return torch.randint(2**32, (2,), generator=generator, device=device)
@@ -50,25 +50,25 @@ def keep_mask(
     columns: slice,
     device: torch.device,
 ) -> Bool[Tensor, "B H l s"]:
-    """Compute which weights of a block are kept, in every head of a problem.
+    """Compute a block of the dropout mask for every head: True if the weight is kept.
 
     The weight of head b·H + h, query i and key j is kept where word j mod 4 of the counter
     (j div 4, i, b·H + h, 0) is at least dropout · 2³².
 
     Args:
-        seed: as `draw_seed` gives it; the low word comes first in Philox's key.
+        seed: as returned by `draw_seed`; the low word is the first of Philox's key.
         dropout: probability of zeroing a weight.
         heads: (B, H) of the whole problem.
-        rows: queries of the block, counted in the whole problem.
+        rows: queries of the block, as indices of the whole problem.
         columns: keys of the block, likewise.
-        device: of the result.
+        device: device of the result.
     """
     first = columns.start // 4
     fours = torch.arange(first, -(-columns.stop // 4), device=device)
     query = torch.arange(rows.start, rows.stop, device=device)[:, None]
     head = torch.arange(math.prod(heads), device=device).reshape(*heads, 1, 1)
     low, high = upload(seed, device).unbind()
-    threshold = math.ceil(dropout * 2**32)  # an exact product: 2³² shifts the exponent alone
+    threshold = math.ceil(dropout * 2**32)  # exact: multiplying by 2³² changes only the exponent
     height = max(1, _COUNTERS // max(1, head.numel() * fours.numel()))
     parts = []
     for rows_of_part in query.split(height):
@@ -78,10 +78,10 @@ def keep_mask(
 
 
 def philox(counter: Words, key: tuple[Tensor, Tensor]) -> tuple[Int[Tensor, "B H l q"], ...]:
-    """Scramble counters, whose four words broadcast, under a key by Philox4x32-10.
+    """Apply Philox4x32-10 to counters whose four words broadcast.
 
-    A word is kept in an int64. The early rounds work on small tensors;
-    from the fourth on each word depends on all others, and has the full shape.
+    Each word is stored in an int64. The first rounds work on small tensors; from the fourth on,
+    each word depends on all four and has the full shape.
     """
     one, two, three, four = counter
     low, high = key
@@ -95,6 +95,6 @@ def philox(counter: Words, key: tuple[Tensor, Tensor]) -> tuple[Int[Tensor, "B H
 
 
 def _product(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-    """High and low word of a product; int64 wraps around, but all 64 bits are right."""
+    """Compute high and low word of a product; int64 wraps around, but all 64 bits are right."""
     product = word * multiplier
     return (product >> 32) & _MASK, product & _MASK

@@ -1,8 +1,8 @@
-"""Arithmetic in which a masked key or value never reaches a result, not even a NaN.
+"""Arithmetic in which masked keys and values never affect a result, not even NaN.
 
-The weight of a masked key is 0, but 0 · NaN and 0 · ∞ are NaN: with the plain operations padding
-reaches results and gradients. Those here let a non-finite number through only where it is visible.
-With finite inputs they are the plain operations.
+The weight of a masked key is 0, but 0 · NaN and 0 · ∞ are NaN, so with plain operations NaN in the
+padding reaches results and gradients. The functions here propagate a non-finite number only to
+where it is visible. For finite inputs they equal the plain operations.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from regard._shapes import Bool, Float
 def dot_products(
     query: Float[Tensor, "B H L D"], key: Float[Tensor, "B H S D"], *, check_finite: bool
 ) -> Float[Tensor, "B H L S"]:
-    """Compute query @ keyᵀ, such that a zero gradient of a score stays zero on its way back.
+    """Compute query @ keyᵀ; a zero gradient of a score stays zero in the backward pass.
 
     Args:
-        query: the factor on the left.
-        key: that on the right.
-        check_finite: False for the plain product, which reads nothing.
+        query: the left factor.
+        key: the right factor.
+        check_finite: False computes the plain product, without reading any value.
     """
     with without_autocast(query.device):
         scores = query @ key.transpose(-2, -1)
@@ -35,8 +35,8 @@ def dot_products(
 
 
 def softcapped(scores: Float[Tensor, "B H L S"], cap: float) -> Float[Tensor, "B H L S"]:
-    """Compute cap·tanh(scores/cap), such that a zero gradient stays zero on its way back."""
-    nan = scores.isnan()  # tanh's derivative there is NaN, and 0 · NaN too
+    """Compute cap·tanh(scores/cap); a zero gradient stays zero in the backward pass."""
+    nan = scores.isnan()  # there the derivative of tanh is NaN, and so is 0 · NaN
     capped = cap * torch.tanh(scores.masked_fill(nan, 0) / cap)
     return capped.masked_fill(nan, torch.nan)
 
@@ -48,13 +48,13 @@ def weighted_sum(
     *,
     check_finite: bool,
 ) -> Float[Tensor, "*o L Dv"]:
-    """Compute weights @ value; a non-finite value reaches the rows that see it, and no others.
+    """Compute weights @ value; a non-finite value affects only the rows that see it.
 
     Args:
-        weights: 0 where a key is hidden.
-        value: of each key.
-        visible: which keys are not hidden.
-        check_finite: False for the plain product, which reads nothing.
+        weights: 0 for hidden keys.
+        value: the value of each key.
+        visible: True if the query may see the key.
+        check_finite: False computes the plain product, without reading any value.
     """
     with without_autocast(value.device):
         if not check_finite or _finite(value):
@@ -68,14 +68,14 @@ def weighted_sum(
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Turn autocast off, which would round float32 factors to a half precision."""
-    if device.type == "meta":  # which has none
+    """Disable autocast, which would round float32 factors to a half precision."""
+    if device.type == "meta":  # has no autocast
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
 def _finite(*tensors: Tensor) -> bool:
-    """Whether all values are known to be finite."""
+    """True if all values are known to be finite."""
     return is_concrete(*tensors) and all(bool(t.detach().isfinite().all()) for t in tensors)
 
 

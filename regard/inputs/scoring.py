@@ -1,8 +1,8 @@
-"""The options that turn queries and keys into weights, in one place.
+"""The options that determine the weights: mask, scale, softcap, bias, ALiBi, sink.
 
 Public functions take them as keywords, ``**options: Unpack[ScoringOptions]``; inside the package
-they travel as one `Scoring`. A new option is a field of both, here, and a line in
-`regard.inputs.check`, which brings it to the layout of a `Problem`.
+they are passed as one `Scoring`. To add an option, add a field to both classes and a line to
+`regard.inputs.check`, which converts it to the layout of a `Problem`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from regard._arguments import check_floating
 from regard.masks import Mask
 
 _LARGEST = 1e38
-"""Of a scale or softcap: its products with constants stay within float32."""
+"""Largest scale or softcap: its products with constants stay within float32."""
 
 
 class ScoringOptions(TypedDict, total=False):
-    """The keywords; `regard.attention` documents them."""
+    """The options as keywords, documented at `regard.attention`."""
 
     mask: Mask | None
     scale: float | None
@@ -42,10 +42,10 @@ def check_mask(mask: object) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scoring:
-    """The options of one attention, each checked by itself.
+    """The options of one attention call, each checked separately.
 
     Raises:
-        TypeError: for an option of another kind.
+        TypeError: for an option of the wrong type.
         ValueError: for a number out of its range.
     """
 
@@ -61,10 +61,10 @@ class Scoring:
         if self.scale is not None and not (
             -math.inf < check_number("scale", self.scale) < math.inf
         ):
-            raise ValueError(f"scale must be finite, but is {self.scale}; None is 1/√D")
+            raise ValueError(f"scale must be finite, but is {self.scale}; None means 1/√D")
         if self.softcap is not None and not 0 < check_number("softcap", self.softcap) < math.inf:
             raise ValueError(
-                f"softcap must be above 0 and finite, but is {self.softcap}; None is for none"
+                f"softcap must be above 0 and finite, but is {self.softcap}; None turns it off"
             )
         if isinstance(self.bias, Tensor) and self.bias.dtype == torch.bool:
             raise TypeError(
@@ -75,14 +75,14 @@ class Scoring:
                 check_floating(getattr(self, name), name)
 
     def check_dtype(self, dtype: torch.dtype) -> None:
-        """Check that numbers fit into what scores of this dtype are computed in.
+        """Check that scale and softcap are in range for tensors of this dtype.
 
         Raises:
-            ValueError: if one does not.
+            ValueError: if one is out of range.
         """
         if dtype == torch.float64:
             return
-        cure = "in float32; pass tensors of float64 for more"
+        cure = "in float32; pass float64 tensors for a larger range"
         if self.scale is not None and abs(self.scale) > _LARGEST:
             raise ValueError(f"scale must be within ±{_LARGEST:.0e}, but is {self.scale} {cure}")
         smallest = 1 / _LARGEST
@@ -94,7 +94,7 @@ class Scoring:
 
     @classmethod
     def of(cls, options: ScoringOptions) -> Scoring:
-        """Take the keywords of a public call.
+        """Build from the keywords of a public call.
 
         Raises:
             TypeError: for a keyword that is not an option.
@@ -109,11 +109,11 @@ class Scoring:
 
 
 def check_number(name: str, number: object) -> float:
-    """Check that an option is a number of Python's.
+    """Check that an option is a Python number, and return it as a float.
 
     Raises:
         TypeError: if it is not.
-        ValueError: for an integer beyond all floats.
+        ValueError: for an integer that is too large for a float.
     """
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         cure = f"; try {name}.item()" if isinstance(number, Tensor) else ""
@@ -121,4 +121,4 @@ def check_number(name: str, number: object) -> float:
     try:
         return float(number)
     except OverflowError:
-        raise ValueError(f"{name} must fit in a float, but is an integer beyond it") from None
+        raise ValueError(f"{name} must fit in a float, but is a larger integer") from None

@@ -1,4 +1,4 @@
-"""Which keys each query may see: the masks by name, and their rows for given shapes."""
+"""Masks: the keys that each query may see, as intervals combined with ``&``."""
 
 from regard.masks._mask import Mask, causal, dense, documents, intervals, padding, prefix, window
 from regard.masks.hiding import hide

@@ -1,4 +1,4 @@
-"""The parts of two masks that are joined by ``&``."""
+"""Combines the parts of two masks joined by ``&``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard._tensors import require
 def both(
     one: Tensor | None, other: Tensor | None, combine: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor | None:
-    """Combine two dense parts, of which either may be missing."""
+    """Combine two dense parts; None stands for a missing one."""
     if one is None or other is None:
         return one if other is None else other
     try:
@@ -27,17 +27,17 @@ def both(
 
 
 def same_place(one: Any, other: Any, name: str) -> Any:
-    """Take the one offset, or the positions, of two masks.
+    """Return the offset, or the positions, that two masks share.
 
     Raises:
-        ValueError: if they differ; of tensors on CUDA the device asserts it.
+        ValueError: if they differ; for tensors on CUDA, an assertion runs on the device instead.
     """
     if one is None or other is None:
         return one if other is None else other
     if one is other:
         return one
     tensors = [place for place in (one, other) if isinstance(place, torch.Tensor)]
-    message = f"masks joined by & place the queries at different {name}"
+    message = f"masks joined by & have different {name}"
     if any(tensor.is_cuda for tensor in tensors):
         require((tensor_of(one) == tensor_of(other)).all(), message)
     elif not torch.equal(tensor_of(one), tensor_of(other)):

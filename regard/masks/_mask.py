@@ -1,16 +1,16 @@
-"""Which keys each query may see.
+"""The class `Mask`, and the functions that make masks.
 
 Nearly every mask in use is one interval of keys per query: causal, sliding window, packed
-documents, padding on either side, prefix. A `Mask` keeps the parameters alone, and computes two
-integers a row, ``start`` and ``stop``, once the number of queries and keys is known. Masks are
+documents, padding on either side, prefix. A `Mask` stores only the parameters and computes two
+integers per row, ``start`` and ``stop``, once the numbers of queries and keys are known. Masks are
 combined with ``&``: the intersection of two intervals is an interval.
 
-Any other boolean or additive mask is `dense`: it works everywhere, costs O(L·S) memory, and keeps
-blocks of keys from being skipped.
+Any other boolean or additive mask is `dense`: it works everywhere, but costs O(L·S) memory, and
+kernels cannot skip blocks of keys.
 
 Axes: B batch, H query heads, L queries, S keys. A tensor given per sequence, such as document ids
-``(B, S)``, lines up with the leading dimensions of the query *from the left*, so that it need not
-name the heads.
+``(B, S)``, is aligned with the leading dimensions of the query *from the left*, so it needs no axis
+for the heads.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Mask:
     """The keys each query may see; made by the functions of this module, combined with ``&``.
 
     Args:
-        terms: the interval masks that it is the intersection of.
-        offset: position of query 0 among the keys; None is S − L, so that the last query sits at
-            the last key.
-        positions: in its place, that of each query, ``(L,)``, where they are not one after another.
+        terms: interval masks, of which this mask is the intersection.
+        offset: position of query 0 among the keys; None means S − L, so that the last query has
+            the position of the last key.
+        positions: position of each query, ``(L,)``, if they are not consecutive; replaces offset.
         allowed: a boolean tensor broadcastable to ``(..., L, S)``, True where a key may be seen.
         bias: an additive tensor broadcastable to ``(..., L, S)``; −inf hides a key.
-        score_changes: what `hide` hides.
+        score_changes: the changes of scores made by `hide`.
 
     Example:
         >>> import regard
@@ -74,7 +74,7 @@ class Mask:
         )
 
     def __bool__(self) -> bool:
-        raise TypeError("a mask is neither true nor false; join masks with &, not with `and`")
+        raise TypeError("a mask has no truth value; combine masks with &, not with `and`")
 
     def __repr__(self) -> str:
         parts = [repr(part) for part in (*self.terms, *self.score_changes)]
@@ -87,9 +87,9 @@ class Mask:
 
     @cached_property
     def affine(self) -> tuple[int | None, int | None, int | None] | None:
-        """Start and stop of a query at position 0, and the offset, if they say the whole mask.
+        """Start and stop of a query at position 0, and the offset; None if more is needed.
 
-        None among the three stands for an end that hides nothing, and for the offset S − L.
+        A start or stop of None hides nothing; an offset of None means S − L.
         """
         ends = intersect_affine([term.affine(0) for term in self.terms])
         if ends is None or not self._is_interval or self.positions is not None:
@@ -98,7 +98,7 @@ class Mask:
 
     @cached_property
     def is_fixed(self) -> bool:
-        """Whether it is an interval a row that stays as it is: it holds no tensor of its caller."""
+        """True for an interval mask without tensors of the caller, who could mutate them."""
         placed = self.positions is not None or isinstance(self.offset, torch.Tensor)
         return self._is_interval and not placed and all(term.is_fixed for term in self.terms)
 
@@ -114,16 +114,16 @@ class Mask:
         Args:
             queries: L.
             keys: S.
-            leading: the leading dimensions of the query, ``(B, H)`` as a rule.
+            leading: the leading dimensions of the query, usually ``(B, H)``.
 
         Returns:
-            start, stop: integers ``(*leading, L)``; equal where a query is fully masked.
+            start, stop: integers ``(*leading, L)``; equal if the query is fully masked.
 
         Raises:
-            ValueError: if the mask holds a part of `dense` or `hide`, which is not an interval.
+            ValueError: if the mask contains `dense` or `hide`, which are not intervals.
         """
         if not self._is_interval:
-            raise ValueError(f"mask is {self!r}: dense and hide make no intervals; call visible()")
+            raise ValueError(f"mask is {self!r}: dense and hide are not intervals; call visible()")
         rows = self.resolve(leading, queries, keys, torch.device("cpu"))
         shape = (*leading, queries)
         return rows.spread(rows.start).reshape(shape), rows.spread(rows.stop).reshape(shape)
@@ -131,7 +131,7 @@ class Mask:
     def visible(
         self, queries: int, keys: int, leading: tuple[int, ...] = ()
     ) -> Bool[Tensor, "*b L S"]:
-        """Write the whole mask out: True where a query may see a key, ``(*leading, L, S)``."""
+        """Compute the whole mask: True if the query may see the key, ``(*leading, L, S)``."""
         rows = self.resolve(leading, queries, keys, torch.device("cpu"))
         visible = rows.visible(slice(0, queries), slice(0, keys))
         return visible.expand(*rows.heads, queries, keys).reshape(*leading, queries, keys)
@@ -139,7 +139,7 @@ class Mask:
     def resolve(
         self, leading: tuple[int, ...], queries: int, keys: int, device: torch.device
     ) -> Rows:
-        """Compute the rows of the mask for given sizes, which backends and readouts take."""
+        """Compute the rows of the mask for given sizes, as backends and readouts use them."""
         heads = flat(leading)
         bounds, spans = self._bounds(leading, queries, keys, device), None
         if self.score_changes:
@@ -162,7 +162,7 @@ class Mask:
         elif isinstance(offset, torch.Tensor):
             offset = align(upload(offset, device)[..., None], leading, "offset")
             positions = offset + torch.arange(queries, device=device)
-        else:  # in a graph, it may be a symbol
+        else:  # an int, or a symbolic one in a graph
             ends = intersect_affine([term.affine(offset) for term in self.terms])
             if ends is not None:
                 return AffineBounds(queries, keys, device, offset, *ends)
@@ -170,7 +170,7 @@ class Mask:
         start, stop = torch.zeros_like(positions), torch.full_like(positions, keys)
         for term in self.terms:
             low, high = term.bounds(positions, keys, leading)
-            # A number is not made a tensor, which is a copy that waits for a GPU.
+            # Clamp by a number: converting it to a tensor would copy and synchronize with the GPU.
             start = torch.maximum(start, low) if isinstance(low, Tensor) else start.clamp(min=low)
             stop = torch.minimum(stop, high) if isinstance(high, Tensor) else stop.clamp(max=high)
         start = start.clamp(0, keys)
@@ -178,17 +178,17 @@ class Mask:
         return IndexBounds(positions, start, stop)
 
 
-# One for all calls: a mask does not change, and a short call would take longer to make than to use.
+# Shared by all calls: masks are immutable, and creating one would dominate a short call.
 _CAUSAL = Mask((Causal(),))
 
 
 def causal(*, offset: int | Int[Tensor, "*b"] | None = None) -> Mask:
-    """Let each query see its own position and those before it.
+    """Let each query see its own position and all earlier ones.
 
     Args:
-        offset: position of query 0 among the keys, one number or one a sequence ``(B,)``. By
-            default S − L: the last query sits at the last key, as when decoding with a cache.
-            torch's ``is_causal`` is ``offset=0``.
+        offset: position of query 0 among the keys, one number or one per sequence ``(B,)``. The
+            default is S − L: the last query has the position of the last key, as when decoding
+            with a cache. torch's ``is_causal`` is ``offset=0``.
 
     Example:
         >>> import regard
@@ -222,10 +222,10 @@ def window(size: int, *, ahead: int = 0, offset: int | Int[Tensor, "*b"] | None 
 def prefix(
     length: int | Int[Tensor, "*b"], *, offset: int | Int[Tensor, "*b"] | None = None
 ) -> Mask:
-    """Let every query see the first ``length`` keys, and beyond them only what is not later.
+    """Let every query see the first ``length`` keys, and after them only keys that are not later.
 
     Args:
-        length: number of keys that all may see, one number or one a sequence ``(B,)``
+        length: number of keys that all may see, one number or one per sequence ``(B,)``
             (Raffel et al. 2020, arXiv:1910.10683, section 3.2.1).
         offset: as for `causal`.
 
@@ -244,15 +244,15 @@ def prefix(
 
 
 def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | None = None) -> Mask:
-    """Keep packed documents apart: a query sees only keys of the document it sits in.
+    """Separate packed documents: a query sees only the keys of its own document.
 
     Args:
-        ids: the document of each key, ``(S,)`` or ``(B, S)``: equal numbers side by side.
+        ids: document number of each key, ``(S,)`` or ``(B, S)``; equal numbers are adjacent.
         offset: as for `causal`.
 
     Raises:
-        ValueError: if a document lies in two pieces: its keys are not an interval. Ids on CUDA are
-            checked by the device, since reading them would mean waiting for it.
+        ValueError: if a document is in two pieces, so that its keys are not an interval. Ids on
+            CUDA are checked by an assertion on the device, which avoids synchronization.
 
     Example:
         >>> import regard, torch
@@ -270,21 +270,21 @@ def documents(ids: Int[Tensor, "*b S"], *, offset: int | Int[Tensor, "*b"] | Non
         require(
             (changes.sum(-1) == distinct.sum(-1)).all(),
             "ids has a document in two pieces, so its keys are not an interval; "
-            "number the pieces apart or pass dense(ids[..., :, None] == ids[..., None, :])",
+            "give each piece its own number or pass dense(ids[..., :, None] == ids[..., None, :])",
         )
     return Mask((Documents(*runs(changes, ids)),), _checked_offset(offset))
 
 
 def padding(keep: Bool[Tensor, "*b S"] | Int[Tensor, "*b S"]) -> Mask:
-    """Hide the padding: every query sees the keys kept, and those only.
+    """Hide padding: every query sees only the keys that are kept.
 
     Args:
-        keep: True or 1 for tokens, False or 0 for padding, ``(S,)`` or ``(B, S)``, as the
-            ``attention_mask`` of a tokenizer. The padding may lie on either side, or on both.
+        keep: True or 1 for tokens, False or 0 for padding, ``(S,)`` or ``(B, S)``, like the
+            ``attention_mask`` of a tokenizer. Padding may be on either side, or on both.
 
     Raises:
-        ValueError: if padding lies between tokens, which is not an interval; on CUDA as for
-            `documents`.
+        ValueError: if there is padding between tokens, since the rest is not an interval; on CUDA
+            as for `documents`.
 
     Example:
         >>> import regard, torch
@@ -342,18 +342,18 @@ def intervals(
     if start.shape != stop.shape:
         raise ValueError(
             f"start has shape {tuple(start.shape)} and stop {tuple(stop.shape)}; give one of each "
-            "a query"
+            "per query"
         )
     return Mask((Intervals(start, stop),), _checked_offset(offset))
 
 
 def dense(mask: Bool[Tensor, "..."] | Float[Tensor, "..."]) -> Mask:
-    """Take a mask that is written out, boolean or additive.
+    """Make a mask from a boolean or additive tensor.
 
     Args:
         mask: broadcastable to ``(B, H, L, S)`` from the right, as in torch's SDPA. Boolean: True
             where a key may be seen. Floating point: added to the scaled scores; −inf hides a key.
-            It may be trained.
+            It may require a gradient.
 
     Raises:
         TypeError: for any other dtype.
@@ -384,7 +384,7 @@ def _check_positions(tensor: object, name: str) -> None:
     check_tensor(tensor, name)
     assert isinstance(tensor, torch.Tensor), "it has just been checked"
     if tensor.ndim == 0:
-        raise ValueError(f"{name} needs an axis with one entry a key, but is a single number")
+        raise ValueError(f"{name} needs an axis with one entry per key, but is a single number")
 
 
 def _require_values(tensor: Shaped[Tensor, "..."], name: str) -> None:
@@ -393,5 +393,6 @@ def _require_values(tensor: Shaped[Tensor, "..."], name: str) -> None:
     why = abstract_reason(tensor, in_trace=False)
     if why is not None:
         raise ValueError(
-            f"{name} can't be checked under {why}; make the mask before, or hide keys by dense(...)"
+            f"{name} can't be checked under {why}; make the mask outside it, or hide keys with "
+            "dense(...)"
         )

@@ -1,4 +1,4 @@
-"""The interval masks: where each query's visible keys start and stop.
+"""The interval masks: start and stop of each query's visible keys.
 
 Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 """
@@ -19,25 +19,26 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Term(Protocol):
-    """One interval mask: where each query's keys start and stop, before clamping to ``[0, S)``."""
+    """One interval mask: start and stop of each query's keys, before clamping to ``[0, S]``."""
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it holds no tensor of the caller, who may change its numbers."""
+        """True if it holds no tensor of the caller, who could mutate it."""
 
     def bounds(self, positions: Tensor, keys: int, leading: tuple[int, ...]) -> Bounds:
-        """Give start and stop, broadcastable to the positions ``(B, H, L)``."""
+        """Compute start and stop, broadcastable to the positions ``(B, H, L)``."""
 
     def affine(self, position: int) -> tuple[int | None, int | None] | None:
-        """Give start and stop of a query at this position, if each moves with it or hides nothing.
+        """Compute start and stop of a query at this position, if both are affine in it.
 
-        None stands for an end that hides nothing; None for both if one moves otherwise.
+        A start or stop of None hides nothing. The result is None if either is not affine with
+        slope 1.
         """
 
 
 @dataclass(frozen=True)
 class Causal:
-    """Each query sees its own position and those before it."""
+    """Each query sees its own position and all earlier ones."""
 
     is_fixed = True
 
@@ -53,7 +54,7 @@ class Causal:
 
 @dataclass(frozen=True)
 class Window:
-    """Each query sees the last positions, its own included, and some later ones."""
+    """Each query sees the last ``size`` positions, its own included, and ``ahead`` later ones."""
 
     size: int
     ahead: int
@@ -72,7 +73,7 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """Every query sees the first keys; beyond them, only what is not later."""
+    """Every query sees the first keys, and after them only keys that are not later."""
 
     length: int | Tensor
 
@@ -95,12 +96,12 @@ class Prefix:
 
 @dataclass(frozen=True, eq=False)
 class Documents:
-    """Each query sees the document it sits in."""
+    """Each query sees the keys of its own document."""
 
     start: Tensor
-    """First key of the document that each key lies in."""
+    """First key of each key's document."""
     stop: Tensor
-    """One past that document's last key."""
+    """One past the last key of each key's document."""
 
     is_fixed = True
 
@@ -162,7 +163,7 @@ class Intervals:
         if self.start.shape[-1] != queries:
             raise ValueError(
                 f"intervals covers {self.start.shape[-1]} queries, but there are {queries}; give "
-                "one start and one stop a query"
+                "one start and one stop per query"
             )
         start, stop = (upload(table, positions.device) for table in (self.start, self.stop))
         return align(start, leading, "start"), align(stop, leading, "stop")
@@ -171,7 +172,7 @@ class Intervals:
 
 
 def runs(changes: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Start and stop of the run of equal ids that each position lies in, ``(..., S)``."""
+    """Compute start and stop of each position's run of equal ids, ``(..., S)``."""
     keys = ids.shape[-1]
     index = torch.arange(keys, device=ids.device).expand(ids.shape)
     if keys == 0:
@@ -185,4 +186,6 @@ def runs(changes: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 def _check_length(name: str, length: int, keys: int) -> None:
     if length != keys:
-        raise ValueError(f"{name} covers {length} keys, but there are {keys}; give one entry a key")
+        raise ValueError(
+            f"{name} covers {length} keys, but there are {keys}; give one entry per key"
+        )

@@ -1,4 +1,4 @@
-"""Where the visible keys of each query start and stop: as tables, or as affine functions.
+"""Start and stop of each query's visible keys, as tables or affine functions.
 
 Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 """
@@ -17,10 +17,10 @@ from regard._shapes import Int
 
 @dataclass(frozen=True, eq=False)
 class IndexBounds:
-    """Three integers a query, ``0 ≤ start ≤ stop ≤ S``; equal where it is fully masked."""
+    """Three integers per query, ``0 ≤ start ≤ stop ≤ S``; start = stop if it is fully masked."""
 
     positions: Int[Tensor, "#b #h L"]
-    """Where each query sits among the keys."""
+    """Position of each query among the keys."""
     start: Int[Tensor, "#b #h L"]
     stop: Int[Tensor, "#b #h L"]
 
@@ -36,25 +36,25 @@ class IndexBounds:
 
 @dataclass(frozen=True, eq=False)
 class AffineBounds:
-    """The same interval for every query, or one that moves by a key from query to query.
+    """Bounds that are constant, or that move by one key from query to query.
 
-    Causal masks and sliding windows are such, alone and together. Kernels read the integers; the
-    tables are computed when they are needed.
+    Causal masks, sliding windows and their intersections are of this kind. Kernels read the
+    integers; the tables are computed on first use.
     """
 
     queries: int
     keys: int
     device: torch.device
     position: int
-    """Where query 0 sits among the keys; query i sits i further."""
+    """Position of query 0 among the keys; that of query i is i larger."""
     first_start: int | None = None
-    """Start of query 0, before it is cut to ``[0, S]``; query i starts i further; None: all 0."""
+    """Start of query 0, before clamping to ``[0, S]``; that of query i is i larger; None: all 0."""
     first_stop: int | None = None
-    """Stop of query 0, likewise. None: all stop at S."""
+    """Stop of query 0, likewise; None: all S."""
 
     @cached
     def positions(self) -> Int[Tensor, "1 1 L"]:
-        """Where each query sits among the keys."""
+        """Position of each query among the keys."""
         return self._moving(self.position)
 
     @cached
@@ -75,7 +75,7 @@ class AffineBounds:
 
     @property
     def last_stop(self) -> int:
-        """The largest `stop`, without the table; 0 where there are no queries."""
+        """The largest `stop`, computed without the table; 0 if there are no queries."""
         if self.queries == 0:
             return 0
         ends = (self.first_start or 0, self.keys if self.first_stop is None else self.first_stop)
@@ -85,10 +85,10 @@ class AffineBounds:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no query sees a key, without the tables.
+        """True if no query sees a key; computed without the tables.
 
-        Start and stop move alike, so that where both do their distance decides, and else the query
-        that reaches furthest: the last one where stops move, the first one where starts do.
+        If start and stop both move, their distance is constant and decides. If only the stops move,
+        the last query sees most; if only the starts move, the first one does.
         """
         start, stop, last = self.first_start, self.first_stop, self.queries - 1
         if last < 0 or self.keys == 0:
@@ -98,7 +98,7 @@ class AffineBounds:
         return (stop is not None and stop + last <= 0) or (start is not None and start >= self.keys)
 
     def on(self, device: torch.device) -> AffineBounds:
-        """The same bounds, with their tables on another device."""
+        """Return the same bounds with their tables on another device."""
         return replace(self, device=device)
 
     def _moving(self, value: int) -> Tensor:
@@ -108,14 +108,14 @@ class AffineBounds:
 def intersect_affine(
     ends: list[tuple[int | None, int | None] | None],
 ) -> tuple[int | None, int | None] | None:
-    """Intersect intervals that move by a key from query to query, by start and stop of query 0.
+    """Intersect affine intervals, each given by start and stop of query 0.
 
-    None stands for an end that hides nothing: 0 on the left, S on the right. An interval of another
-    kind is None, and so is its intersection with any.
+    A start or stop of None hides nothing: 0 and S. An interval that is not affine is given as None,
+    and then the result is None.
     """
     latest: int | None = None
     earliest: int | None = None
-    for pair in ends:  # no max(...) of a list: torch.compile has none for symbolic lengths
+    for pair in ends:  # torch.compile does not support max(list) for symbolic lengths
         if pair is None:
             return None
         start, stop = pair

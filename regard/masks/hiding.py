@@ -1,4 +1,4 @@
-"""Masks that change the scores of some keys for some queries: what hides a key amid others."""
+"""Masks that hide some keys from some queries, or shift their scores."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def hide(
     *,
     heads: int | slice | Sequence[int] | None = None,
 ) -> Mask:
-    """Hide some keys from some queries; the other keys share their weight.
+    """Hide some keys from some queries; their weight goes to the other keys.
 
-    What it takes is two integers a row for each run of adjacent keys, also where they lie amid
-    those that a query sees (attention knockout: Geva et al. 2023, arXiv:2304.14767).
+    The memory is two integers per row for each run of adjacent keys, even if they are in the middle
+    of a query's interval (attention knockout: Geva et al. 2023, arXiv:2304.14767).
 
     Args:
         keys: an integer, a slice or integers; negative ones count from the end S.
-        queries: likewise, by position, as `causal` compares them with keys; None is all. Positions
-            at which no query sits are allowed.
-        heads: likewise, numbered 0 … H − 1; None is all.
+        queries: likewise, by position among the keys, as in `causal`; None means all. Positions
+            without a query are allowed.
+        heads: likewise, numbered 0 … H − 1; None means all.
 
     Raises:
-        TypeError: for an index of another kind.
-        ValueError: for a slice that does not go forward.
-        IndexError: where the mask is used, for a key or a head that does not exist.
+        TypeError: for an index of the wrong type.
+        ValueError: for a slice with a step below 1.
+        IndexError: when the mask is used, for a key or a head that does not exist.
 
     Example:
         >>> import regard
@@ -56,14 +56,14 @@ def add_to_scores(
     """Add a number to the scores of some keys, after softcap and bias; see `hide`.
 
     Args:
-        by: the number, without a gradient; −inf hides the keys.
+        by: the number, which gets no gradient; −inf hides the keys.
         keys: as for `hide`.
         queries: as for `hide`.
         heads: as for `hide`.
 
     Raises:
-        TypeError: for a number or an index of another kind.
-        ValueError: for NaN and for numbers that float32 does not hold; and as `hide`.
+        TypeError: for a number or an index of the wrong type.
+        ValueError: for NaN and for numbers beyond the range of float32; and as `hide`.
         IndexError: as `hide`.
     """
     if isinstance(by, bool) or not isinstance(by, (int, float)):

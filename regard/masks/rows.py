@@ -1,4 +1,4 @@
-"""The rows of a mask: which keys each query sees, for given numbers of queries and keys.
+"""The rows of a mask for given numbers of queries and keys.
 
 Axes: all leading dimensions are flattened to two, batch B and heads H; b and h are B or 1, H or 1.
 """
@@ -20,10 +20,10 @@ from regard.masks.spans import Spans, trimmed
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The visible keys of every query: an interval a row, spans within it, and a dense part.
+    """The visible keys of every query: an interval per row, spans within it, and a dense part.
 
-    The interval starts and stops at a key that no span hides, so that a row which spans and
-    interval hide whole is one whose start is its stop.
+    The first and last key of an interval are never hidden by a span. So a row is fully masked by
+    its interval and spans if and only if start = stop.
     """
 
     heads: tuple[int, int]
@@ -40,7 +40,7 @@ class Rows:
 
     @property
     def positions(self) -> Int[Tensor, "#b #h L"]:
-        """Where each query sits among the keys."""
+        """Position of each query among the keys."""
         return self.bounds.positions
 
     @property
@@ -55,31 +55,31 @@ class Rows:
 
     @property
     def is_interval(self) -> bool:
-        """Whether the mask is one interval a row, without spans and a dense part."""
+        """True if the mask is one interval per row, without spans or a dense part."""
         return self.allowed is None and self.bias is None and self.spans is None
 
     @property
     def adds(self) -> bool:
-        """Whether a number may be added to a score."""
+        """True if a number may be added to some score."""
         return self.bias is not None or (self.spans is not None and self.spans.adds)
 
     @property
     def hides_any(self) -> bool:
-        """Whether any key is hidden from any query."""
+        """True if any key is hidden from any query."""
         if not self.is_interval:
             return True
         return bool((self.start > 0).any()) or bool((self.stop < self.keys).any())
 
     @property
     def is_lower_triangular(self) -> bool:
-        """Whether L = S and query i sees exactly keys 0 … i: torch's is_causal."""
+        """True if L = S and query i sees exactly the keys 0 … i: torch's ``is_causal``."""
         if not self.is_interval or self.queries != self.keys:
             return False
         index = torch.arange(self.keys, device=self.stop.device)
         return not bool(self.start.any()) and bool((self.stop == index + 1).all())
 
     def equals(self, other: Rows) -> bool:
-        """Whether the other says the same of the same queries and keys, by the numbers of both."""
+        """Return True if both have the same sizes and the same values."""
         mine, others = self._parts(), other._parts()
         return len(mine) == len(others) and all(starmap(_equal, zip(mine, others, strict=True)))
 
@@ -94,9 +94,10 @@ class Rows:
         return (self.heads, self.keys, *ends, self.allowed, self.bias, *of_spans)
 
     def hides_all(self) -> bool:
-        """Whether every query is fully masked by its interval, as far as no device is waited for.
+        """Return True if every query is known to be fully masked by its interval.
 
-        Affine bounds are numbers. Tables on CUDA are not read, and the answer is False.
+        Tables on CUDA are not read, which would synchronize with the device; the result is then
+        False.
         """
         bounds = self.bounds
         if isinstance(bounds, AffineBounds):
@@ -104,7 +105,7 @@ class Rows:
         return not bounds.start.is_cuda and not bool((bounds.start < bounds.stop).any())
 
     def span(self, rows: slice) -> tuple[int, int]:
-        """Find the smallest range of keys that holds all that these queries see."""
+        """Find the smallest range that contains all keys that these queries see."""
         start, stop = self.start[..., rows], self.stop[..., rows]
         some = start < stop  # rows that are not fully masked
         if not bool(some.any()):
@@ -112,11 +113,11 @@ class Rows:
         return int(start[some].min()), int(stop[some].max())
 
     def common(self, rows: slice) -> tuple[int, int]:
-        """Find the range of keys that every one of these queries sees, as far as intervals say."""
+        """Find the range of keys that the intervals of all these queries share."""
         return int(self.start[..., rows].max()), int(self.stop[..., rows].min())
 
     def visible(self, rows: slice, columns: slice) -> Bool[Tensor, "b h l s"]:
-        """Write a block of the mask out: True where the query may see the key."""
+        """Compute a block of the mask: True if the query may see the key."""
         key = torch.arange(columns.start, columns.stop, device=self.start.device)
         start, stop = self.start[..., rows, None], self.stop[..., rows, None]
         matrix = (key >= start) & (key < stop)
@@ -131,12 +132,12 @@ class Rows:
     def bias_block(
         self, rows: slice, columns: slice, dtype: torch.dtype
     ) -> Float[Tensor, "b h l s"] | None:
-        """Crop the additive part, with 0 in place of −inf, which `visible` covers.
+        """Compute a block of the additive part, with 0 for −inf, which `visible` handles.
 
         Args:
             rows: the queries of the block.
             columns: its keys.
-            dtype: that spans are written out in.
+            dtype: dtype of the numbers that spans add.
         """
         block = None if self.spans is None else self.spans.added_block(rows, columns, dtype)
         if self.bias is None:
@@ -169,7 +170,7 @@ class Rows:
         )
 
     def crop(self, queries: slice, keys: slice) -> Rows:
-        """Keep only a range of queries and a range of keys, counted from the range's first."""
+        """Keep only a range of queries and a range of keys; positions count from its first key."""
         size, shift = keys.stop - keys.start, queries.start - keys.start
         bounds = self.bounds
         if isinstance(bounds, AffineBounds):
@@ -198,7 +199,7 @@ class Rows:
         )
 
     def select(self, batch: Int[Tensor, "n"], head: Int[Tensor, "n"]) -> Rows:
-        """Keep only some (batch, head) pairs, as n batch entries of one head."""
+        """Keep only n pairs (batch, head), as n batch entries of one head each."""
 
         def pick(tensor: Tensor) -> Tensor:
             if tensor.shape[:2] == (1, 1):
@@ -219,8 +220,8 @@ class Rows:
         """Pick batch entries and heads.
 
         Args:
-            heads: the numbers of batch entries and heads that are left.
-            pick: picks them of a tensor ``(b, h, ...)``.
+            heads: numbers of batch entries and heads after picking.
+            pick: function that picks them from a tensor ``(b, h, ...)``.
         """
         return replace(
             self,
@@ -234,7 +235,7 @@ class Rows:
         )
 
     def to(self, move: Callable[[Tensor], Tensor], device: torch.device) -> Rows:
-        """Move everything to a device, by a function that moves a tensor."""
+        """Move all tensors to a device with a function that moves one tensor."""
         bounds = self.bounds
         return replace(
             self,
@@ -248,7 +249,7 @@ class Rows:
         return None if self.spans is None else self.spans.mapped(change)
 
     def spread(self, tensor: Shaped[Tensor, "b h L"]) -> Shaped[Tensor, "B H L"]:
-        """Expand what batch entries and heads share."""
+        """Expand a tensor that batch entries or heads share."""
         return tensor.expand(*self.heads, -1)
 
 
@@ -262,7 +263,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _crop(matrix: Tensor, rows: slice, columns: slice) -> Tensor:
-    """Crop a matrix whose axes may be of size 1."""
+    """Crop a matrix, except along broadcast axes of size 1."""
     if matrix.shape[-2] > 1:
         matrix = matrix[..., rows, :]
     return matrix[..., columns] if matrix.shape[-1] > 1 else matrix

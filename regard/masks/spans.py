@@ -1,7 +1,7 @@
 """Spans of keys whose scores are changed: hidden, or shifted by a number.
 
-A key hidden amid a row's interval leaves no interval. Such keys are kept as spans beside it, two
-integers a row each, so that no mask has the size of the weights.
+Without a key in its middle, a row's interval is no longer an interval. Such keys are stored as
+spans beside it, two integers per row each, so that no mask has the size of the weights.
 
 Axes: N spans, B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 """
@@ -26,27 +26,27 @@ from regard.masks.bounds import AffineBounds, IndexBounds
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Spans of keys in each row; −inf hides their keys, another number is added to their scores.
+    """Spans of keys in each row: −inf hides their keys, any other number is added to their scores.
 
-    They may overlap: hidden keys stay hidden, and numbers add up.
+    Spans may overlap: hidden keys stay hidden, and numbers are summed.
     """
 
     start: Int[Tensor, "N #b #h L"]
     """The first key, 0 ≤ start ≤ stop ≤ S."""
     stop: Int[Tensor, "N #b #h L"]
-    """One past the last; equal to start where the span does not touch the row."""
+    """One past the last key; equal to start if the span has no key in the row."""
     added: Float[Tensor, "N"]
-    """Added after softcap and bias; float64 on the CPU, wherever the tables are."""
+    """Added after softcap and bias; float64, always on the CPU."""
 
     def hidden(self, rows: slice, columns: slice) -> Bool[Tensor, "b h l s"]:
-        """Write out which keys of a block are hidden."""
+        """Compute a block of the matrix that is True for hidden keys."""
         blocks = zip(self.hides.unbind(), self._blocks(rows, columns), strict=True)
         return reduce(torch.logical_or, (inside & hides for hides, inside in blocks))
 
     def added_block(
         self, rows: slice, columns: slice, dtype: torch.dtype
     ) -> Float[Tensor, "b h l s"] | None:
-        """Write out what is added to the scores of a block; None if nothing is."""
+        """Compute the sum added to the scores of a block; None if there is none."""
         if not self.adds:
             return None
         added = self.added.masked_fill(self.added.isneginf(), 0).to(dtype)
@@ -58,21 +58,21 @@ class Spans:
 
     @property
     def hides(self) -> Bool[Tensor, "N"]:
-        """Which spans are hidden, on the device of the tables."""
+        """True for each span that hides its keys; on the device of the tables."""
         return upload(self.added.isneginf(), self.start.device)
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Start, stop and what is added."""
+        """Start, stop and added."""
         return self.start, self.stop, self.added
 
     @property
     def adds(self) -> bool:
-        """Whether some span may have a finite number."""
+        """True if some span may add a finite number."""
         return not is_concrete(self.added) or not bool(self.added.isneginf().all())
 
     def hidden_apart(self) -> tuple[Int[Tensor, "N b h L"], Int[Tensor, "N b h L"]]:
-        """Start and stop of the hidden spans of each row, in order, cut so that none overlap."""
+        """Compute disjoint, ordered starts and stops of the hidden spans of each row."""
         hides = self.hides[:, None, None, None]
         order = torch.where(hides, self.start, torch.iinfo(torch.int64).max).argsort(0)
         start = self.start.gather(0, order)
@@ -86,7 +86,7 @@ class Spans:
         return torch.stack(starts), torch.stack(stops)
 
     def joined(self, other: Spans) -> Spans:
-        """These spans and others of the same rows."""
+        """Return these spans together with others of the same rows."""
         shape = torch.broadcast_shapes(self.start.shape[1:], other.start.shape[1:])
         start, stop = (
             torch.cat([table.expand(-1, *shape) for table in tables])
@@ -95,14 +95,14 @@ class Spans:
         return Spans(start, stop, torch.cat((self.added, other.added)))
 
     def without_shifts(self) -> Spans | None:
-        """Keep the spans that are hidden."""
+        """Keep only the spans that hide their keys."""
         kept = self.added.isneginf()
         return self._kept(kept.nonzero().flatten().tolist())
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Spans | None:
         """Apply a function to each span's tables ``(b, h, L)``.
 
-        Spans that touch no row any more are left out where values are concrete and on the CPU.
+        Spans that are now empty in every row are dropped if values are concrete and on the CPU.
         """
         start, stop = (torch.stack([function(t) for t in ts]) for ts in (self.start, self.stop))
         spans = Spans(start, stop, self.added)
@@ -128,10 +128,10 @@ class Spans:
 def trimmed(
     bounds: AffineBounds | IndexBounds, spans: Spans
 ) -> tuple[AffineBounds | IndexBounds, Spans | None]:
-    """Move the ends of rows past hidden spans that touch them, and cut spans to what is left.
+    """Shrink intervals that begin or end with hidden spans, and clip the spans to the result.
 
-    So a row is fully masked exactly where its start is its stop. Where values are concrete and on
-    the CPU, spans without a key are left out.
+    Afterwards a row is fully masked if and only if start = stop. Empty spans are dropped if values
+    are concrete and on the CPU.
     """
     start, stop = bounds.start, bounds.stop
     hidden = list(zip(*(table.unbind() for table in spans.hidden_apart()), strict=True))
@@ -154,11 +154,11 @@ def trimmed(
 
 
 def join_spans(parts: Sequence[Spans | None], queries: Sequence[int]) -> Spans | None:
-    """Put the spans of some rows below those of others, as few as hold them all.
+    """Concatenate the spans of several parts along the rows, with as few spans as possible.
 
     Args:
-        parts: the spans of each part, keys counted alike.
-        queries: the number of rows of each part.
+        parts: the spans of each part, over the same keys.
+        queries: number of rows of each part.
     """
     present = [part for part in parts if part is not None]
     if not present:
@@ -203,7 +203,7 @@ class ScoreChange:
     def tables(
         self, positions: Int[Tensor, "#b #h L"], keys: int, heads: int
     ) -> list[tuple[Tensor, Tensor]]:
-        """Start and stop in each row, ``(b, h, L)``, for each run of adjacent keys.
+        """Compute start and stop in each row, ``(b, h, L)``, for each run of adjacent keys.
 
         Raises:
             IndexError: for a key or a head that does not exist.
@@ -214,7 +214,10 @@ class ScoreChange:
         if not all(some):
             touched = touched & upload(torch.tensor(some, device="cpu"), positions.device)[:, None]
         return [
-            (touched * first, touched * stop)  # no `where`, for which a graph fixes a symbol
+            (
+                touched * first,
+                touched * stop,
+            )  # torch.where would fix symbolic sizes
             for first, stop in _key_runs(self.keys, keys)
         ]
 
@@ -222,7 +225,7 @@ class ScoreChange:
 def resolve_changes(
     changes: Sequence[ScoreChange], bounds: AffineBounds | IndexBounds, keys: int, heads: int
 ) -> tuple[AffineBounds | IndexBounds, Spans | None]:
-    """Compute the spans of changes for given sizes, and trim rows and spans.
+    """Compute the spans of some changes for given sizes, and trim intervals and spans.
 
     Raises:
         IndexError: for a key or a head that does not exist.
@@ -256,7 +259,7 @@ def _end(end: int | None, default: int, size: int) -> int:
 def _holds(
     indices: tuple[int, ...] | slice | None, positions: Int[Tensor, "#b #h L"], size: int
 ) -> Bool[Tensor, "#b #h L"]:
-    """Tell which positions an index holds; negative numbers count from a size."""
+    """Mark the positions that an index contains; negative numbers count from the end."""
     if indices is None:
         return torch.ones_like(positions, dtype=torch.bool)
     if isinstance(indices, slice):

@@ -1,4 +1,4 @@
-"""Attention as layers: one head in its tutorial form, many heads, a cache, rotary positions."""
+"""Attention layers: a tutorial head, multi-head attention, KV cache, rotary."""
 
 from regard.nn.cache import KVCache
 from regard.nn.head import Head

@@ -1,6 +1,6 @@
-"""Keys and values of earlier positions, kept so that each further token costs one token.
+"""A key/value cache, with which each new token costs the work of one token.
 
-Axes: B batch, G key/value heads, L new positions, S positions kept, D head dimension.
+Axes: B batch, G key/value heads, L new positions, S stored positions, D head dimension.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from regard.masks import Mask, intervals
 
 __all__ = ["KVCache", "rollback_on_error"]
 
-# Bytes of a head's first keys from which on the memory is in huge pages, where the system has them:
-# all of it is read for every token. A page that is begun is taken whole, so a head loses less than
-# one; by the capacity, a short text with room for a long one would lose one of each head.
+# The cache uses huge pages, where the system has them, if a head's first keys have this many bytes,
+# since every token reads all of it. Each head may waste part of a page; deciding by the capacity
+# would waste one page per head for a short text with a large capacity.
 _MIN_FIRST_BYTES = 2 * _huge_pages.PAGE
 
 
 class KVCache:
     """The keys and values of one attention layer, in memory that is allocated once.
 
-    It is allocated when the first keys arrive, for `capacity` positions; with a sliding window, for
-    twice the window at most. After that, adding a position copies nothing, except that once every W
-    positions the newest W − 1 move to the front. `append` returns views in the order of positions,
-    so masks stay intervals.
+    The memory is allocated when the first keys arrive, for `capacity` positions, or with a sliding
+    window for at most twice the window. After that, adding a position moves no others, except that
+    once every W positions the newest W − 1 are moved to the front. `append` returns views in the
+    order of positions, so masks remain intervals.
 
     Args:
-        capacity: most positions, in all.
-        window: W, where queries see at most the last W positions, their own included, as with
-            `regard.window`: earlier ones are evicted. None keeps everything.
-        padding: ``(B,)`` positions at the start of each sequence that are padding; None for none.
+        capacity: maximum number of positions, evicted ones included.
+        window: W, if queries see at most the last W positions, their own included, as with
+            `regard.window`; earlier ones are evicted. None keeps everything.
+        padding: ``(B,)``, number of padding positions at the start of each sequence; None for none.
 
     Attributes:
         length: positions added so far, padding and evicted ones included.
-        is_incomplete: whether positions were lost, so that it has to be reset; see `rollback`.
+        is_incomplete: True if positions were lost and the cache must be reset; see `rollback`.
 
     Raises:
         ValueError: if capacity or window is below 1.
@@ -75,17 +75,17 @@ class KVCache:
 
     @property
     def memory(self) -> tuple[Tensor, Tensor] | None:
-        """Keys ``(B, G, N, D)`` and values, with room for N positions; None before the first."""
+        """Buffers of keys ``(B, G, N, D)`` and values for N positions; None before the first."""
         return self._memory
 
     def extend(self) -> int:
         """Reserve room for one more position after `append`; the caller writes its key and value.
 
         Returns:
-            How many rows of `memory` are in use; the last of them is the new position's.
+            Number of rows of `memory` in use; the last one is that of the new position.
 
         Raises:
-            ValueError: if it does not fit in, or nothing was appended before.
+            ValueError: if the cache is full, inconsistent or still empty.
         """
         if self._memory is None:
             raise ValueError("the cache is empty; append a key and a value first")
@@ -105,10 +105,10 @@ class KVCache:
             value: ``(B, G, L, Dv)``.
 
         Returns:
-            All keys and values that the new queries may see: views that the next call may change.
+            All keys and values that the new queries may see: views that the next call may mutate.
 
         Raises:
-            ValueError: if they do not fit in, or differ in shape or dtype from those before.
+            ValueError: if they do not fit, or differ in shape, dtype or device from earlier ones.
         """
         new = key.shape[-2]
         self._require_room(new)
@@ -126,15 +126,13 @@ class KVCache:
         return memory[0].narrow(-2, 0, self._stored), memory[1].narrow(-2, 0, self._stored)
 
     def keys_after(self, new: int) -> int:
-        """The number of keys that `append` returns for so many new positions.
-
-        Fewer than all, once it evicts.
+        """Return the number of keys that `append` would return, evicted ones excluded.
 
         Args:
             new: L.
 
         Raises:
-            ValueError: if they do not fit in.
+            ValueError: if they do not fit.
         """
         self._require_room(new)
         if self._stored + new <= self._room:
@@ -145,9 +143,9 @@ class KVCache:
         """Hide the padding from the newest queries of a layer.
 
         Args:
-            mask: the layer's own, in which no query sees a later key.
-            queries: L, as last appended.
-            keys: S, as last returned.
+            mask: the layer's mask, in which no query sees a later key.
+            queries: L of the last `append`.
+            keys: S of its result.
         """
         if self.padding is None:
             return mask
@@ -156,44 +154,47 @@ class KVCache:
         return mask & intervals(start, torch.full_like(start, keys))
 
     def truncate(self, length: int) -> None:
-        """Forget the newest positions.
+        """Remove the newest positions.
 
         Args:
-            length: how many stay, in all.
+            length: number of positions that remain, evicted ones included.
 
         Raises:
-            ValueError: if it holds fewer, or a window has evicted what the next query would see.
+            ValueError: if the cache holds fewer, or has evicted keys that the next query would see.
             TypeError: if length is not a whole number.
         """
         check_whole(length, "length")
         if not 0 <= length <= self.length:
-            raise ValueError(f"length is {length}; expected 0 to {self.length}, what it holds")
+            raise ValueError(
+                f"length is {length}; expected 0 to {self.length}, the length of the cache"
+            )
         stored = self._stored - (self.length - length)
         if stored < (length if self.window is None else min(length, self.window - 1)):
             raise ValueError(
-                f"length is {length}, of {self.length} positions, but the window of {self.window} "
-                "has evicted what the next query would see; reset the cache and begin again"
+                f"length is {length}, of {self.length} positions, but with window={self.window} "
+                "keys that the next query would see were evicted; call cache.reset() and run the "
+                "whole sequence again"
             )
         self.length, self._stored = length, stored
 
     def rollback(self, length: int) -> None:
-        """Drop what an interrupted call added.
+        """Remove what an interrupted call added.
 
-        Where a window has evicted positions that are needed, the cache is inconsistent, and further
+        If positions that are still needed were evicted, the cache is inconsistent, and further
         calls raise an error until `reset`.
 
         Args:
-            length: how many positions there were before.
+            length: number of positions before that call.
         """
         if length == 0:
-            self._memory = None  # which may be too large, or of another batch than the next
+            self._memory = None  # the next call may have another batch size
         try:
             self.truncate(length)
         except ValueError:
             self.is_incomplete = True
 
     def reset(self, *, padding: Int[Tensor, "B"] | None = None) -> None:
-        """Empty the cache but keep its memory, for sequences with this padding."""
+        """Empty the cache and set the padding of the next sequences; the memory is kept."""
         self.length = self._stored = 0
         self.padding = padding
         self.is_incomplete = False
@@ -203,7 +204,7 @@ class KVCache:
 
         Args:
             copies: the size of the new batch.
-            capacity: most positions of each copy, those of this cache included.
+            capacity: maximum number of positions of each copy, those of this cache included.
 
         Raises:
             ValueError: if this cache holds several sequences, or for a capacity below its length.
@@ -230,7 +231,7 @@ class KVCache:
         if self.is_incomplete:
             raise ValueError(
                 "the cache is inconsistent: a previous forward was interrupted; call "
-                "cache.reset() and read the sequence again"
+                "cache.reset() and run the whole sequence again"
             )
         if self.length + new > self.capacity:
             raise ValueError(
@@ -251,21 +252,21 @@ class KVCache:
         """Move the positions that a new query may see to the front; return their number."""
         assert self._memory is not None, "positions have been stored"
         kept, stored = self._seen_by_next(), self._stored
-        self._stored = 0  # an interruption would leave them half moved
+        self._stored = 0  # if the copy is interrupted, nothing is valid
         for tensor in self._memory:
             tensor[..., :kept, :] = tensor[..., stored - kept : stored, :].clone()
         self._stored = kept
         return kept
 
     def _seen_by_next(self) -> int:
-        """The number of stored positions that the next query sees; only with a window."""
+        """Return how many stored positions the next query sees; only with a window."""
         assert self.window is not None, "without a window the room is the capacity"
         return min(self._stored, self.window - 1)
 
     def _append_beyond(
         self, memory: tuple[Tensor, Tensor], key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return more positions than there is room for, and keep the newest."""
+        """Append more positions than fit: return all of them, and store the newest."""
         assert self.window is not None, "without a window the room is the capacity"
         whole = [
             torch.cat([tensor[..., : self._stored, :], added], dim=-2)
@@ -283,8 +284,8 @@ class KVCache:
             if new.shape != shape or new.dtype != kept.dtype or new.device != kept.device:
                 raise ValueError(
                     f"{name} is {tuple(new.shape)} of {new.dtype} on {new.device}, but the cache "
-                    f"was made for {shape} of {kept.dtype} on {kept.device}; one cache serves one "
-                    "layer and one batch"
+                    f"expects {shape} of {kept.dtype} on {kept.device}; use one cache for each "
+                    "layer and batch"
                 )
         if added[0].shape[-2] != added[1].shape[-2]:
             raise ValueError(
@@ -295,7 +296,7 @@ class KVCache:
 
 @runtime_checkable
 class _Cache(Protocol):
-    """A cache of one layer or of several."""
+    """A cache for one layer or several."""
 
     @property
     def length(self) -> int: ...
@@ -303,7 +304,7 @@ class _Cache(Protocol):
 
 
 def rollback_on_error(cache: _Cache | None) -> AbstractContextManager[None]:
-    """Roll a cache back if the block, which adds positions, raises an error or is interrupted."""
+    """Roll back the cache if the block, which adds positions, raises or is interrupted."""
     return nullcontext() if cache is None else _rollback_on_error(cache)
 
 

@@ -1,4 +1,4 @@
-"""One attention head with trainable matrices, as it is taught.
+"""One attention head with trainable matrices, in its textbook form.
 
 Axes: T positions, C channels in (d_in), D channels out (d_out).
 """
@@ -24,13 +24,14 @@ class Head(nn.Module):
 
     Args:
         d_in: channels of the input, C.
-        d_out: channels of query, key, value and context, D; need not be d_in.
-        mask: which keys each query may see, as for `regard.attention`; None for all.
+        d_out: channels of query, key, value and context, D; may differ from d_in.
+        mask: the keys that each query may see, as for `regard.attention`; None for all.
         dropout: probability of zeroing a weight, in training only.
 
     Attributes:
-        query, key, value: the matrices, parameters of shape ``(d_in, d_out)``: x @ query. They
-            start normal with standard deviation 1/√d_in, which keeps the variance of x.
+        query, key, value: the parameters, matrices ``(d_in, d_out)`` used as x @ query. They are
+            initialized from a normal distribution with standard deviation 1/√d_in, which preserves
+            the variance of x.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1.
 
@@ -68,10 +69,10 @@ class Head(nn.Module):
         mask: Mask | None = None,
         dropout: float = 0.0,
     ) -> Head:
-        """Make a head of three matrices, which are copied.
+        """Make a head from three matrices, which are copied.
 
         Raises:
-            ValueError: if the three matrices are not of one shape ``(d_in, d_out)``.
+            ValueError: if the matrices do not share one shape ``(d_in, d_out)``.
 
         Example:
             >>> import torch
@@ -95,11 +96,11 @@ class Head(nn.Module):
         """Attend from x to source, which is x itself by default.
 
         Args:
-            x: ``(T, C)`` or ``(B, T, C)``: where the queries come from.
-            source: ``(S, C)`` or ``(B, S, C)``: where keys and values come from.
+            x: ``(T, C)`` or ``(B, T, C)``: input of the queries.
+            source: ``(S, C)`` or ``(B, S, C)``: input of keys and values.
 
         Raises:
-            ValueError: if the channels are not d_in.
+            ValueError: if the number of channels is not d_in.
         """
         return attention(
             *self._project(x, source),
@@ -110,9 +111,9 @@ class Head(nn.Module):
     def with_pattern(
         self, x: Float[Tensor, "*b T C"], source: Float[Tensor, "*b S C"] | None = None
     ) -> tuple[Float[Tensor, "*b T D"], Pattern]:
-        """Compute `forward`, and give the weights as a lazy `regard.Pattern` beside it.
+        """Compute `forward`, and return the weights as a lazy `regard.Pattern` too.
 
-        It is a method of its own: hooks on the module see calls of the module alone.
+        Forward hooks of the module do not run, since this is not a call of the module.
         """
         return attention_with_pattern(
             *self._project(x, source),
@@ -121,7 +122,7 @@ class Head(nn.Module):
         )
 
     def _project(self, x: Tensor, source: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Query ``(B, T, D)``, key and value ``(B, S, D)``."""
+        """Compute query ``(B, T, D)``, key and value ``(B, S, D)``."""
         source = x if source is None else source
         d_in = self.query.shape[0]
         for name, tensor in (("x", x), ("source", source)):
@@ -133,6 +134,6 @@ class Head(nn.Module):
         return x @ self.query, source @ self.key, source @ self.value
 
     def extra_repr(self) -> str:
-        """Name the sizes and the options."""
+        """Describe sizes and options."""
         d_in, d_out = self.query.shape
         return f"d_in={d_in}, d_out={d_out}, mask={self.mask}, dropout={self.dropout}"

@@ -1,4 +1,4 @@
-"""Many heads side by side, each on its own share of the channels.
+"""Multi-head attention, with optional cross-attention and shared key heads.
 
 Axes: B batch, T positions, S positions of the source, E model dimension, H query heads, G key/value
 heads, D = E/H head dimension.
@@ -22,7 +22,7 @@ __all__ = ["MultiHeadAttention", "merge_heads", "split_heads"]
 
 
 def split_heads(x: Shaped[Tensor, "*b T E"], heads: int) -> Shaped[Tensor, "*b H T D"]:
-    """Give each head its share of the channels: ``(..., T, E)`` to ``(..., H, T, E/H)``, a view.
+    """Split channels among heads: ``(..., T, E)`` to ``(..., H, T, E/H)``, a view.
 
     Raises:
         ValueError: if heads does not divide E.
@@ -36,7 +36,7 @@ def split_heads(x: Shaped[Tensor, "*b T E"], heads: int) -> Shaped[Tensor, "*b H
                 [[3, 4, 5]]])
     """
     if heads < 1 or x.shape[-1] % heads:
-        raise ValueError(f"{heads} heads do not share {x.shape[-1]} channels evenly")
+        raise ValueError(f"heads is {heads}, which does not divide {x.shape[-1]} channels")
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
@@ -59,16 +59,16 @@ class MultiHeadAttention(nn.Module):
     Args:
         dim: model dimension E, of input and output.
         heads: number of query heads H, a divisor of dim.
-        groups: number of key/value heads G, a divisor of heads; None is H (Ainslie et al. 2023,
+        groups: number of key/value heads G, a divisor of heads; None means H (Ainslie et al. 2023,
             arXiv:2305.13245).
-        source_dim: channels of the source in cross-attention; None is dim.
-        bias: give the four matrices a bias.
-        mask: which keys each query may see, as for `regard.attention`; None for all.
+        source_dim: channels of the source in cross-attention; None means dim.
+        bias: add a bias to the four linear maps.
+        mask: the keys that each query may see, as for `regard.attention`; None for all.
         dropout: probability of zeroing a weight, in training only.
 
     Attributes:
         query, key, value, output: the four linear maps. Rows h·D … (h+1)·D of ``value.weight`` and
-            the same columns of ``output.weight`` make up one head's map E → D → E.
+            the same columns of ``output.weight`` form one head's map E → D → E.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
 
@@ -112,24 +112,24 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(dim, dim, bias=bias)
 
     def head(self, index: int) -> Head:
-        """Extract one head, as a layer of its own with copies of its matrices.
+        """Extract one head as a separate layer with copies of its matrices.
 
-        Its context is its share of the input of the output matrix. A `Head` has no bias, so a layer
-        with biases is refused.
+        The head computes its D channels of the output matrix's input. A `Head` has no bias, so
+        layers with biases are not supported.
 
         Args:
-            index: which query head, 0 … H−1.
+            index: index of the query head, 0 … H−1.
 
         Raises:
             IndexError: if there is no such head.
-            ValueError: if the layer has biases, or queries and keys of different widths.
+            ValueError: if the layer has biases, or its source has another width than x.
         """
         if not 0 <= index < self.heads:
             raise IndexError(f"index is {index}, but there are heads 0 to {self.heads - 1}")
         if self.query.bias is not None or self.query.in_features != self.key.in_features:
             raise ValueError(
                 "a Head has no bias and one input width, so it can't be extracted from this layer; "
-                "make that with bias=False and source_dim=dim"
+                "make the layer with bias=False and source_dim=dim"
             )
         dim = self.query.out_features // self.heads
         shared = index // (self.heads // self.groups)
@@ -149,14 +149,14 @@ class MultiHeadAttention(nn.Module):
         """Attend from x to source, which is x itself by default.
 
         Args:
-            x: ``(T, E)`` or ``(B, T, E)``: where the queries come from.
-            source: ``(S, C)`` or ``(B, S, C)``: where keys and values come from, C = source_dim.
-            cache: keys and values of the positions before x, which are attended to as well; those
-                of x are added. For self-attention whose mask is `regard.causal` or `regard.window`,
-                since with any other a later position would change what earlier ones see.
+            x: ``(T, E)`` or ``(B, T, E)``: input of the queries.
+            source: ``(S, C)`` or ``(B, S, C)``: input of keys and values, C = source_dim.
+            cache: keys and values of the positions before x, which x attends to as well; those of x
+                are appended. Only for self-attention with the mask `regard.causal` or
+                `regard.window`: with any other, later positions could change earlier results.
 
         Raises:
-            ValueError: if the channels are not those the layer was made for; with a cache, if there
+            ValueError: if the number of channels is not that of the layer; with a cache, if there
                 is a source or another mask, the mask sees more than the cache's window, or the
                 cache is full.
         """
@@ -173,9 +173,9 @@ class MultiHeadAttention(nn.Module):
         *,
         cache: KVCache | None = None,
     ) -> tuple[Float[Tensor, "*b T E"], Pattern | Any]:  # as attention_with_pattern
-        """Compute `forward`, and give the weights of all heads, a lazy ``(B, H, T, S)``, beside it.
+        """Compute `forward`, and return the weights ``(B, H, T, S)`` as a lazy `Pattern` too.
 
-        It is a method of its own: hooks on the module see calls of the module alone.
+        Forward hooks of the module do not run, since this is not a call of the module.
         """
         dropout = self.dropout if self.training else 0.0
         with rollback_on_error(cache):
@@ -186,11 +186,11 @@ class MultiHeadAttention(nn.Module):
     def _project(
         self, x: Tensor, source: Tensor | None, cache: KVCache | None
     ) -> tuple[Tensor, Tensor, Tensor, Mask | None]:
-        """Query ``(B, H, T, D)``, key and value ``(B, G, S, D)``, those of the cache included."""
+        """Compute query ``(B, H, T, D)``, key and value ``(B, G, S, D)``, cached ones included."""
         if cache is not None:
             if source is not None:
                 raise ValueError(
-                    "cache meets another source; it serves self-attention: pass x alone"
+                    "a cache supports only self-attention, but a source was given; pass x alone"
                 )
             _check_mask_of_cache(self.mask, cache)
         source = x if source is None else source
@@ -210,21 +210,21 @@ class MultiHeadAttention(nn.Module):
         return query, key, value, mask
 
     def extra_repr(self) -> str:
-        """Name the options that the linear maps do not show."""
+        """Describe the options that the linear maps do not show."""
         shared = "" if self.groups == self.heads else f", groups={self.groups}"
         return f"heads={self.heads}{shared}, mask={self.mask}, dropout={self.dropout}"
 
 
 def _check_mask_of_cache(mask: Mask | None, cache: KVCache) -> None:
-    """Refuse a mask with which parts of a sequence would give other results than the whole."""
+    """Reject masks with which a sequence in parts would give other results than at once."""
     start, stop, offset = (None, None, None) if mask is None else mask.affine or (None, None, None)
     if stop is None or stop > 1 or offset is not None:
         raise ValueError(
-            f"cache meets a layer whose mask is {mask!r}; it serves self-attention with "
-            "mask=regard.causal() or regard.window(size)"
+            f"a cache supports only layers with mask=regard.causal() or regard.window(size), but "
+            f"this layer has mask={mask!r}"
         )
     if cache.window is not None and (start is None or 1 - start > cache.window):
         raise ValueError(
             f"the cache has window={cache.window}, but the layer's mask is {mask!r}, which sees "
-            "more positions; make the cache with the mask's window, or without one"
+            "more positions; make the cache with the mask's window, or without a window"
         )

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys rotate with their position, so scores depend on distances.
+"""Rotary position embedding: scores depend on positions only by distance.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
@@ -18,15 +18,15 @@ __all__ = ["Rotation", "rotary"]
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """The rotation of some positions; made once, it serves all layers. Get one from `Rotation.of`.
+    """The rotation of some positions, shared by all layers; made by `Rotation.of`.
 
-    Channels i and i + D/2 make a pair, "half-split", as in GPT-NeoX and Llama of `transformers`;
-    the paper pairs neighbours 2i and 2i + 1 instead. The two differ by an order of channels that
-    trained weights take in, so weights of one do not serve the other.
+    Channels i and i + D/2 form a pair ("half-split"), as in GPT-NeoX and Llama of `transformers`;
+    the paper pairs the neighbours 2i and 2i + 1 instead. The two differ by a permutation of the
+    channels, so weights trained with one do not work with the other.
 
     Attributes:
-        cos, sin: of each position and pair, ``(L, D/2)``, or ``(B, 1, L, D/2)`` where each sequence
-            has positions of its own.
+        cos, sin: cosine and sine for each position and pair, ``(L, D/2)``, or ``(B, 1, L, D/2)``
+            if each sequence has its own positions.
 
     Example:
         >>> import torch
@@ -51,18 +51,18 @@ class Rotation:
         """Compute cosines and sines: pair i of a head rotates by ``position · base^(−2i/D)``.
 
         Args:
-            positions: ``(L,)``, or ``(B, L)`` for each sequence's own.
+            positions: ``(L,)``, or ``(B, L)`` for separate positions per sequence.
             dim: D, even.
-            base: above 0; the larger, the slower the last pairs rotate.
-            dtype: of the table; float32 distinguishes the angles of long texts, bfloat16 does not.
+            base: above 0; a larger base makes the last pairs rotate more slowly.
+            dtype: dtype of the table; float32 resolves the angles of long texts, bfloat16 does not.
 
         Raises:
-            ValueError: if `dim` is odd, or base is not a finite number above 0.
+            ValueError: if dim is odd, or base is not a finite number above 0.
 
         Source: Su et al. 2021, arXiv:2104.09864, section 3.2.2.
         """
         if dim < 2 or dim % 2:
-            raise ValueError(f"dim is {dim}; rotary positions pair up channels: take an even D")
+            raise ValueError(f"dim is {dim}; expected an even number, since channels form pairs")
         if not 0 < base < math.inf:
             raise ValueError(f"base is {base}; expected a finite number above 0")
         exponent = torch.arange(0, dim, 2, device=positions.device, dtype=dtype) / dim  # (D/2,)
@@ -72,7 +72,7 @@ class Rotation:
         return cls(angles.cos(), angles.sin())
 
     def __call__(self, x: Float[Tensor, "*b L D"]) -> Float[Tensor, "*b L D"]:
-        """Rotate queries or keys ``(B, H, L, D)``; they keep their dtype."""
+        """Rotate queries or keys ``(B, H, L, D)``; the dtype is kept."""
         first, second = x.chunk(2, dim=-1)  # (B, H, L, D/2) each
         rotated = torch.cat(
             [first * self.cos - second * self.sin, second * self.cos + first * self.sin], dim=-1
@@ -83,10 +83,10 @@ class Rotation:
 def rotary(
     query: Float[Tensor, "*b L D"], key: Float[Tensor, "*g S D"], *, base: float = 10_000.0
 ) -> tuple[Float[Tensor, "*b L D"], Float[Tensor, "*g S D"]]:
-    """Rotate query and key by their positions; their products then depend on distances alone.
+    """Rotate query and key by their positions, so that scores depend only on distances.
 
-    Key j sits at position j and query i of L at S − L + i, as everywhere in `regard`. Channels are
-    paired as `Rotation` says.
+    Key j has position j, and query i has position S − L + i, as everywhere in `regard`. Channels
+    are paired as in `Rotation`.
 
     Args:
         query: ``(B, H, L, D)``, D even.
@@ -94,7 +94,7 @@ def rotary(
         base: as for `Rotation.of`.
 
     Raises:
-        ValueError: if D is odd, the head dimensions differ, or base is out of its range.
+        ValueError: if D is odd, the head dimensions differ, or base is out of range.
 
     Source: Su et al. 2021, arXiv:2104.09864.
 

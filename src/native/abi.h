@@ -1,7 +1,7 @@
-// The library's C interface, so that one build serves every Python and every torch.
+// The library's C interface, independent of the versions of Python and torch.
 //
 // Axes: B batch, H query heads, G key/value heads (H is a multiple of G), L queries, S keys, D head
-// dimension of query and key, Dv of value. All fields are eight bytes wide: there is no padding.
+// dimension of query and key, Dv of value. All fields are eight bytes wide, so there is no padding.
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-// GELU of a tensor, and its derivative: what a training run computes of every hidden channel.
+// GELU of a tensor and its derivative, for training.
 #pragma once
 
 #include "element.h"

@@ -1,10 +1,9 @@
-// Intel's Advanced Matrix Extensions: registers that hold a tile of a matrix, and an instruction
-// that multiplies two of them.
+// Intel's Advanced Matrix Extensions: tile registers and tile multiplication.
 //
-// A tile is 16 rows of 64 bytes. Of bfloat16 the left one holds rows of 32 elements; of the right
-// one each row holds 16 pairs, as pairs.h has them: elements 2i and 2i + 1 of a column side by
-// side. Their product is 16 rows of 16 floats. What the compiler does not know of registers,
-// assembly does: every name of one is a constant here, and the compiler uses none of them.
+// A tile has 16 rows of 64 bytes. In bfloat16, the left tile has rows of 32 elements, and each row
+// of the right tile has 16 pairs as in pairs.h: the adjacent elements 2i and 2i + 1 of a column.
+// The product has 16 rows of 16 floats. Compilers do not allocate tile registers, so assembly names
+// them: each name is a constant here, and the compiler itself uses none of them.
 #pragma once
 
 #include <string.h>

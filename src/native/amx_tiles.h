@@ -1,9 +1,9 @@
-// The products of attention by the tiles of AMX, from and to memory as pairs.h lays it out.
+// The matrix products of attention with AMX tiles, for operands in pairs.h's layout.
 //
-// Of scores, the left tile is 16 keys in place and the right one pairs of queries; of contexts, the
-// left one is 16 queries' weights, transposed, and the right one pairs of values; of gradients of
-// keys and values, 16 keys' weights and pairs of rows. A dot product is summed up in one order,
-// with whatever it is computed together.
+// For scores, the left tile is 16 keys in place and the right one pairs of queries. For contexts,
+// the left one is 16 queries' weights, transposed, and the right one pairs of values. For gradients
+// of keys and values, the left one is 16 keys' weights and the right one pairs of rows. The order
+// of summation of a dot product does not depend on what is computed together with it.
 #pragma once
 
 #include "amx.h"

@@ -1,8 +1,9 @@
-// How the tiles multiply: rows of keys and values become numbers to broadcast, one at a time.
+// The arithmetic of the tiles in float32, and the interface of every arithmetic.
 //
-// An arithmetic defines the numbers that keys and values are packed as, how many elements of a sum
-// one multiplication takes (STEP), and the form of queries and weights in the lanes. Here is that
-// of float32, to which half precisions are widened; pairs.h has that of bfloat16 dot products.
+// An arithmetic defines the number type that keys and values are packed as, how many elements of a
+// sum one multiplication takes (STEP), and the layout of queries and weights in the lanes. This
+// file has float32, to which half precisions are widened; pairs.h has dot products of bfloat16
+// pairs.
 #pragma once
 
 #include "amx_tiles.h"

@@ -1,4 +1,4 @@
-// Attention by the forward pass or, for few rows, by decode.
+// Attention: chooses between the forward pass and, for few rows, decode.
 #pragma once
 
 #include "decode.h"

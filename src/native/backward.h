@@ -1,11 +1,12 @@
-// The backward pass: scores and weights are computed anew from the log-sum-exp (Dao 2023,
-// arXiv:2307.08691, algorithm 2, with queries in the lanes).
+// The backward pass, which recomputes scores and weights from the log-sum-exp.
 //
-// The keys of a group are cut into panels. A panel is one thread's work: it goes over all blocks of
-// queries that see any of its keys, and owns the gradients of its keys and values. The gradient of
-// a block's queries is a sum over panels, and it must not depend on which thread is faster: a panel
-// adds its share only after the panel before it. All panels take the blocks in the same order and
-// start in order, so that no thread waits for long, and none forever.
+// It is algorithm 2 of Dao 2023, arXiv:2307.08691, with queries in the lanes.
+//
+// The keys of a group are divided into panels. One thread processes a panel: it iterates over all
+// blocks of queries that see any of its keys, and owns the gradients of its keys and values. The
+// gradient of a block's queries is a sum over panels, whose order must not depend on thread timing:
+// a panel adds its share only after the panel before it. All panels visit the blocks in the same
+// order and start in order, which prevents deadlock and keeps waits short.
 #pragma once
 
 #include <stdlib.h>

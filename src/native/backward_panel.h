@@ -1,5 +1,6 @@
-// A panel of keys in the backward pass: what one block of queries adds to the gradients of its keys
-// and values, and they to that of the queries.
+// One block of queries against one panel of keys in the backward pass.
+//
+// It adds to the gradients of the panel's keys and values, and to that of the block's queries.
 #pragma once
 
 #include "forward.h"

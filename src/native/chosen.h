@@ -1,4 +1,4 @@
-// The weights themselves, of chosen keys.
+// The readout that returns the weights of chosen keys.
 #pragma once
 
 #include "readout.h"

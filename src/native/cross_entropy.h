@@ -1,7 +1,7 @@
-// The cross-entropy of rows of logits, and the gradient of the logits, which may take their place.
+// The cross-entropy of rows of logits and its gradient, optionally in place.
 //
-// A row is read three times, while it lies in the processor's caches: for its largest logit, for
-// the sum of exponentials, and for the gradient.
+// A row is read three times while it is in the processor's caches: for its largest logit, for the
+// sum of exponentials, and for the gradient.
 #pragma once
 
 #include <string.h>

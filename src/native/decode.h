@@ -1,9 +1,9 @@
-// Decode: few queries against many keys. The keys are cut into splits of a fixed size, so that even
-// a single query has work for all threads; their partial results are merged in order
-// (flash-decoding).
+// Decode: attention of few queries to many keys (flash-decoding).
 //
-// A split is one pass over its keys and one over its values for all rows of a group. Its result and
-// the order of merging do not depend on the threads.
+// The keys are divided into splits of a fixed size, so that even a single query gives work to all
+// threads; the partial results are merged in order. A split is one pass over its keys and one over
+// its values for all rows of a group. Its result and the order of merging do not depend on the
+// threads.
 #pragma once
 
 #include <stdlib.h>

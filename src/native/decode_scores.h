@@ -1,6 +1,6 @@
-// From dot products to logits, mask and weights for few rows: keys lie in the lanes.
+// Logits, mask and weights from dot products for few rows, with keys in the lanes.
 //
-// The counterpart of scores.h and dropout.h, by the same rules and in the same units.
+// The counterpart of scores.h and dropout.h, with the same rules and units.
 #pragma once
 
 #include "decode_tiles.h"

@@ -1,11 +1,12 @@
-// The two products of attention for few rows: dimensions lie in the lanes.
+// The two matrix products of attention for few rows, with dimensions in the lanes.
 //
 // Each number of the keys and values is loaded once and used for all rows of a tile. Keys and
-// values are read as they lie, in their own dtype; where they don't fill whole vectors, as copies.
+// values are read in place, in their own dtype, or from padded copies if they do not fill whole
+// vectors.
 //
-// An arithmetic says how: one load of a row takes ROW_ELEMENTS of them into ROW_VECTORS vectors,
-// and one of values takes STEP rows and a multiple of VALUE_VECTORS vectors. It is that of float32,
-// to which other dtypes are widened, or that of pairs of bfloat16.
+// An arithmetic defines the steps: one load of a key takes ROW_ELEMENTS elements into ROW_VECTORS
+// vectors; one load of values takes STEP rows and a multiple of VALUE_VECTORS vectors. There is one
+// for float32, to which other dtypes are widened, and one for pairs of bfloat16.
 #pragma once
 
 #include "fetch_line.h"

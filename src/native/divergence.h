@@ -1,4 +1,4 @@
-// How far the rows of two patterns are apart, in one pass over the keys of both.
+// The divergence between the rows of two patterns, in one pass over the keys of both.
 #pragma once
 
 #include "normalizers.h"

@@ -1,8 +1,11 @@
-// Dropout by a counter-based generator: whether a weight is dropped depends on the seed and its
-// position alone, so that the backward pass and the written-out computation drop the same.
+// Dropout with a counter-based generator.
+//
+// Whether a weight is dropped depends only on the seed and its position, so the backward pass and
+// the written-out computation drop the same weights.
 //
 // Philox4x32-10 (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405, section 3.3). The
-// counter is (key / 4, query, head, 0), heads numbered b·H + h; its four words belong to four keys.
+// counter is (key / 4, query, head, 0), with heads numbered b·H + h; its four words belong to four
+// adjacent keys.
 #pragma once
 
 #include "arithmetic.h"

@@ -1,4 +1,4 @@
-// The dtypes that tensors come in, read and written as floats.
+// The dtypes of tensors, and their conversion to and from float.
 #pragma once
 
 #include <string.h>

@@ -1,4 +1,4 @@
-// Fetching a line of memory before it is needed.
+// Prefetching of a cache line.
 #pragma once
 
 #include "vector.h"

@@ -1,8 +1,8 @@
-// What the forward pass fetches while it computes a block of queries.
+// Prefetching during the forward pass.
 //
-// Little by little, since the core waits while more lines are under way than it can keep track of:
-// the next block's queries, and those of its keys and values that this block does not see, as where
-// a window moves on or a document begins.
+// While a block of queries is computed, the next block's queries are prefetched, and those of its
+// keys and values that this block does not see, as when a window moves or a document begins. They
+// are prefetched a few lines at a time: a core stalls when too many lines are in flight.
 #pragma once
 
 #include "query_block.h"

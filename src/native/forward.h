@@ -1,9 +1,10 @@
-// The forward pass: online softmax, a block of keys at a time (Dao et al. 2022, arXiv:2205.14135,
-// algorithm 1, with queries in the lanes).
+// The forward pass: online softmax over blocks of keys.
 //
-// A block of queries goes over the keys that any of its rows sees, a block of keys at a time. Where
-// all rows see all of them, nothing is masked; at the edges only vectors with a row that may see a
-// key are computed.
+// It is algorithm 1 of Dao et al. 2022, arXiv:2205.14135, with queries in the lanes.
+//
+// A block of queries iterates over the keys that any of its rows sees, a block of keys at a time.
+// If all rows see all of these keys, nothing is masked; at the edges, only vectors with a row that
+// may see a key are computed.
 #pragma once
 
 #include "dropout.h"
@@ -330,8 +331,8 @@ static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
   }
 }
 
-// How many of a number of pieces of work make a task, at most so many: neighbours in memory, with
-// several tasks for every thread.
+// Chunk size of the parallel loop, at most `most`: adjacent pieces form a task, and there are
+// several tasks for each thread.
 REGARD_INLINE int64_t pieces_per_task(const regard_problem &p, int64_t pieces, int64_t most = 8) {
   return max(int64_t(1), min(most, pieces / (16 * p.threads)));
 }

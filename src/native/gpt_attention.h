@@ -1,5 +1,7 @@
-// Attention of a GPT's step: queries and keys are normalized and rotated where the model does so,
-// keys and values go to the cache, and the new token's query reads it.
+// Attention in one generation step of a GPT.
+//
+// Queries and keys are normalized and rotated if the model does so, keys and values are appended to
+// the cache, and the new token's query attends to it.
 #pragma once
 
 #include "decode.h"

@@ -1,8 +1,10 @@
-// One step of a GPT in one call: a team of threads goes through all layers, awake from the first to
-// the last. Every number between two maps is rounded to the dtype, as by the modules.
+// One generation step of a GPT in one call.
 //
-// What all rows of a map need, such as a norm, each thread computes for itself: that takes less
-// than waiting for another thread.
+// A team of threads executes all layers without sleeping in between. Every number between two
+// linear maps is rounded to the dtype, as the modules do.
+//
+// What all rows of a map need, such as a norm, is computed by each thread itself: that takes less
+// time than waiting for another thread.
 #pragma once
 
 #include "gpt_attention.h"

@@ -1,5 +1,6 @@
-// What the backward pass asks of an arithmetic beyond the forward's: rows of queries to be summed
-// over, and weights and score gradients in the forms that the products want.
+// The operations that the backward pass needs of an arithmetic beyond the forward pass.
+//
+// These are rows of queries to sum over, and weights and score gradients laid out for the products.
 #pragma once
 
 #include "pairs.h"

@@ -1,7 +1,7 @@
-// The backward pass's third product, a sum over queries: Σ_r weights[k][r] · rows[r].
+// The third product of the backward pass, a sum over queries: Σ_r weights[k][r] · rows[r].
 //
-// Here the head dimension lies in the lanes. Of the rows, Products::STEP lie side by side; the
-// weights, (keys, QUERIES), are broadcast. Calls write(k, d, sums) with those of (keys, columns).
+// The head dimension is in the lanes. Products::STEP rows are interleaved; the weights, (keys,
+// QUERIES), are broadcast. The function calls write(k, d, sums) with sums of (keys, columns).
 #pragma once
 
 #include "arithmetic.h"

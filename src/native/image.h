@@ -1,9 +1,9 @@
-// The pattern averaged down to a picture.
+// The readout that averages the pattern down to an image.
 //
-// In units of which a picture of `pixels` has pixels·length on a side, token i covers
-// [i·pixels, (i+1)·pixels) and pixel p covers [p·length, (p+1)·length): a token that an edge cuts
-// gives its weight to both sides by integer shares. Columns are summed up first, in the lanes as
-// they are; then rows.
+// Lengths are measured in units in which an image of `pixels` pixels has the side pixels·length.
+// Token i covers [i·pixels, (i+1)·pixels) and pixel p covers [p·length, (p+1)·length). The weight
+// of a token that a pixel edge divides goes to both pixels, in integer shares. Columns are summed
+// first, with queries in the lanes; then rows.
 #pragma once
 
 #include "key_readouts.h"

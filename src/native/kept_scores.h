@@ -1,5 +1,7 @@
-// Scores that are kept until their rows' log-sum-exps are known: weights made of them have the bits
-// of those made of scores that are computed again, and cost no second product.
+// Scores that are stored until the log-sum-exps of their rows are known.
+//
+// Weights from stored scores are bit-equal to those from recomputed ones, and save the second
+// product.
 #pragma once
 
 #include "weights.h"

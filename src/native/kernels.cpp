@@ -1,7 +1,7 @@
-// The kernels, compiled once for each instruction set: REGARD_SET is its name.
+// The kernels, compiled once for each instruction set; REGARD_SET is its name.
 //
-// No object here may be initialized when the library is loaded: that code would be this set's, and
-// the processor may not run it.
+// No global object here may need initialization when the library is loaded: its code would use this
+// instruction set, which the processor may not support.
 
 #include "kernels.h"
 

@@ -1,4 +1,4 @@
-// The computations, one table of them for each instruction set.
+// The table of kernels, one for each instruction set.
 #pragma once
 
 #include "abi.h"

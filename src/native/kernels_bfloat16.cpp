@@ -1,5 +1,7 @@
-// The kernels of bfloat16 where a processor has instructions for it: its products are made in pairs
-// or, with AMX, in tiles, and it is rounded by an instruction. Everything else is AVX-512's.
+// The bfloat16 kernels for processors with bfloat16 instructions.
+//
+// Products are computed in pairs or, with AMX, in tiles, and rounding is one instruction. All other
+// kernels are those of AVX-512.
 
 #include "activation.h"
 #include "attend.h"

@@ -1,4 +1,4 @@
-// The library's C interface: the functions, the only ones that are exported.
+// The exported functions of the C interface.
 
 #include <atomic>
 #include <cstring>

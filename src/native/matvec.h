@@ -1,4 +1,4 @@
-// Products of a matrix with a few vectors, as every step of generation has them: y = x·Wᵀ + bias.
+// Products of a matrix with a few vectors, as in generation: y = x·Wᵀ + bias.
 #pragma once
 
 #include "row_totals.h"

@@ -1,4 +1,4 @@
-// Normalizers of rows: computed from all their keys, or from a known log-sum-exp.
+// Normalizers of rows, computed from all their keys or from a known log-sum-exp.
 #pragma once
 
 #include "kept_scores.h"

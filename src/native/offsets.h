@@ -1,8 +1,7 @@
-// Mean weight by how far back: sums along the diagonals of the pattern.
+// The readout of mean weight by offset: sums along the diagonals of the pattern.
 //
-// In a block with queries in the lanes, the weights of one key lie on as many diagonals as there
-// are lanes, one beside the other: a vector is added to n numbers, at a place that moves on by one
-// from key to key.
+// In a block with queries in the lanes, the weights of one key are on as many adjacent diagonals as
+// there are lanes. So a vector is added to a range of sums, which moves by one from key to key.
 #pragma once
 
 #include "readout.h"

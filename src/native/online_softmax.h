@@ -1,5 +1,7 @@
-// The online softmax of a block's rows: their peaks and sums so far, and at the end the factors of
-// their contexts and their log-sum-exps.
+// The online softmax of a block's rows.
+//
+// It stores their peaks and sums so far, and computes the factors of their contexts and their
+// log-sum-exps at the end.
 #pragma once
 
 #include "row_sum.h"

@@ -1,5 +1,6 @@
-// Keys and values that are packed once for several blocks of queries: neighbours see almost the
-// same keys.
+// Keys and values packed once for several blocks of queries.
+//
+// Adjacent blocks see almost the same keys.
 #pragma once
 
 #include "arithmetic.h"

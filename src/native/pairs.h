@@ -1,10 +1,12 @@
-// bfloat16 by dot products of pairs: an instruction adds two products to each float32 lane, or one
-// of AMX those of a tile.
+// The arithmetic of bfloat16 dot products in pairs.
+//
+// One instruction adds two products to each float32 lane; an AMX instruction does so for a whole
+// tile.
 //
 // A lane of 32 bits holds a pair: elements d and d + 1 of a query, the weights of keys k and k + 1,
-// or, broadcast, what they are multiplied by. Keys are read in place; of values, rows k and k +
-// 1 are interleaved, a block at a time. Where a pair has no second half it holds 0.
-// The instructions take numbers below 2⁻¹²⁶ for 0.
+// or the broadcast pair that they are multiplied by. Keys are read in place; rows k and k + 1 of
+// values are interleaved, a block at a time. A missing second half of a pair is 0. The instructions
+// treat numbers below 2⁻¹²⁶ as 0.
 #pragma once
 
 #include "arithmetic.h"

@@ -1,4 +1,4 @@
-// The machine's peak rates: the limits that the kernels' speed is measured against.
+// Measures the machine's peak rates, the limits to which the kernels are compared.
 #pragma once
 
 #include <chrono>

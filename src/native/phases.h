@@ -1,8 +1,8 @@
-// Phases of work that a team of threads goes through together, each of tasks that any thread may
-// take: a phase begins when the one before it is finished.
+// Phases of work for a team of threads: a phase begins when the previous one is finished.
 //
-// The threads stay awake from phase to phase. A phase waits for its tasks and not for threads, so
-// that one that comes late or never delays nothing.
+// Each phase consists of tasks that any thread may take. The threads do not sleep between phases. A
+// phase waits for its tasks, not for threads, so a thread that is late or never comes delays
+// nothing.
 #pragma once
 
 #include <stdlib.h>

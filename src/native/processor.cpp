@@ -1,5 +1,6 @@
-// Asks the processor itself: the compilers' __builtin_cpu_supports needs a part of their runtime
-// that not all of them bring.
+// Detection of instruction sets with CPUID.
+//
+// The compilers' __builtin_cpu_supports needs a part of their runtime that not all of them provide.
 
 #include "processor.h"
 

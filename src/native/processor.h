@@ -1,4 +1,4 @@
-// What the processor and the operating system can run.
+// The instruction sets that the processor and the operating system support.
 #pragma once
 
 namespace regard::processor {

@@ -1,22 +1,22 @@
-// A block of queries: QUERIES rows of attention that are computed together, one a lane.
+// A block of queries: QUERIES rows of attention that are computed together, one per lane.
 //
 // The matrix of weights, rows by keys, is computed in pieces. From the largest to the smallest:
 //
-//   chunk    of rows, when a pattern is read: a share of a head's rows, or all rows of a few heads
-//            (row_chunks.h); sums over rows are kept for each.
-//   panel    of keys, in the backward pass: those whose gradients one thread owns (backward.h).
-//   split    of keys, in decode: SPLIT keys and all rows of a group (decode.h).
-//   block    QUERIES rows and as many keys as stay in a cache with all that is computed of them:
+//   chunk    rows, when a pattern is read: a share of a head's rows, or all rows of a few heads
+//            (row_chunks.h); sums over rows are stored for each.
+//   panel    keys, in the backward pass: those whose gradients one thread owns (backward.h).
+//   split    keys, in decode: SPLIT keys and all rows of a group (decode.h).
+//   block    QUERIES rows and as many keys as fit in a cache with everything computed from them:
 //            FORWARD_BLOCK, GRADIENT_BLOCK, READ_BLOCK or DECODE_BLOCK.
 //   segment  consecutive keys of a block, and the vectors of rows that see one of them (scores.h).
 //   tile     the rows and keys whose sums stay in registers (tiles.h, decode_tiles.h).
 //   vector   LANES rows, which one register holds.
 //
-// A block holds consecutive queries of one head. The blocks of a group follow each other query by
-// query, and of the same queries head by head, so that neighbours see the same keys and values.
-// Where a head has too few queries, a block takes those of all heads of a group: their rows are
-// numbered query by query, of R = H/G heads a group row n is query n / R of head g·R + n % R, and
-// held head by head.
+// A block holds consecutive queries of one head. The blocks of a group are ordered by query and
+// then by head, so that adjacent blocks see the same keys and values. If a head has too few
+// queries, a block takes those of all heads of a group. Their rows are numbered query by query:
+// with R = H/G heads per group, row n is query n / R of head g·R + n % R. They are stored head by
+// head.
 #pragma once
 
 #include "abi.h"

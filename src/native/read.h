@@ -1,4 +1,4 @@
-// Readouts: any number of reductions of the pattern, in one pass over scores that are recomputed.
+// Readouts: any number of reductions of the pattern in one pass over recomputed scores.
 #pragma once
 
 #include <stdlib.h>

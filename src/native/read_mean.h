@@ -1,5 +1,6 @@
-// Readouts of the mean of several patterns' weights: a block of them is added up at a time, and the
-// readouts see the mean alone.
+// Readouts of the mean weights of several patterns.
+//
+// The weights of a block are summed over the patterns, and the readouts see only the mean.
 #pragma once
 
 #include "reading.h"

@@ -1,4 +1,4 @@
-// What a pass over a pattern reads: its readouts, and the memory that they and their blocks need.
+// The readouts of one pass over a pattern, and the memory that they and their blocks need.
 #pragma once
 
 #include "chosen.h"

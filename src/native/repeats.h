@@ -1,7 +1,9 @@
-// Weights between repeated tokens of a text: on earlier copies of the query's token, and on what
-// followed them; and what two controls would have them be, see regard/lens/naming/repeats.py.
+// The readout of weights between repeated tokens.
 //
-// Pairs are of a query i and a key j, 1 <= j <= i − 2, that it sees. Their distances i − j are in
+// It sums the weights on earlier copies of the query's token and on the tokens after those copies,
+// and computes the expected sums under two controls; see regard/lens/naming/repeats.py.
+//
+// Pairs have a query i and a visible key j, 1 <= j <= i − 2. Their distances i − j are grouped into
 // ranges: from 2 to 3, from 4 to 7 and so on.
 #pragma once
 

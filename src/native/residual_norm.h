@@ -1,7 +1,7 @@
-// A residual stream and its norm in one pass, and the derivatives of both in another.
+// A residual addition and its norm in one pass, and the derivatives of both in another.
 //
-// Of each row: x ← x + added, and normed = (x − mean)·factor·weight + bias, factor being one over
-// the standard deviation; an RMS norm has mean 0. Axes: N rows, E width.
+// For each row: x ← x + added, and normed = (x − mean)·factor·weight + bias, where factor is one
+// over the standard deviation; an RMS norm has mean 0. Axes: N rows, E width.
 #pragma once
 
 #include "element.h"

@@ -1,6 +1,6 @@
-// How the rows of a pattern are divided for reading.
+// The division of a pattern's rows into chunks for reading.
 //
-// Sums over rows are kept for each head and chunk of its rows apart, and added up in order
+// Sums over rows are stored separately for each head and chunk of its rows, and added in order
 // afterwards, so that results do not depend on the threads.
 #pragma once
 

@@ -1,5 +1,6 @@
-// How rows of a matrix W are multiplied by a few vectors x, and how W and x lie in memory;
-// row_totals.h computes y = W·x, or tile_rows.h with AMX.
+// Products of rows of a matrix W with a few vectors x, and the layout of both in memory.
+//
+// row_totals.h computes y = W·x with them, or tile_rows.h with AMX.
 #pragma once
 
 #include "abi.h"

@@ -1,4 +1,4 @@
-// The denominator of a row's softmax, and what its weights are computed from.
+// The denominator of a row's softmax, and the normalizer of its weights.
 #pragma once
 
 #include "vector.h"

@@ -1,13 +1,13 @@
-// Rows of a matrix times a few vectors: y = W·x, each row of W read once for all vectors.
+// Rows of a matrix times a few vectors: y = W·x, where each row of W is read once.
 //
-// It costs what reading W from memory costs, if the processor is never kept from reading on:
-// - For one or two vectors W is read in the order of memory, where that is faster. Else they are
-//   multiplied by tiles of rows, and the tiles that follow are prefetched.
-// - x stays in the nearest cache, which W streams through: tiles go over a block of the inputs at a
-//   time, whose part of x serves a group of rows.
+// The cost is that of reading W from memory, if the processor never stalls:
+// - For one or two vectors, W is read in memory order where that is faster. Otherwise, tiles of
+//   rows are multiplied, and the next tiles are prefetched.
+// - x stays in the nearest cache while W streams through it: tiles iterate over a block of the
+//   inputs at a time, whose part of x is used for a group of rows.
 //
-// A sum is made in one order, whatever the number of vectors and rows beside it: lane by lane over
-// a block, then its lanes in pairs, then block by block.
+// The order of summation does not depend on the number of vectors and rows: lane by lane over a
+// block, then the lanes in pairs, then block by block.
 #pragma once
 
 #include "fetch_line.h"

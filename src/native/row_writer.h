@@ -1,4 +1,4 @@
-// Where rows of sums go, a tile at a time: to sums in memory, or to the result.
+// The destination of rows of sums, a tile at a time: sums in memory, or the result.
 #pragma once
 
 #include "query_block.h"

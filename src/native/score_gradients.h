@@ -1,4 +1,4 @@
-// From the gradients of weights to those of scores, and of these to those of bias.
+// Gradients of scores from those of weights, and gradients of the bias from those.
 #pragma once
 
 #include "dropout.h"

@@ -1,8 +1,8 @@
-// From dot products to logits: scale, softcap, bias, ALiBi and mask.
+// Logits from dot products: scale, softcap, bias, ALiBi and mask.
 //
-// A row's weights are 2^(factor · score − shift) over their sum, with a shift that leaves the
-// largest near 1: the product of the peak and the factor. What rounding takes from it is the same
-// for all weights of the row, and their sum contains the same error.
+// A row's weights are 2^(factor · score − shift) divided by their sum. The shift, the product of
+// the peak and the factor, makes the largest of them close to 1. Its rounding error is the same for
+// all weights of the row and for their sum, so it cancels.
 #pragma once
 
 #include <math.h>

@@ -1,11 +1,11 @@
-// The gradients of ALiBi's slopes: −Σ distance · score gradient over the keys of a head's rows.
+// The gradients of ALiBi's slopes: −Σ distance · score gradient over the rows of a head.
 //
-// The score gradients of a row sum to 0, and so a distance that all its keys share cancels. They do
-// not quite where they are computed: the softmax's derivative subtracts delta, the context times
-// its gradient, and the context has been rounded to the dtype. What is left of the sum comes times
-// the mean distance, which may be thousands. So each row's sums are kept, and what delta lacks is
-// taken from them: delta is the mean of the gradients of weights, weighted by these, and the sum of
-// the score gradients over that of the weights is the difference.
+// The score gradients of a row sum to 0, so a distance that all its keys share cancels. In floating
+// point the sum is not exactly 0: the derivative of the softmax subtracts delta, the context times
+// its gradient, and the context has been rounded to the dtype. The rest of the sum is multiplied by
+// the mean distance, which may be thousands. So each row's sums are stored, and the error of delta
+// is corrected with them: delta is the mean of the gradients of weights, weighted by the weights,
+// and its error is the sum of the score gradients divided by that of the weights.
 #pragma once
 
 #include "query_rows.h"

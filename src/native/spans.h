@@ -1,5 +1,6 @@
-// Spans of keys whose scores are changed: hidden, or a number added. Keys that no span of a block's
-// rows touches are computed as if there were none.
+// Spans of keys whose scores are changed: hidden, or shifted by a number.
+//
+// Keys outside the spans of a block's rows are computed as if there were no spans.
 #pragma once
 
 #include "query_block.h"

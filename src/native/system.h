@@ -1,4 +1,4 @@
-// What each operating system does in its own way.
+// The functions that each operating system implements differently.
 #pragma once
 
 #include <stddef.h>

@@ -1,3 +1,5 @@
+// The functions of system.h on Linux, macOS and other POSIX systems.
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>

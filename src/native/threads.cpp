@@ -1,3 +1,5 @@
+// Runs work on torch's OpenMP threads, or on threads of the library itself.
+
 #include "threads.h"
 
 #include <system_error>

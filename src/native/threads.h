@@ -1,5 +1,4 @@
-// Work shared out among threads: torch's own OpenMP pool where there is one, else threads of our
-// own.
+// Parallel loops on torch's own OpenMP pool or, without one, on threads of the library.
 #pragma once
 
 #include <stddef.h>

@@ -1,9 +1,8 @@
-// Rows of a bfloat16 matrix times a few vectors by the tiles of AMX: y = W·x. Without AMX
-// row_totals.h does it.
+// Rows of a bfloat16 matrix times a few vectors with AMX tiles: y = W·x.
 //
-// The left tile is 16 rows of W in place, the right one pairs of x. Up to 16 vectors take no longer
-// than one: W is read from memory at the same rate. A sum is made in one order, whatever the number
-// of vectors and rows beside it.
+// Without AMX, row_totals.h computes it. The left tile is 16 rows of W in place, the right one
+// pairs of x. Up to 16 vectors take no longer than one: W is read from memory at the same rate. The
+// order of summation does not depend on the number of vectors and rows.
 #pragma once
 
 #include "row_products.h"

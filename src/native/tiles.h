@@ -1,12 +1,12 @@
-// The two products of attention, tile by tile in registers.
+// The two matrix products of attention, tile by tile in registers.
 //
-// Of scores, queries lie in the lanes: a block's QUERIES rows are VECTORS vectors wide, and every
+// For scores, queries are in the lanes: a block's QUERIES rows are VECTORS vectors wide, and every
 // matrix whose columns are queries has that width: query (dim, QUERIES), scores (keys, QUERIES).
-// Keys are read row by row, one broadcast number at a time. Of contexts, the head dimension lies in
+// Keys are read row by row, one broadcast number at a time. For contexts, the head dimension is in
 // the lanes: values are read row by row, and weights are broadcast. Nothing is summed across lanes.
 //
-// Products (arithmetic.h) say what a number is: of the elements that a product sums over, one
-// multiplication takes Products::STEP, and `steps` counts multiplications.
+// Products (arithmetic.h) define the number type: one multiplication takes Products::STEP of the
+// elements that a product sums over, and `steps` counts multiplications.
 #pragma once
 
 #include "vector.h"

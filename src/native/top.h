@@ -1,9 +1,8 @@
-// The strongest keys of each row.
+// The readout of the strongest keys of each row.
 //
-// Each row keeps a list of its k best so far, in order. A score that beats the last of them is rare
-// once a few dozen keys are past: most keys take no more than a comparison for LANES rows at a
-// time. The scores that do are gathered first and put into the lists after that, which leaves few
-// branches to be mispredicted.
+// Each row has a sorted list of its k best keys so far. After a few dozen keys, scores that beat
+// the last of them are rare: most keys cost one comparison for LANES rows. The scores that do are
+// first collected and then inserted into the lists, which leaves few branches to be mispredicted.
 #pragma once
 
 #include "readout.h"

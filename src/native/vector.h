@@ -1,4 +1,4 @@
-// Vectors of floats in the compilers' own extensions, as wide as the instruction set has them.
+// Vectors of floats in the compilers' vector extensions, as wide as the instruction set.
 #pragma once
 
 #include <math.h>

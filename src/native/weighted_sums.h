@@ -1,5 +1,6 @@
-// Sums over the keys of a block, each times its weight: contexts, and in the backward pass the
-// gradient of queries.
+// Weighted sums over the keys of a block.
+//
+// These are contexts and, in the backward pass, the gradient of queries.
 #pragma once
 
 #include "arithmetic.h"

@@ -1,4 +1,4 @@
-// The weights of a block's rows, recomputed from their log-sum-exp a block of keys at a time.
+// The weights of a block's rows, recomputed from log-sum-exps a block of keys at a time.
 #pragma once
 
 #include "forward.h"

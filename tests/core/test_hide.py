@@ -186,7 +186,7 @@ def test_masks_with_spans_say_so():
         "causal() & hide(slice(3, 9), queries=-1, heads=[0, 1]) & add_to_scores(0.5, 7)"
     )
     assert mask.affine is None
-    with pytest.raises(ValueError, match=r"dense and hide make no intervals; call visible\(\)"):
+    with pytest.raises(ValueError, match=r"dense and hide are not intervals; call visible\(\)"):
         mask.intervals(9, 9)
 
 

@@ -181,7 +181,7 @@ REFUSED = [
     (lambda: window(True), TypeError, "size must be a whole number, but is True"),
     (lambda: window(2, ahead=0.5), TypeError, "ahead must be a whole number, but is 0.5"),
     (lambda: prefix(1.5), TypeError, "length must be a whole number, but is 1.5"),
-    (lambda: causal() and window(2), TypeError, "join masks with &, not with `and`"),
+    (lambda: causal() and window(2), TypeError, "combine masks with &, not with `and`"),
     (lambda: causal(offset=1) & window(2, offset=2), ValueError, "different offsets: 1, 2"),
     (lambda: documents(torch.tensor([0, 1, 0])), ValueError, "ids has a document in two pieces"),
     (lambda: documents(torch.tensor([0.0])), TypeError, "ids must hold integers.*float32"),
@@ -245,7 +245,7 @@ def test_masks_that_do_not_fit_the_tensors_are_refused(mask, message):
 
 @pytest.mark.parametrize("matrix", [torch.ones(3, dtype=torch.bool), torch.ones(3)])
 def test_dense_masks_have_no_intervals(matrix):
-    with pytest.raises(ValueError, match=r"dense and hide make no intervals; call visible\(\)"):
+    with pytest.raises(ValueError, match=r"dense and hide are not intervals; call visible\(\)"):
         (causal() & dense(matrix)).intervals(3, 3)
 
 

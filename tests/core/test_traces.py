@@ -128,5 +128,5 @@ def test_a_pattern_cannot_be_read_inside_a_graph(way, name, dtype):
 @pytest.mark.parametrize("way", [faked, mapped])
 @pytest.mark.parametrize("make", [regard.padding, regard.documents])
 def test_a_mask_that_has_to_be_checked_is_made_outside(way, make):
-    with pytest.raises(ValueError, match=r"can't be checked under .*make the mask before"):
+    with pytest.raises(ValueError, match=r"can't be checked under .*make the mask outside it"):
         way(make, [torch.ones(B, S, dtype=torch.int64)])

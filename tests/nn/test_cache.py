@@ -99,7 +99,7 @@ def test_errors_name_what_does_not_fit():
         KVCache(3).append(key, key)
     cache = KVCache(9)
     cache.append(key, key)
-    with pytest.raises(ValueError, match=r"key is \(1, 3, 4, 5\) .* made for \(2, 3, 4, 5\)"):
+    with pytest.raises(ValueError, match=r"key is \(1, 3, 4, 5\) .* expects \(2, 3, 4, 5\)"):
         cache.append(key[:1], key)
     with pytest.raises(ValueError, match=r"value is .* of torch\.float64"):
         cache.append(key, key.double())
@@ -110,7 +110,7 @@ def test_errors_name_what_does_not_fit():
 
 def test_a_cache_serves_self_attention():
     x = torch.randn(5, 12)
-    with pytest.raises(ValueError, match="cache meets another source"):
+    with pytest.raises(ValueError, match="supports only self-attention"):
         MultiHeadAttention(12, 3, mask=regard.causal())(x, x, cache=KVCache(5))
 
 
@@ -129,7 +129,7 @@ def test_a_cache_serves_self_attention():
 )
 def test_masks_with_which_parts_would_differ_from_the_whole_are_refused(mask):
     layer, cache = MultiHeadAttention(12, 3, mask=mask), KVCache(5)
-    with pytest.raises(ValueError, match=r"it serves self-attention with mask=regard\.causal"):
+    with pytest.raises(ValueError, match=r"supports only layers with mask=regard\.causal"):
         layer(torch.randn(5, 12), cache=cache)
     assert cache.length == 0
 
@@ -173,7 +173,7 @@ def test_the_newest_positions_are_forgotten(window, cuts):
 
 def test_what_a_window_has_evicted_does_not_come_back():
     cache, _, _ = _filled(3, [4, 9])
-    with pytest.raises(ValueError, match=r"length is 4, of 13 .* has evicted"):
+    with pytest.raises(ValueError, match=r"length is 4, of 13 .* were evicted"):
         cache.truncate(4)
     assert cache.length == 13
 

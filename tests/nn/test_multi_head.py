@@ -96,7 +96,7 @@ def test_wrong_channels_are_named():
     layer = MultiHeadAttention(30, 6)
     with pytest.raises(ValueError, match="source has shape"):
         layer(torch.randn(11, 30), torch.randn(11, 29))
-    with pytest.raises(ValueError, match="do not share 10 channels"):
+    with pytest.raises(ValueError, match="does not divide 10 channels"):
         split_heads(torch.randn(3, 10), 4)
 
 
