@@ -141,7 +141,9 @@ def extensions() -> list[Extension]:
 
 
 def _load(kind: str | None = None) -> None:
-    """Import the extension for a type of device, or all of them."""
+    """Import the extension for a type of device, or all of them; a no-op for one that is loaded."""
+    if kind in _loaded:
+        return  # the entry points of all distributions take milliseconds to read
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     for name in found if kind is None else [kind]:
         if name not in _loaded:

@@ -1,4 +1,4 @@
-"""What speaks against several backends alike.
+"""Objections that several backends share.
 
 An objection is a clause that says what came and what the backend takes. `choose` puts the backend's
 name before it and the cure after it.
@@ -55,20 +55,26 @@ def objection_to_sizes(problem: Problem) -> str | None:
 
 
 def objection_to_width(problem: Problem, widest: int, kernel: str = "") -> str | None:
-    """Object to head dimensions above the widest that a kernel, named where it must be, takes."""
+    """Reject head dimensions larger than the kernel's maximum.
+
+    Args:
+        problem: the checked arguments.
+        widest: the maximum.
+        kernel: what has it, if the message has to say so.
+    """
     width = max(t.shape[-1] for t in (problem.query, problem.value) if t is not None)
     limit = f"{widest}, the limit of {kernel}" if kernel else f"{widest}"
     return f"head dimension {width} is above {limit}" if width > widest else None
 
 
 def objection_to_length(problem: Problem, longest: int) -> str | None:
-    """Object to more queries or keys than a kernel counts."""
+    """Reject more queries or keys than a kernel can count."""
     longer = max(problem.queries, problem.keys)
     return f"{longer} queries or keys are above {longest}" if longer > longest else None
 
 
 def objection_to_pair(one: Problem, other: Problem) -> str | None:
-    """Object to comparing rows of two problems of other sizes or dtypes."""
+    """Reject comparing two problems of different sizes or dtypes."""
     if one.query.dtype != other.query.dtype:
         return f"one is {one.query.dtype}, the other {other.query.dtype}"
     sizes = [(p.heads, p.key.shape[1], p.queries, p.keys) for p in (one, other)]

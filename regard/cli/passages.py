@@ -19,6 +19,8 @@ from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from regard.cli.reader import Encoded, Reader
     from regard.gpt import GPT
     from regard.lens import Effects, Passage, SpanWeights
@@ -76,9 +78,7 @@ def passages(
         from regard.cli.device import device_of
         from regard.cli.model import has_read
         from regard.cli.reader import open_reader
-        from regard.intercept import last_logits, takes_logits_to_keep
         from regard.lens.effect.caveats import hybrid_note
-        from regard.record import record
         from regard.view.passages_report import passages_report
 
     place = device_of(device)
@@ -94,10 +94,7 @@ def passages(
         with user_errors(ValueError, Error), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "tokens reach", RuntimeWarning)  # `note` says it
             ids, target = torch.tensor(encoded.ids, device=place), lens.Answer(slice(*span))
-            last = last_logits(1) if takes_logits_to_keep(reader.model) else {}
-            with torch.inference_mode(), record(reader.model) as recording:
-                reader.model(ids[None], **last)
-            looked = lens.passage_weights(recording, parts, target)
+            looked = _weights(reader, ids, parts, target.queries(len(ids)))
             effects = lens.effects(
                 reader.model,
                 ids,
@@ -123,6 +120,21 @@ def passages(
         console.print(Text(line, "dim"))
     for renderable in passages_report(parts, looked, effects, said):
         console.print(renderable)
+
+
+def _weights(reader: Reader, ids: Tensor, parts: tuple[Passage, ...], queries: Span) -> SpanWeights:
+    """The weights on passages, read while the model runs: a recording would keep all keys."""
+    import torch
+
+    from regard.intercept import last_logits, takes_logits_to_keep
+    from regard.lens.spans.weights import passage_readouts, share_out
+    from regard.record import read_while_running
+
+    last = last_logits(1) if takes_logits_to_keep(reader.model) else {}
+    reading = read_while_running(reader.model, *passage_readouts(queries))
+    with torch.inference_mode(), reading as readings:
+        reader.model(ids[None], **last)
+    return share_out(readings.of_kind().layers, parts, queries)
 
 
 def _as_dict(

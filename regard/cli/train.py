@@ -63,7 +63,7 @@ def train(
 
     Ctrl-C, or a SIGTERM, stops it, with status 130 or 143, and keeps the latest model; before the
     first update nothing is kept.
-    After any interruption, --resume goes on from the latest checkpoint.
+    After any interruption, --resume continues from the latest checkpoint.
 
     Examples:
     regard train --out runs/mine --text book.txt --steps 1000

@@ -19,7 +19,7 @@ from regard.record.layer import require_one_run
 def _rollout_of(
     patterns: Sequence[Pattern], *, query: int | None, source: int | None, residual: float
 ) -> Float[Tensor, "B S"]:
-    """Take one row or one column of the rollout; `Recording.rollout` documents it."""
+    """Take one row or one column of the rollout through some patterns."""
     if (query is None) == (source is None):
         raise ValueError(
             f"rollout follows one position: give query=, a target, or source=, but got "

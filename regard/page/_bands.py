@@ -68,9 +68,9 @@ class KnownHead(NamedTuple):
 
     pattern: Pattern
     cells: Float[Tensor, "rows columns"] | None
-    """It, averaged to cells; None where the pass began without them."""
+    """Down-sampled map, if requested when the pass started."""
     along: Float[Tensor, "4 l"] | None
-    """As `readouts_along` gives them; None likewise."""
+    """Readouts along the text, as of `readouts_along`, if requested likewise."""
 
 
 class PendingHead:

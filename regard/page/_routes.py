@@ -78,7 +78,7 @@ class Token(Fields):
 
 
 class Generation(Fields):
-    """How to go on."""
+    """Sampling options for generation."""
 
     tokens: int = Field(default=40, ge=1, le=GENERATED)
     temperature: float = Field(default=0.8, ge=0, le=100, allow_inf_nan=False)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from regard.gpt import CheckpointError, Sampling, load, stream
+from regard.gpt import CheckpointError, Engine, Sampling, load, stream
 from regard.gpt.unwrap import as_gpt
 from regard.gpt.utf8 import normalized
 from regard.intercept import last_logits, takes_logits_to_keep
@@ -240,7 +240,8 @@ class ModelSubject:
         try:
             sampling = Sampling(temperature=temperature, seed=seed)
             prompt = torch.tensor(ids, device="cpu")
-            drawn = stream(self._model, prompt, tokens=tokens, sampling=sampling)
+            own = self._model if Engine.objection(self._model) else Engine(self._model)
+            drawn = stream(own, prompt, tokens=tokens, sampling=sampling)
         except ValueError as error:
             raise ExplorerError(str(error)) from error
         return self._draw(ids, drawn)

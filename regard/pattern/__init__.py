@@ -1,39 +1,6 @@
-"""The weight matrix of attention, lazy, and its readouts."""
+"""The weight matrix of attention, lazy, and what is read of it."""
 
 from regard.pattern._pattern import Pattern
 from regard.pattern.mean import MeanPattern
-from regard.pattern.readouts import (
-    Blocks,
-    Distance,
-    Entropy,
-    Image,
-    Lag,
-    LagWeights,
-    Mass,
-    Max,
-    MaxScore,
-    Offsets,
-    Received,
-    Spans,
-    Top,
-    TopK,
-)
 
-__all__ = [
-    "Blocks",
-    "Distance",
-    "Entropy",
-    "Image",
-    "Lag",
-    "LagWeights",
-    "Mass",
-    "Max",
-    "MaxScore",
-    "MeanPattern",
-    "Offsets",
-    "Pattern",
-    "Received",
-    "Spans",
-    "Top",
-    "TopK",
-]
+__all__ = ["MeanPattern", "Pattern"]

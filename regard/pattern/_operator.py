@@ -33,12 +33,12 @@ class Factor(Readable):
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """Dtype that weights come in."""
+        """Dtype of the weights."""
 
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where results come to lie."""
+        """Device of the results."""
 
     @abstractmethod
     def __matmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -81,12 +81,12 @@ class MeanPattern(Factor):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype that weights come in."""
+        """Dtype of the weights."""
         return self.patterns[0].dtype
 
     @property
     def device(self) -> torch.device:
-        """Where results come to lie."""
+        """Device of the results."""
         return self.patterns[0].device
 
     def __repr__(self) -> str:

@@ -123,11 +123,22 @@ LATER = {
 
 
 def test_importing_regard_imports_torch_alone():
-    with start(program=("-c", f"import sys, regard; print({LATER} & {{*sys.modules}})")) as process:
-        assert process.stdout.read() == b"set()\n"
+    program = f"""
+import sys, regard
+for name in {{*regard.__all__}} - {{"explore", "gpt", "report"}}:
+    getattr(regard, name)
+print("torch" in sys.modules, {LATER} & {{*sys.modules}})
+"""
+    with start(program=("-c", program)) as process:
+        assert process.stdout.read() == b"True set()\n"
 
 
 def test_what_does_not_serve_the_page_imports_no_server():
-    program = "import sys, regard.cli.app; print({'fastapi', 'uvicorn', 'pandas'} & {*sys.modules})"
+    program = """
+import sys
+from regard.cli.app import run
+run(["explain", "the cat sat on the cat"])
+print("torch" in sys.modules, {"fastapi", "uvicorn", "pandas"} & {*sys.modules})
+"""
     with start(program=("-c", program)) as process:
-        assert process.stdout.read() == b"set()\n"
+        assert process.stdout.read().endswith(b"\nTrue set()\n")

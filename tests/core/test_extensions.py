@@ -135,3 +135,14 @@ regard.attention_with_pattern(x, x, x, mask=regard.causal())[1].entropy()
 print(any(name.startswith("regard_experiments") for name in sys.modules))
 """
     assert run_script(script).split() == ["False"]
+
+
+def test_entry_points_are_read_once_for_a_type_of_device(monkeypatch):
+    with without_extensions(), gpu():
+        choose(gpu_problem(**CAUSAL))
+
+        def read_again(**_options):
+            raise AssertionError("entry points take milliseconds to read")
+
+        monkeypatch.setattr(extensions, "entry_points", read_again)
+        assert choose(gpu_problem(**CAUSAL)).name == "torch_sdpa"

@@ -159,7 +159,7 @@ def test_a_cropped_cache_of_transformers_is_refused(count):
 
 
 def test_runs_over_one_prefix_from_elsewhere_have_their_own_rows():
-    """As with trained prefixes: neither run goes on from the other."""
+    """As with trained prefixes: neither run continues the other."""
     layer, prefix, sizes = Attend(), torch.randn(B, H, 5, D), (3, 7, 2, 1)
     runs = [sequence(size) for size in sizes]
     with regard.record(layer) as recording:

@@ -67,7 +67,7 @@ def _compared(device: torch.device, compare: Callable[[], str | None]) -> str | 
             why = compare()
     except torch.OutOfMemoryError:  # which says nothing of the kernel
         raise
-    except Exception as error:  # noqa: BLE001 - whatever stops a kernel speaks against it
+    except Exception as error:  # noqa: BLE001 - whatever stops a kernel rules it out
         why = f"it fails with {type(error).__name__}: {error}"
     return None if why is None else f"in a self-check on {hardware.name(device)} {why}"
 

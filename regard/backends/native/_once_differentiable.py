@@ -69,7 +69,7 @@ def _checked(gradient: Tensor | None) -> Tensor | None:
 
 
 class _FirstOnly(torch.autograd.Function):
-    """A gradient as it is, whose own gradient is refused."""
+    """Identity whose backward raises: there is no second derivative."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, *origins: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature

@@ -99,7 +99,7 @@ class HeadHistory:
         return self.scores[..., self.score_names.index(name)]
 
     def heads(self, step: int) -> Heads:
-        """The heads at one update, as `Recording.heads` gives them.
+        """The heads at one update, as `regard.lens.heads` gives them.
 
         Raises:
             ValueError: nothing was recorded at that update.
@@ -185,7 +185,7 @@ class HistoryWriter:
         run: the training run's folder.
         ids: the text, ``(T,)``, at most the model's context.
         tokenizer: which names its tokens.
-        step: the update that the training run goes on from; recordings of later ones are dropped.
+        step: the update that the training run continues from; recordings of later ones are dropped.
     """
 
     def __init__(

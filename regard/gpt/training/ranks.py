@@ -149,7 +149,7 @@ class Ranks:
                 f"rank {self.rank} of {self.size} lost another rank: its process has ended, or "
                 "hangs, or its machine can't be reached. Look for the first error among the "
                 "ranks' outputs, then start all of them again with --resume, or resume=True, which "
-                f"goes on from the latest checkpoint ({reason})"
+                f"continues from the latest checkpoint ({reason})"
             ) from error
 
 

@@ -29,10 +29,11 @@ class ModuleCall:
         self.outer = outer
         self.is_over = False
         self.leaks = False
-        """Whether anything but what it returned was used afterwards, or that was written to."""
+        """True if the module has side effects: another of its tensors is used later, or its output
+        is mutated."""
 
     def contains(self, other: ModuleCall | None) -> bool:
-        """Whether another call was made inside this one, or is this one."""
+        """True if another call was made inside this one, or is this one."""
         while other is not None and other is not self:
             other = other.outer
         return other is self
@@ -41,9 +42,8 @@ class ModuleCall:
 class Flow(TorchFunctionMode):
     """Follows tensors from the module call that made them to the functions that use them.
 
-    A module gets its arguments, and its caller the results, as tensors of their own that share the
-    memory. So what was kept aside, be it an argument or the result itself, is another tensor than
-    what was returned, and known by that.
+    Arguments and results are passed on as views of their own, which share the memory. So a tensor
+    that a module kept, be it an argument or its result, differs from the one that it returned.
     """
 
     def __init__(self) -> None:

@@ -180,14 +180,14 @@ def _with_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[No
 
 
 def _is_of_one_sequence(value: Any) -> bool:
-    """Whether a module's result has a size of one first, as of a batch, and nothing else."""
+    """True if every output tensor has batch size 1."""
     if type(value) is tuple:
         return all(part is None or _is_of_one_sequence(part) for part in value)
     return isinstance(value, Tensor) and value.ndim > 1 and value.shape[0] == 1 < value.shape[1]
 
 
 def _batched(one: Any, several: Any, copies: int) -> list[bool] | None:
-    """Which tensors of a result have an entry for each copy, in order; None if neither is so."""
+    """For each tensor of a result, True if it has an entry per copy; None if shapes disagree."""
     alone, together = ([tensor.shape for tensor in tensors_in(value)] for value in (one, several))
     batch = [(copies, *shape[1:]) for shape in alone]
     if len(alone) != len(together) or any(

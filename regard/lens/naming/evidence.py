@@ -29,11 +29,11 @@ class Tally:
     """Sums over the queries of each token of one text, in float64."""
 
     queries: Float[Tensor, "H K"]
-    """How many there are."""
+    """Number of queries of each token, (H, K)."""
     share: Float[Tensor, "H K"]
-    """Of what they give."""
+    """Sum of the share over the queries of each token, (H, K)."""
     controls: Mapping[str, Float[Tensor, "H K"]]
-    """Of what each control would have them give."""
+    """Sum of the share under each control over the queries of each token, (H, K)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +41,13 @@ class Means:
     """Means over the queries of each text, and over the texts that have any."""
 
     queries: Float[Tensor, "H K"]
-    """How many, of all texts."""
+    """Number of queries of each token, over all texts, (H, K)."""
     weight: Float[Tensor, "H K"]
-    """Of a token's queries in the mean; 1 in all, or 0 where there are none."""
+    """Weight of each token's queries in the mean, (H, K); their sum is 1, or 0 without queries."""
     share: Float[Tensor, "H K"]
-    """Their part of the mean."""
+    """Each token's contribution to the mean share, (H, K)."""
     controls: Mapping[str, Float[Tensor, "H K"]]
-    """Of the mean of each control."""
+    """Each token's contribution to the mean share under each control, (H, K)."""
 
     def evidence(self, score: Score) -> list[Evidence | None]:
         """Score each head; None for one of which there are no queries."""

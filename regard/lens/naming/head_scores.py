@@ -43,7 +43,7 @@ def score_heads(
     progress: bool | None = None,
     read: Read = Pattern.read,
 ) -> Heads:
-    """Score every head of some layers and name it; `Recording.heads` documents it.
+    """Score every head of some layers and name it, as `heads` does for a recording.
 
     All that shows heads by name has the name from here.
 

@@ -24,7 +24,7 @@ from regard.lens.targets import Answer, Logit, LogProbability
 from regard.pattern.readouts import Received
 from regard.record import Recording
 from regard.record.layer import Layer, Tokens, require_one_run
-from regard.record.readings import read_layer
+from regard.record.readings import LayerReadings, read_layer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +36,10 @@ __all__ = [
     "SpanValues",
     "SpanWeights",
     "link_weights",
+    "passage_readouts",
     "passage_weights",
     "select",
+    "share_out",
     "weigh_passages",
 ]
 
@@ -403,7 +405,7 @@ def weigh_passages(
     only: tuple[Indices | None, Indices | None] = (None, None),
     sinks: Sequence[int] | None = None,
 ) -> SpanWeights:
-    """Read the weights on passages of the layers of a run; `passage_weights` documents it."""
+    """Read the weights on passages of recorded layers; `passage_weights` documents it."""
     for layer in layers:
         _require_one_text(layer, "passages")
         if sinks is None and len(layer.rows) < layer.pattern.shape[-1]:
@@ -411,32 +413,60 @@ def weigh_passages(
                 "sinks are found by the weights of all queries, but only some were recorded; "
                 "record all rows, or name the sinks, such as sinks=()"
             )
-    first, stop = target.queries(min((layer.pattern.shape[-1] for layer in layers), default=0))
-    passages = check_spans(spans, first + 1, "spans")
+    queries = target.queries(min((layer.pattern.shape[-1] for layer in layers), default=0))
+    passages = check_spans(spans, queries[0] + 1, "spans")
     require_apart(passages, "spans")
-    looks, given, own_layers, own_heads = [], [], [], []
-    for place, own in select([len(layer.heads) for layer in layers], only):
-        layer = layers[place]
-        rows = slice(_row_of(layer, first), _row_of(layer, stop - 1) + 1)
-        readouts = (Received(queries=rows), *(() if sinks is not None else (Received(),)))
+    table = select([len(layer.heads) for layer in layers], only)
+    readings = []
+    for place, _ in table:
+        rows = _row_of(layers[place], queries[0]), _row_of(layers[place], queries[1] - 1) + 1
+        readings.append(read_layer(layers[place], passage_readouts(rows, sinks)))
+    return share_out(readings, passages, queries, heads=[own for _, own in table], sinks=sinks)
+
+
+def passage_readouts(rows: Span, sinks: Sequence[int] | None = None) -> tuple[Received, ...]:
+    """The readouts that `share_out` needs: of some rows, and of all where sinks are to be found."""
+    own = Received(queries=slice(*rows))
+    return (own, Received()) if sinks is None else (own,)
+
+
+def share_out(
+    layers: Sequence[LayerReadings],
+    passages: Sequence[Passage],
+    queries: Span,
+    *,
+    heads: Sequence[Sequence[int]] | None = None,
+    sinks: Sequence[int] | None = None,
+) -> SpanWeights:
+    """Share out what keys received among passages.
+
+    Args:
+        layers: the results of `passage_readouts`, of a recording or while a model ran.
+        passages: checked, and apart from each other.
+        queries: the first query that predicts the answer, and one past the last.
+        heads: the places of the heads that are meant in each layer; None is all.
+        sinks: as for `passage_weights`.
+    """
+    places = [range(len(layer.heads)) for layer in layers] if heads is None else heads
+    looks, given = [], []
+    for layer, own in zip(layers, places, strict=True):
         results = [
             result.reshape(-1, result.shape[-1])[list(own)].double().cpu()
-            for result in read_layer(layer, readouts).results
+            for result in layer.results
         ]
-        looks.append(results[0] / (stop - first))
+        looks.append(results[0] / (queries[1] - queries[0]))
         given += results[1:]
-        own_layers.append(layer.index)
-        own_heads.append([layer.heads[at] for at in own])
     if sinks is None:
         sinks = _find_sinks(torch.cat(given), max(passage.tokens[1] for passage in passages))
-    heads = tuple(sorted({head for numbers in own_heads for head in numbers}))
-    size = len(passages) + 3, len(looks), len(heads)
+    own_heads = [[layer.heads[at] for at in own] for layer, own in zip(layers, places, strict=True)]
+    every = tuple(sorted({head for numbers in own_heads for head in numbers}))
+    size = len(passages) + 3, len(looks), len(every)
     table = torch.full(size, torch.nan, dtype=torch.float64, device="cpu")
     owners = _owners(passages, sinks, looks[0].shape[-1])
     for row, (received, numbers) in enumerate(zip(looks, own_heads, strict=True)):
         shares = received.new_zeros(len(numbers), len(table)).index_add_(1, owners, received)
         shares[:, -2] += (1 - shares.sum(dim=-1)).clamp_min(0)  # of a sink that is not a key
-        table[:, row, [heads.index(head) for head in numbers]] = shares.T
+        table[:, row, [every.index(head) for head in numbers]] = shares.T
     kinds = (*map(str, passages), FIRST_TOKEN, SINKS, ELSEWHERE)
     values = SpanValues(table, kinds, (0,) * len(kinds))
     none = values.of_same_spans(torch.full_like(table, torch.nan))
@@ -446,8 +476,8 @@ def weigh_passages(
         decoys=none,
         controls=none,
         keys=(*tokens, ((0, 1),), tuple((key, key + 1) for key in sinks), ()),
-        layers=tuple(own_layers),
-        heads=heads,
+        layers=tuple(layer.index for layer in layers),
+        heads=every,
     )
 
 

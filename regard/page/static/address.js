@@ -149,7 +149,7 @@ export function applyAddress(/** @type {URLSearchParams} */ fields) {
 /** Whether a text was opened since the address was written. */
 let opened = false;
 
-/** A text was opened. Not called where it goes on from what is being typed or generated. */
+/** A text was opened. Not called where it continues what is being typed or generated. */
 export function textOpened() {
   opened = true;
 }
