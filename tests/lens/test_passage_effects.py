@@ -99,6 +99,15 @@ def test_a_context_that_is_read_once_gives_what_reading_all_of_it_gives(ids, mak
     assert measured.without_all == pytest.approx(whole(*SPANS) - whole(), abs=SMALL)
 
 
+def test_no_run_is_over_the_whole_text(ids):
+    model, read = llama("sdpa"), []
+    model.model.embed_tokens.register_forward_hook(lambda _, given, __: read.append(given[0].shape))
+    over_spans(model, ids)
+    assert read[0] == (1, 14)  # up to the end of the last passage
+    assert {shape[1] for shape in read[1:]} == {LENGTH - 14}
+    assert sum(shape[0] for shape in read[1:]) == 1 + len(SPANS) + 1  # as it is, each, all together
+
+
 def test_the_passage_with_the_fact_is_needed_most_by_the_model_that_comes_with_regard():
     model, tokenizer = load()
     text = story(5373).text  # which asks at its end where a thing is

@@ -132,12 +132,17 @@ def effects(
     runs = ModelRuns(model, run, target, tokens)
     if method == "gradient":
         return _by_gradient(runs, by, selected, batch_size, progress)
+    hidden = None
+    if over != "heads" and hidden_from != "later" and runs.length is not None:
+        hidden = _hidden(over, hidden_from, target, runs.length)
     with _no_grad(), runs.open():
-        unchanged = runs.unchanged()
+        unchanged = runs.unchanged(start=hidden.start if hidden else 0)
         size = batch_size or unchanged.batch_size
         table = _selected(unchanged, *selected)
         if over != "heads":
-            hidden = _hidden(over, hidden_from, target, _length([layer for layer, _ in table]))
+            length = _length([layer for layer, _ in table])
+            if hidden is None or hidden.length != length:
+                hidden = _hidden(over, hidden_from, target, length)
             return _over_spans(runs, unchanged, table, selected[1], hidden, size, progress)
         places = [(layer.index, head) for layer, numbers in table for head in numbers]
         with _reports(len(places), progress) as report:
@@ -190,6 +195,11 @@ class _Hidden:
     length: int
     of_choice: bool
     """Whether the caller named the spans."""
+
+    @property
+    def start(self) -> int:
+        """The first query that any span is hidden from."""
+        return min(self.starts)
 
     @property
     def present(self) -> list[int]:
@@ -284,8 +294,6 @@ def _over_spans(
                 batch=batch,
             )
 
-    if hidden.queries is not None and runs.read_once(hidden.queries[0]):
-        number = float(runs.again()[1])
     together = hidden.of_choice and bool(present)
     changes = [partial(hide, [span]) for span in present] + [partial(hide, present)] * together
     changed = torch.zeros(len(changes), dtype=torch.float64, device="cpu")

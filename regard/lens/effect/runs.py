@@ -176,6 +176,11 @@ class ModelRuns:
         self._has_changed = self._has_batched = False
         self._is_same: dict[int, bool] = {}
 
+    @property
+    def length(self) -> int | None:
+        """How many tokens the text has, if it was given as ids."""
+        return None if self._ids is None else self._ids.shape[-1]
+
     @contextmanager
     def open(self) -> Iterator[None]:
         """Let the runs inside be changed."""
@@ -186,11 +191,14 @@ class ModelRuns:
             stack.callback(self._prefix.forget)
             yield
 
-    def unchanged(self, *, keep: bool = True) -> Unchanged:
+    def unchanged(self, *, keep: bool = True, start: int = 0) -> Unchanged:
         """Run the model as it is.
 
         Args:
             keep: keep what changed runs need not compute again.
+            start: the first query that a change concerns. A model of transformers, whose cache
+                keeps keys and values, reads the tokens before it once, if the target needs no
+                logits of theirs; all further runs are over the rest alone.
 
         Warns:
             RuntimeWarning: if it draws random numbers.
@@ -199,22 +207,21 @@ class ModelRuns:
         self._batch.begin()
         self._has_changed = self._has_batched = False
         self._is_same.clear()
-        draws = Draws(self.model)
+        draws, cache = Draws(self.model), self._cache_before(start)
+        observes = keep and self._has_inputs and cache is None
         with (
             record(self.model, tokens=self._tokens, rows=-1) as recording,
-            self._prefix.observe() if keep and self._has_inputs else nullcontext(),
+            self._prefix.observe() if observes else nullcontext(),
         ):
+            if cache is not None:
+                self._read_once(start, cache)
             output = self._run(1)
             number = numbers(self._number(output), 1)[0]
         self._result = _Result.of(output, number) if keep else None
         self._places = {
             (layer.kind, layer.index): place for place, layer in enumerate(recording.layers)
         }
-        if number.isnan():
-            raise ValueError(
-                f"the {self.target} is NaN, so there is nothing to measure; check the model's "
-                "weights and the target"
-            )
+        self._require_number(number)
         draws.warn(self.again)
         self.batches = self._has_inputs and not _mixes_batch(self.model)
         logits = getattr(output, "logits", output)
@@ -229,24 +236,26 @@ class ModelRuns:
         output = self._run(1)
         return output, numbers(self._number(output), 1)[0]
 
-    def read_once(self, start: int) -> bool:
-        """Read the tokens before `start` once, and have all further runs go over the rest alone.
+    def _require_number(self, computed: Tensor) -> None:
+        """Raise ValueError where a model's numbers are NaN."""
+        if computed.isnan().any():
+            raise ValueError(
+                f"the {self.target} is NaN, so there is nothing to measure; check the model's "
+                "weights and the target"
+            )
 
-        Only a model of transformers can, whose cache keeps the keys and values of those tokens, and
-        only where the target needs no logits of theirs.
-
-        Returns:
-            Whether it could.
-        """
+    def _cache_before(self, start: int) -> Any:
+        """An empty cache for the tokens before `start`; None where they can't be read apart."""
         if self._ids is None or start == 0 or self._last is None:
-            return False
-        ids = self._ids
-        cache = _full_cache(self.model) if self._last <= ids.shape[-1] - start else None
-        if cache is None:
-            return False
-        self._changer.changes.clear()
-        keep = last_logits(1) if self._options else {}
-        self.model(ids[:, :start], past_key_values=cache, use_cache=True, **keep)
+            return None
+        return _full_cache(self.model) if self._last <= self._ids.shape[-1] - start else None
+
+    def _read_once(self, start: int, cache: Any) -> None:
+        """Read the tokens before `start` into a cache, and have further runs go over the rest."""
+        assert self._ids is not None, "a cache is made for ids alone"
+        ids, keep = self._ids, last_logits(1) if self._options else {}
+        read = self.model(ids[:, :start], past_key_values=cache, use_cache=True, **keep)
+        self._require_number(read.logits)  # keys of NaN would not equal those in the cache
 
         def call(model: nn.Module, copies: int, **options: Any) -> Any:
             own = deepcopy(cache)
@@ -256,7 +265,6 @@ class ModelRuns:
             return model(rest, past_key_values=own, use_cache=True, **options)
 
         self._call, self._may_skip = call, False
-        return True
 
     def changed(self, first: Layer, changes: Sequence[Callable[..., None]]) -> Float[Tensor, " B"]:
         """Run the text under each of some changes.
