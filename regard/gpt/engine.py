@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_modules
 from torch.overrides import has_torch_function
 
 from regard._contexts import is_transformed
@@ -37,8 +36,8 @@ class Engine:
 
     Pass it to `generate` and the other functions of generation in place of the model. It shares the
     model's memory, and computes what its configuration and weights say: a parameter that is
-    replaced afterwards, or a mask that was set on a layer, has no effect on it. Logits differ from
-    the model's by rounding alone, since sums have another order.
+    replaced afterwards, a mask that was set on a layer, or a hook for all modules has no effect on
+    it. Logits differ from the model's by rounding alone, since sums have another order.
 
     Args:
         model: the model, as it is or wrapped. Its weights are to stay as they are.
@@ -117,10 +116,11 @@ class Engine:
             ValueError: it has another number of dimensions, no token, more than the cache has room
                 for, or an id outside the vocabulary; or the cache is another model's.
             IndexError: a single token lies outside the vocabulary.
-            Error: a recording, an intervention or a transform is on, which would miss the call.
+            Error: a recording, an intervention or a transform is on in this thread, which would
+                miss the call.
         """
         check_tokens(ids)
-        if is_transformed() or has_torch_function((ids,)) or torch_modules._has_any_global_hook():  # noqa: SLF001 - torch has no public way
+        if is_transformed() or has_torch_function((ids,)):
             raise Error(
                 "an Engine computes outside of torch, and a recording, an intervention or another "
                 "mode that sees torch's calls is on: generate with the model itself"

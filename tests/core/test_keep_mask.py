@@ -142,6 +142,6 @@ def test_a_part_of_a_problem_refuses_dropout():
         lambda p: p.select(torch.tensor([1])),
         lambda p: p.entry(1),
     ):
-        with pytest.raises(AssertionError, match="place in the whole problem"):
+        with pytest.raises(AssertionError, match="position in the whole problem"):
             part(problem)
         assert part(problem.detached()).seed is None

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -170,11 +171,19 @@ def test_what_would_see_torchs_calls_is_refused():
             engine.next_logits(ids[:, :1], cache)
     with pytest.raises(regard.Error, match="the model itself"):
         torch.func.vmap(lambda row: engine.next_logits(row, GPTCache(GPT2)))(ids)
-    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    with pytest.raises(regard.Error, match="the model itself"):
-        engine.next_logits(ids[:, :1], cache)
-    hook.remove()
     assert cache.length == 3
+
+
+def test_a_recording_in_another_thread_is_none_of_its_business():
+    model, ids = model_of(GPT2), torch.tensor([[3, 1, 4]])
+    engine = Engine(model)
+    expected = engine.next_logits(ids[:, :1], read(engine, ids))
+    cache = read(engine, ids)
+    with regard.record() as recording, ThreadPoolExecutor(1) as threads:
+        model(ids)
+        logits = threads.submit(engine.next_logits, ids[:, :1], cache).result()
+    assert torch.equal(logits, expected)
+    assert len(recording) == GPT2.layers
 
 
 def test_autocast_and_gradients_change_nothing():
