@@ -30,17 +30,12 @@ interface Scores extends Where {
 }
 
 /** A change of a model's attention: the methods of `regard.Intervention`, in their words. */
-type Intervention =
-  | (Where & { kind: "ablate"; by: "zero" | "mean" })
-  | (Scores & { kind: "knock_out" })
-  | (Scores & { kind: "steer"; by: number })
-  | (Where & { kind: "temper"; by: number })
-  /** The weights of each query, `keys` of them. */
-  | (Where & { kind: "patch"; weights: Float32Array; keys: number });
+type Intervention = (Where & { kind: "ablate" }) | (Scores & { kind: "knock_out" });
 
-/** What a worker starts from: the model as JSON, its weights as text, and the text that is open at first. */
+/** What a worker starts from: the model as JSON, the kernels and its weights as text, and the text that is open at first. */
 interface LiveStart {
   model: string;
+  kernels: string;
   numbers: string;
   title: string;
   first: { ids: number[]; notes: string[] };

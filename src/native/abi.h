@@ -1,7 +1,8 @@
 // The library's C interface, independent of the versions of Python and torch.
 //
 // Axes: B batch, H query heads, G key/value heads (H is a multiple of G), L queries, S keys, D head
-// dimension of query and key, Dv of value. All fields are eight bytes wide, so there is no padding.
+// dimension of query and key, Dv of value. All fields are eight bytes wide, so there is no padding;
+// but pointers take four in WebAssembly, where a field of eight begins at a multiple of eight.
 #pragma once
 
 #include <stdint.h>
@@ -11,7 +12,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 14
+#define REGARD_ABI 15
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -182,9 +183,9 @@ typedef struct {
 
 int regard_multiply(const regard_matvec *product);
 
-// One step of a GPT: of each of B sequences a new token, whose keys and values are added to a
-// cache; everything contiguous but the cache, and of one dtype, except that all maps and the tokens
-// may be int8. E is heads · dim, D the head dimension.
+// One step of a GPT: of each of B sequences a new token, or B new tokens of one sequence, whose keys
+// and values are added to a cache; everything contiguous but the cache, and of one dtype, except
+// that all maps and the tokens may be int8. E is heads · dim, D the head dimension.
 typedef struct {
   const void *weight, *bias;  // (O, I); (O) or NULL
   const float *scale;         // (O): of an int8 weight, as above; or NULL
@@ -200,15 +201,23 @@ typedef struct {
   regard_norm attention_norm, query_norm, key_norm, mlp_norm;
   regard_linear qkv, projection;   // (E + 2·G·D, E): queries, keys, values; (E, E)
   regard_linear expand, contract;  // (F, E), or (2·F, E): gate, up; (E, F)
-  regard_tensor key, value;        // (B, G, S, D), memory of the cache
-  int64_t keys;                    // S, the new one included, which goes to row S − 1
+  regard_tensor key, value;        // (B, G, S, D), memory of the cache; of one sequence (1, G, S, D)
+  int64_t keys;                    // S, the new ones included, which go to the last rows
   int64_t evicted, window;         // keys before the first row; most that a query sees
+  // What a caller may look at or change; each NULL, or of count 0, where it does not.
+  void *stream;       // (B, E): the residual stream before this layer, which is written
+  void *query;        // (B, E): queries as they meet the keys, which are written
+  regard_spans spans; // (N, B, H): keys whose scores are changed
+  const float *kept;  // (E): what each channel of the contexts is multiplied by
 } regard_layer;
 
 typedef struct {
   int64_t dtype, threads;
   int64_t batch, layers, heads, groups, dim, hidden, vocabulary;
   int64_t gated;                   // SwiGLU, else GELU
+  int64_t one_sequence;            // the tokens follow each other, and see those before them
+  int64_t skipped;                 // of the first so many tokens no logits are computed
+  const void *stream;              // (B, E): enters the first layer in place of the tokens; or NULL
   const int64_t *ids, *positions;  // (B)
   const int64_t *padding;          // (B): keys at the start that are hidden; or NULL
   const void *tokens, *learned;    // (V, E); (positions, E) or NULL
@@ -216,7 +225,7 @@ typedef struct {
   const float *cosines, *sines;    // (B, D / 2), or NULL without rotary positions
   const regard_layer *layer;       // of each
   regard_norm norm;                // the last
-  void *result;                    // logits (B, V)
+  void *result;                    // logits (B − skipped, V)
 } regard_gpt;
 
 // Ids and positions must lie in their tables. At most 16 heads share keys and values.

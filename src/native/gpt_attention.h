@@ -18,9 +18,10 @@ struct Bounds {
 static void find_bounds(const regard_gpt &gpt, const regard_layer &layer, const Bounds &bounds) {
   for (int64_t b = 0; b < gpt.batch; b++) {
     const int64_t padding = gpt.padding ? gpt.padding[b] - layer.evicted : 0;
-    bounds.start[b] = max(max(int64_t(0), padding), layer.keys - layer.window);
-    bounds.stop[b] = layer.keys;
-    bounds.position[b] = layer.keys - 1;
+    const int64_t later = gpt.one_sequence ? gpt.batch - 1 - b : 0;
+    bounds.stop[b] = layer.keys - later;
+    bounds.start[b] = max(max(int64_t(0), padding), bounds.stop[b] - layer.window);
+    bounds.position[b] = bounds.stop[b] - 1;
   }
 }
 
@@ -35,6 +36,7 @@ static regard_problem attention_of(const regard_gpt &gpt, const regard_layer &la
   p.key = layer.key, p.value = layer.value;
   p.rows.start = bounds.start, p.rows.stop = bounds.stop, p.rows.positions = bounds.position;
   p.rows.batch = 1;
+  p.spans = layer.spans;
   return p;
 }
 
@@ -56,8 +58,9 @@ static void rotate(Element element, typename Element::type *vector, int64_t dim,
 
 // Makes ready the queries of one sequence and group, and writes its key and value to the cache.
 template <class Element>
-static void prepare_attention(const regard_gpt &gpt, const regard_layer &layer, int64_t pair,
-                              typename Element::type *qkv, int64_t width, float *memory) {
+static void prepare_attention(const regard_gpt &gpt, const regard_layer &layer,
+                              const Bounds &bounds, int64_t pair, typename Element::type *qkv,
+                              int64_t width, float *memory) {
   using Number = typename Element::type;
   const Element element;
   const int64_t b = pair / gpt.groups, group = pair % gpt.groups, dim = gpt.dim;
@@ -73,9 +76,12 @@ static void prepare_attention(const regard_gpt &gpt, const regard_layer &layer, 
       rotate(element, vector, dim, gpt.cosines + b * (dim / 2), gpt.sines + b * (dim / 2));
   };
   for (int64_t h = 0; h < heads; h++) place(query + h * dim, layer.query_norm);
+  if (layer.query)
+    memcpy((Number *)layer.query + (b * gpt.heads + group * heads) * dim, query,
+           size_t(heads * dim) * sizeof *query);
   place(key, layer.key_norm);
   const auto put = [&](const regard_tensor &to, const Number *from) {
-    memcpy((Number *)to.data + b * to.batch + group * to.head + (layer.keys - 1) * to.row, from,
+    memcpy((Number *)to.data + b * to.batch + group * to.head + bounds.position[b] * to.row, from,
            size_t(dim) * sizeof *from);
   };
   put(layer.key, key);
@@ -92,7 +98,7 @@ static void attend(const regard_gpt &gpt, const regard_layer &layer, const Bound
   const int64_t pairs = gpt.batch * gpt.groups;
   const int64_t tasks_per_pair = decode_tasks_per_pair(p);
   team.run(pairs, [&](int64_t pair) {
-    prepare_attention<Element>(gpt, layer, pair, qkv, width, (float *)memory);
+    prepare_attention<Element>(gpt, layer, bounds, pair, qkv, width, (float *)memory);
     partials.left[pair] = int32_t(tasks_per_pair);
   });
   const regard_tensor result = {context, gpt.heads * gpt.dim, gpt.dim, gpt.dim};

@@ -53,7 +53,7 @@ class GPTStep {
   int run() {
     if (!shared_.memory || !partials_.memory) return REGARD_OUT_OF_MEMORY;
     embed();
-    constexpr int64_t phases_of_layer = 6;
+    constexpr int64_t phases_of_layer = 7;
     return on_team(int(gpt_.threads), gpt_.layers * phases_of_layer + 1, memory_per_thread(),
                    [&](Team &team, void *memory) { compute(team, memory); });
   }
@@ -81,6 +81,12 @@ class GPTStep {
   void embed() {
     const Element element;
     const int64_t width = shared_.width;
+    for (int64_t layer = 0; layer < gpt_.layers; layer++)
+      find_bounds(gpt_, gpt_.layer[layer], bounds_of(layer));
+    if (gpt_.stream) {
+      memcpy(shared_.stream, gpt_.stream, size_t(gpt_.batch * width) * sizeof(Number));
+      return;
+    }
     for (int64_t b = 0; b < gpt_.batch; b++) {
       const auto *token = (const typename Products::Weight *)gpt_.tokens + gpt_.ids[b] * width;
       const Number *position = (const Number *)gpt_.learned;
@@ -92,8 +98,6 @@ class GPTStep {
         narrow_part(element, shared_.stream + b * width + i, x, width - i);
       }
     }
-    for (int64_t layer = 0; layer < gpt_.layers; layer++)
-      find_bounds(gpt_, gpt_.layer[layer], bounds_of(layer));
   }
 
   Bounds bounds_of(int64_t layer) const {
@@ -101,16 +105,32 @@ class GPTStep {
     return {start, start + gpt_.batch, start + 2 * gpt_.batch};
   }
 
-  // The stream, normalized.
-  Inputs<Products> normed(const regard_norm &norm, Input *memory, float *floats_of_norm) const {
+  // The stream, normalized, from a token on.
+  Inputs<Products> normed(const regard_norm &norm, Input *memory, float *floats_of_norm,
+                          int64_t first = 0) const {
     const int64_t width = shared_.width;
-    const Inputs<Products> x = {memory, gpt_.batch, padded_inputs(width)};
-    for (int64_t b = 0; b < gpt_.batch; b++) {
+    const Inputs<Products> x = {memory, gpt_.batch - first, padded_inputs(width)};
+    for (int64_t b = 0; b < x.count; b++) {
       normalize(
-          Element(), norm, shared_.stream + b * width, width, floats_of_norm,
+          Element(), norm, shared_.stream + (first + b) * width, width, floats_of_norm,
           [&](int64_t i, int64_t count, floats lanes) { x.set(b, i, first_lanes(lanes, count)); });
       for (int64_t i = padded(width); i < x.width; i += LANES) x.set(b, i, floats{});
     }
+    return x;
+  }
+
+  // The contexts, of which channels may be multiplied by a number.
+  Inputs<Products> contexts(const regard_layer &layer, Input *memory) const {
+    const int64_t width = shared_.width;
+    const Inputs<Products> x =
+        load_inputs<Products>(shared_.context, gpt_.batch, width, width, memory);
+    if (!layer.kept) return x;
+    for (int64_t b = 0; b < gpt_.batch; b++)
+      for (int64_t i = 0; i < width; i += LANES) {
+        const floats context = widen_part(Element(), shared_.context + b * width + i, width - i);
+        const floats kept = widen_part(Float32(), layer.kept + i, width - i);
+        x.set(b, i, first_lanes(rounded(Element(), context * kept), width - i));
+      }
     return x;
   }
 
@@ -146,6 +166,14 @@ class GPTStep {
             [](floats x, floats added) { return x + added; });
   }
 
+  void keep_stream(const regard_layer &layer, Team &team) const {
+    const size_t row = size_t(shared_.width);
+    team.run(gpt_.batch, [&](int64_t b) {
+      memcpy((Number *)layer.stream + size_t(b) * row, shared_.stream + size_t(b) * row,
+             row * sizeof(Number));
+    });
+  }
+
   // Phase of the hidden channels: gate and up of the same channels are one thread's.
   void expand(const regard_layer &layer, Team &team, Input *inputs, float *norm) const {
     const int64_t hidden = gpt_.hidden, width = shared_.hidden_width;
@@ -174,6 +202,7 @@ class GPTStep {
     const auto add = [&](int64_t first, int64_t last) { add_to_stream(first, last); };
     for (int64_t i = 0; i < gpt_.layers; i++) {
       const regard_layer &layer = gpt_.layer[i];
+      if (layer.stream) keep_stream(layer, team);
       multiply(
           team, RowTasks(shared_.qkv_width, threads), Map(layer.qkv, width, shared_.qkv_width),
           shared_.qkv, [&] { return normed(layer.attention_norm, inputs, rest); }, nothing);
@@ -181,7 +210,7 @@ class GPTStep {
                       shared_.context, team, rest);
       multiply(
           team, RowTasks(width, threads), Map(layer.projection, width, width), shared_.added,
-          [&] { return load_inputs<Products>(shared_.context, batch, width, width, inputs); }, add);
+          [&] { return contexts(layer, inputs); }, add);
       expand(layer, team, inputs, rest);
       multiply(
           team, RowTasks(width, threads), Map(layer.contract, gpt_.hidden, width), shared_.added,
@@ -191,10 +220,12 @@ class GPTStep {
           },
           add);
     }
+    if (gpt_.skipped == batch) return;
     const regard_linear logits = {gpt_.tokens, nullptr, gpt_.tokens_scale};
     multiply(
         team, RowTasks(gpt_.vocabulary, threads), Map(logits, width, gpt_.vocabulary),
-        (Number *)gpt_.result, [&] { return normed(gpt_.norm, inputs, rest); }, nothing);
+        (Number *)gpt_.result, [&] { return normed(gpt_.norm, inputs, rest, gpt_.skipped); },
+        nothing);
   }
 
   const regard_gpt &gpt_;

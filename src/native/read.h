@@ -175,7 +175,7 @@ static int read(const Reading &reading) {
 // Whether the blocks of rows of the forward pass, whose results depend on them where rows begin at
 // different keys, give sums over rows that are those of each head alone; and whether there are as
 // many tasks as threads.
-static bool shares_pass(const Reading &reading) {
+REGARD_INLINE bool shares_pass(const Reading &reading) {
   const regard_problem &p = reading.p;
   const int64_t heads = head_fills_blocks(p) ? 1 : group_size(p);
   const bool whole_vectors = VECTORS % heads == 0;  // of each head

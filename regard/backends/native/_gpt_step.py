@@ -19,10 +19,10 @@ from regard.backends.native import library
 from regard.backends.native._arguments import CODES, pointers
 from regard.backends.native._matvec import MAX_VECTORS
 
-_LAYER = struct.Struct("3qd3qd3qd3qd23q")  # regard_layer in src/native/abi.h
-_STORED = struct.Struct("2q")  # its keys and evicted, before its last number
-_STORED_AT = _LAYER.size - 3 * 8
-_GPT = struct.Struct("22qdq")  # regard_gpt there
+_LAYER = struct.Struct("3qd3qd3qd3qd33q")  # regard_layer in src/native/abi.h
+_STORED = struct.Struct("2q")  # its keys and evicted
+_STORED_AT = _LAYER.size - 13 * 8
+_GPT = struct.Struct("25qdq")  # regard_gpt there
 _UNLIMITED = 2**62
 
 MAX_SEQUENCES = min(MAX_VECTORS.values())
@@ -133,7 +133,8 @@ class GPTStep:
             _GPT.pack(
                 *(CODES[weights.dtype], torch.get_num_threads(), count, len(weights.layers)),
                 *(weights.heads, weights.groups, weights.dim, weights.hidden, vocabulary),
-                *(int(weights.gated), ids, ids + size, ids + 2 * size if padding else 0),
+                *(int(weights.gated), 0, 0, 0),
+                *(ids, ids + size, ids + 2 * size if padding else 0),
                 *pointers(weights.tokens.weight, weights.learned, weights.tokens.scale),
                 *pointers(*(rotation or (None, None))),
                 ctypes.addressof(self._layers),
@@ -153,6 +154,7 @@ def _packed(layer: GPTLayer) -> bytes:
         *(pointer for m in layer.maps for pointer in pointers(m.weight, m.bias, m.scale)),
         *(number for memory in layer.memory for number in _places(memory)),
         *(0, 0, _UNLIMITED if layer.window is None else layer.window),
+        *[0] * 10,  # nothing is looked at or changed
     )
 
 

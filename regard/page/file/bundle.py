@@ -22,6 +22,7 @@ from pathlib import Path
 __all__ = [
     "deflated",
     "embedded",
+    "kernels",
     "policy",
     "script",
     "static",
@@ -109,14 +110,30 @@ def embedded(content: object) -> str:
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
-def deflated(parts: Iterable[bytes]) -> str:
+def kernels() -> str:
+    """Give the script element that holds the kernels, as WebAssembly.
+
+    Raises:
+        FileNotFoundError: they are not built.
+    """
+    module = _FOLDER / "kernels.wasm"
+    if not module.is_file():
+        raise FileNotFoundError(
+            f"{module} is missing: install regard again, or build it in a checkout by "
+            "`pip install ziglang && python tools/wasm.py`"
+        )
+    text = deflated([module.read_bytes()], strategy=zlib.Z_DEFAULT_STRATEGY)
+    return f'<script type="text/plain" id="kernels">{text}</script>\n'
+
+
+def deflated(parts: Iterable[bytes], *, strategy: int = zlib.Z_RLE) -> str:
     """Compress bytes and write them as text that may stand inside a script element.
 
     In base 85, a sixteenth shorter than in base 64, with a point for the sign that could begin a
     tag; `offline/bytes.js` reads it.
     """
     # Numbers hold nothing that comes twice: searching for it would take most of the time.
-    packer = zlib.compressobj(level=9, strategy=zlib.Z_RLE)
+    packer = zlib.compressobj(level=9, strategy=strategy)
     data = b"".join([*map(packer.compress, parts), packer.flush()])
     return b85encode(data).decode().replace("<", ".")
 
@@ -125,10 +142,11 @@ def policy(styles: Sequence[str], scripts: Sequence[str], *, worker: bool = Fals
     """Allow nothing from outside, and inside nothing but these very texts.
 
     A worker is made from a text of the page: no hash can name it, but nothing else is allowed.
+    WebAssembly is allowed, which scripts alone can start.
     """
     return (
         f"default-src 'none'; img-src data: blob:; style-src {_hashes(styles)}; "
-        f"script-src {_hashes(scripts)}; base-uri 'none'; form-action 'none'"
+        f"script-src {_hashes(scripts)} 'wasm-unsafe-eval'; base-uri 'none'; form-action 'none'"
         f"{'; worker-src blob:' if worker else ''}"
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.page.file.bundle import deflated, embedded, script, whole_page
+from regard.page.file.bundle import deflated, embedded, kernels, script, whole_page
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, Tokenizer
@@ -64,7 +64,7 @@ def live_page(
     data = (
         f'<script type="application/json" id="report">{opening}</script>\n'
         f'<script type="application/json" id="model">{embedded(description)}</script>\n'
-        f'<script type="text/plain" id="numbers">{numbers}</script>\n'
+        f'{kernels()}<script type="text/plain" id="numbers">{numbers}</script>\n'
         f'<script type="text/plain" id="worker">{script("live/worker.js")}</script>\n'
     )
     return whole_page("live", instead=_STAND_INS, data=data, worker=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.inputs import Problem
-from regard.page.file.bundle import embedded, whole_page
+from regard.page.file.bundle import embedded, kernels, whole_page
 from regard.page.file.packed import Errors, Numbers, pack_layer
 
 __all__ = ["SIZE", "ReportRun", "objection", "report_page", "tokens_within"]
@@ -197,7 +197,7 @@ def _page(about: dict[str, Any], runs: list[dict[str, Any]], numbers: str) -> st
     data = embedded({"about": about, "runs": runs})
     body = (
         f'<script type="application/json" id="report">{data}</script>\n'
-        f'<script type="text/plain" id="numbers">{numbers}</script>\n'
+        f'{kernels()}<script type="text/plain" id="numbers">{numbers}</script>\n'
     )
     # api.js asks the server; in its place stands what answers from the data.
     return whole_page("report", instead=_STAND_INS, data=body)

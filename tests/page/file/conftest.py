@@ -14,10 +14,20 @@ from regard.page.file.bundle import static_folder
 _BEGIN = """
 import { readFileSync } from "node:fs";
 import { inflated } from "./static/offline/bytes.js";
+import { GPT } from "./static/kernels/gpt.js";
+import { Kernels } from "./static/kernels/memory.js";
 import { unpack } from "./static/live/weights.js";
 const given = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const modelOf = async ({ config, tensors }, numbers) => {
-  return { config, weights: unpack(await inflated(numbers), tensors) };
+  const kernels = await Kernels.of(readFileSync("./static/kernels.wasm"));
+  return new GPT(kernels, config, unpack(await inflated(numbers), tensors));
+};
+const finished = (steps, lines = []) => {
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done) return lines.length ? lines : value;
+    if (value !== undefined) lines.push(value);
+  }
 };
 const result = await (async () => {
 """
@@ -46,7 +56,7 @@ def node(tmp_path_factory):
         (folder / "test.js").write_text("\n".join([*lines, _BEGIN, code, _END]))
         (folder / "data.json").write_text(json.dumps(data))
         command = [program, folder / "test.js", folder / "data.json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

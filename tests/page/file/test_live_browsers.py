@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.gpt.stories import stories
-from regard.page.file.bundle import embedded, script
+from regard.page.file.bundle import embedded, kernels, script
 from regard.page.file.live import pack_model
 
 TEXTS = 50
@@ -20,24 +20,23 @@ window.answer = (async () => {
   const read = (name) => document.getElementById(name).textContent;
   const { config, tokenizer, tensors } = JSON.parse(read("model"));
   const texts = JSON.parse(read("texts"));
-  const bytes = await module_offline_bytes.inflated(read("numbers"));
-  const weights = module_live_weights.unpack(bytes, tensors);
-  const model = { config, weights };
+  const inflated = (name) => module_offline_bytes.inflated(read(name));
+  const weights = module_live_weights.unpack(await inflated("numbers"), tensors);
+  const kernels = await module_kernels_memory.Kernels.of(await inflated("kernels"));
+  const model = new module_kernels_gpt.GPT(kernels, config, weights);
   const coder = module_live_tokenizer.tokenizerOf(tokenizer);
   let [worst, positions, otherwise] = [0, 0, []];
   for (const { text, ids, expected } of texts) {
-    const cache = new module_live_cache.Cache(config, ids.length);
-    const steps = module_live_model.run(model, ids, cache);
-    let step = steps.next();
-    while (!step.done) step = steps.next();
-    const logits = module_live_model.logitsOf(model, step.value, ids.length);
+    const cache = model.cache(ids.length);
     for (const [row, entries] of expected.entries()) {
-      const V = config.vocab_size;
-      const shares = module_live_model.softmax(logits.subarray(row * V, (row + 1) * V));
+      const steps = model.read([ids[row]], cache);
+      steps.next();
+      const shares = module_live_sampling.softmax(steps.next().value);
       for (const [token, share] of entries) shares[token] -= share;
       for (const share of shares) worst = Math.max(worst, Math.abs(share));
       positions += 1;
     }
+    cache.release();
     if (coder.encode(text).join() !== ids.join()) otherwise.push(text);
   }
   return JSON.stringify({ worst, positions, otherwise });
@@ -62,7 +61,7 @@ def page(shipped, tmp_path_factory):
         ]
         texts.append({"text": story.text, "ids": ids, "expected": expected})
     elements = [
-        f'<script type="text/plain" id="numbers">{numbers}</script>',
+        f'{kernels()}<script type="text/plain" id="numbers">{numbers}</script>',
         f'<script type="application/json" id="model">{embedded(description)}</script>',
         f'<script type="application/json" id="texts">{embedded(texts)}</script>',
         f"<script>{script('live/worker.js')}</script>",

@@ -128,23 +128,18 @@ def packed(model, tokenizer=None):
     return pack_model(model, CharTokenizer("ab") if tokenizer is None else tokenizer)
 
 
-MODEL = {"live/model.js": "logitsOf, run, softmax", "live/cache.js": "Cache"}
-# All rows at once, then the same by one row more at a time after the first half.
+SOFTMAX = {"live/sampling.js": "softmax"}
+# The probabilities after each of some prefixes, read at once, or by one token more at a time.
 FORWARD = """
 const model = await modelOf(given.model, given.numbers);
-const rowsOf = (calls, changes = []) => {
-  const cache = new Cache(model.config, given.ids.length);
-  const { dim, vocab_size: V } = model.config;
-  return calls.flatMap((ids) => {
-    const stepping = run(model, ids, cache, changes);
-    let step = stepping.next();
-    while (!step.done) step = stepping.next();
-    const logits = logitsOf(model, step.value, ids.length);
-    return ids.map((_, row) => softmax(logits.subarray(row * V, (row + 1) * V)));
-  });
-};
-const half = given.ids.length >> 1;
+const logitsAfter = (ids, cache, reading) => finished(model.read(ids, cache, reading));
+const atOnce = (changes = []) =>
+  given.ends
+    .map((end) => logitsAfter(given.ids.slice(0, end), model.cache(end), { changes }))
+    .map(softmax);
 """
+# More than are read in one call, and fewer; the last one is the whole.
+ENDS = [1, 2, 31, 33, 71]
 
 # Every option that a model can have, in few models.
 CONFIGS = {
@@ -185,12 +180,13 @@ def test_next_token_probabilities_of_every_option(node, name):
     ids = torch.randint(23, (LENGTH,), generator=torch.Generator().manual_seed(SEEDED))
     description, numbers = packed(model)
     code = """
-    const single = given.ids.slice(half).map((id) => [id]);
-    return [rowsOf([given.ids]), rowsOf([given.ids.slice(0, half), ...single])];"""
-    data = {"model": description, "numbers": numbers, "ids": ids.tolist()}
-    at_once, by_one = (torch.tensor(rows) for rows in node(MODEL, FORWARD + code, data))
+    const cache = model.cache(given.ids.length);
+    const single = given.ids.map((id) => softmax(logitsAfter([id], cache)));
+    return [atOnce(), given.ends.map((end) => single[end - 1])];"""
+    data = {"model": description, "numbers": numbers, "ids": ids.tolist(), "ends": ENDS}
+    at_once, by_one = (torch.tensor(rows) for rows in node(SOFTMAX, FORWARD + code, data))
     with torch.no_grad():
-        expected = model.double()(ids).softmax(-1).float()
+        expected = model.double()(ids).softmax(-1).float()[[end - 1 for end in ENDS]]
     torch.testing.assert_close(at_once, expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(by_one, at_once, rtol=0, atol=1e-6)
 
@@ -204,77 +200,38 @@ def _knock_out(change):
     change.knock_out(layers=1, heads=0, keys=slice(0, 9))
 
 
-def _steer(change):
-    change.steer(layers=0, keys=slice(2, 5), by=1.5)
-    change.temper(layers=0, heads=3, by=0.25)
-    change.temper(by=2.0)
-
-
-CHANGES = [
-    (
-        [{"kind": "ablate", "layer": 1, "head": 2, "by": "zero"}],
-        lambda change: change.ablate(layers=1, heads=2),
-    ),
-    (
-        [{"kind": "ablate", "layer": 0, "head": 1, "by": "mean"}],
-        lambda change: change.ablate(layers=0, heads=1, by="mean"),
-    ),
-    (
-        [
-            {**PLACES, "kind": "knock_out", "queries": [11, LENGTH], "keys": [3, 11]},
-            {**PLACES, "kind": "knock_out", "layer": 1, "head": 0, "keys": [0, 9]},
-        ],
-        _knock_out,
-    ),
-    (
-        [
-            {**PLACES, "kind": "steer", "layer": 0, "keys": [2, 5], "by": 1.5},
-            {**PLACES, "kind": "temper", "layer": 0, "head": 3, "by": 0.25},
-            {**PLACES, "kind": "temper", "by": 2},
-        ],
-        _steer,
-    ),
-]
-
-
 def test_changed_attention_is_that_of_intervene(node):
     model = small(groups=3)
     ids = torch.randint(23, (LENGTH,), generator=torch.Generator().manual_seed(SEEDED))
-    with torch.no_grad(), regard.record(model) as other:
-        model(ids.flip(0)[None])
-    patterns = other.layers[1].pattern
-    patch = {
-        "kind": "patch",
-        "layer": 1,
-        "head": 4,
-        "keys": LENGTH,
-        "weights": patterns[0, 4].dense().flatten().tolist(),
-    }
     cases = [
-        *CHANGES,
-        ([patch], lambda change: change.patch(pattern=patterns, layers=1, heads=4)),
+        (
+            [{"kind": "ablate", "layer": 1, "head": 2}],
+            lambda change: change.ablate(layers=1, heads=2),
+        ),
+        (
+            [
+                {**PLACES, "kind": "knock_out", "queries": [11, LENGTH], "keys": [3, 11]},
+                {**PLACES, "kind": "knock_out", "layer": 1, "head": 0, "keys": [0, 9]},
+            ],
+            _knock_out,
+        ),
     ]
     description, numbers = packed(model)
-    code = (
-        FORWARD
-        + """
-    for (const changes of given.changes)
-      for (const one of changes) if (one.weights) one.weights = Float32Array.from(one.weights);
-    return given.changes.map((changes) => rowsOf([given.ids], changes));"""
-    )
+    code = FORWARD + "return given.changes.map(atOnce);"
     data = {
         "model": description,
         "numbers": numbers,
         "ids": ids.tolist(),
-        "changes": [c for c, _ in cases],
+        "ends": [LENGTH],
+        "changes": [changes for changes, _ in cases],
     }
     # In float32 Python is off by as much as the page: with these weights each by some 5e-6.
     exact = model.double()
-    for given, (_, state) in zip(node(MODEL, code, data), cases, strict=True):
+    for given, (_, state) in zip(node(SOFTMAX, code, data), cases, strict=True):
         with torch.no_grad(), regard.intervene(exact) as change:
             state(change)
-            expected = exact(ids[None])[0].softmax(-1)
-        actual = torch.tensor(given, dtype=torch.float64)
+            expected = exact(ids[None])[0, -1].softmax(-1)
+        actual = torch.tensor(given[0], dtype=torch.float64)
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
 
 
@@ -294,19 +251,15 @@ def test_the_same_seed_draws_the_same_tokens(node):
     const model = await modelOf(given.model, given.numbers);
     const numbers = [0n, 1n, 9223372036854775807n].map((seed) => uniform(seed, 0n, 41n));
     return { numbers, texts: given.samplings.map((sampling) => {
-      const [cache, ids] = [new Cache(model.config, 79), [...given.prompt]];
+      const [cache, ids] = [model.cache(79), [...given.prompt]];
       for (let step = 0, fresh = ids; step < given.count; step++) {
-        const stepping = run(model, fresh, cache);
-        let now = stepping.next();
-        while (!now.done) now = stepping.next();
-        const last = now.value.subarray(-model.config.dim);
-        fresh = [draw(logitsOf(model, last, 1), { ...sampling, seed: 12345n }, step, ids)];
+        const logits = finished(model.read(fresh, cache));
+        fresh = [draw(logits, { ...sampling, seed: 12345n }, step, ids)];
         ids.push(...fresh);
       }
       return ids;
     }) };
     """
-    imports = {**MODEL, "live/sampling.js": "draw, uniform"}
     data = {
         "model": description,
         "numbers": numbers,
@@ -314,7 +267,7 @@ def test_the_same_seed_draws_the_same_tokens(node):
         "count": count,
         "samplings": SAMPLINGS,
     }
-    answer = node(imports, code, data)
+    answer = node({"live/sampling.js": "draw, uniform"}, code, data)
     assert answer["numbers"] == [uniform(seed, 0, 41) for seed in (0, 1, 2**63 - 1)]
     for ids, options in zip(answer["texts"], SAMPLINGS, strict=True):
         sampling = Sampling(**options, seed=12345)
@@ -345,7 +298,10 @@ def test_weights_travel_exactly_in_the_narrowest_precision(node):
     dtypes = {tensor["name"]: tensor["dtype"] for tensor in description["tensors"]}
     assert (dtypes["wte.weight"], dtypes["wpe.weight"]) == ("float16", "bfloat16")
     assert dtypes["h.0.attn.c_attn.weight"] == "float32"
-    code = "return (await modelOf(given.model, given.numbers)).weights;"
+    code = """
+    const { kernels, weights } = await modelOf(given.model, given.numbers);
+    return Object.fromEntries(
+      given.model.tensors.map(({ name, count }) => [name, kernels.floats(weights[name], count).slice()]));"""
     weights = node({}, code, {"model": description, "numbers": numbers})
     for name, tensor in model.state_dict().items():
         assert torch.equal(torch.tensor(weights[name]), tensor.flatten())

@@ -32,19 +32,12 @@ def subject():
 BEGIN = """
 const { config, tokenizer, tensors } = given.model;
 const subject = new Subject(await modelOf(given.model, given.numbers), tokenizerOf(tokenizer), "m");
-const finished = (steps, lines = []) => {
-  for (;;) {
-    const { done, value } = steps.next();
-    if (done) return lines.length ? lines : value;
-    if (value !== undefined) lines.push(value);
-  }
-};
 const plain = finished(subject.read(given.text));
 """
 IMPORTS = {
     "live/subject.js": "Subject",
     "live/tokenizer.js": "tokenizerOf",
-    "offline/attention.js": "averaged, row, sketched, walk",
+    "kernels/pattern.js": "averaged, row, sketched, walk",
 }
 
 
@@ -188,10 +181,10 @@ def test_appending_and_generating_past_the_context(ask, subject):
 def test_a_text_that_begins_as_an_open_one_is_read_from_where_it_differs(ask):
     code = """
     const lengths = [];
-    const logitsAfter = subject.logitsAfter.bind(subject);
-    subject.logitsAfter = (cache, ids, ...more) => {
+    const read = subject.model.read.bind(subject.model);
+    subject.model.read = (ids, ...more) => {
       lengths.push(ids.length);
-      return logitsAfter(cache, ids, ...more);
+      return read(ids, ...more);
     };
     const texts = [given.text + " on", given.text.slice(0, -3) + "hat", given.text + " on"];
     const runs = texts.map((text) => finished(subject.read(text)));

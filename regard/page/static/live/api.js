@@ -18,7 +18,10 @@ let count = 0;
 const report = JSON.parse(text("report"));
 const worker = new Worker(URL.createObjectURL(new Blob([text("worker")], { type: "text/javascript" })));
 /** @type {LiveStart} */
-const start = { model: text("model"), numbers: text("numbers"), title: report.about.title, first: report.first };
+const start = {
+  ...{ model: text("model"), kernels: text("kernels"), numbers: text("numbers") },
+  ...{ title: report.about.title, first: report.first },
+};
 worker.postMessage({ start });
 
 worker.onmessage = ({ data: { id, line, value, error, status } }) => {

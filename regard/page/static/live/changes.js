@@ -13,7 +13,7 @@ export function interventionsOf(changes, config, length) {
     throw new ServerError(`${changes.length} changes are none of 1 … ${MOST}.`);
   return changes.map((change) => {
     requirePlace(change, config);
-    if (change.kind === "off") return { kind: "ablate", layer: change.layer, head: change.head, by: "zero" };
+    if (change.kind === "off") return { kind: "ablate", layer: change.layer, head: change.head };
     if (change.kind !== "cut") throw new ServerError("A live report switches heads off and cuts keys, and no more.");
     const { layer, head, keys, queries } = change;
     requireRange("keys", keys, length);

@@ -1,9 +1,7 @@
 /** What the likeliest next token of a text rests on; mirrors `regard/page/_effects.py` and `regard.lens.effects`. */
-import { Cache } from "./cache.js";
-import { block, embed, logitsOf, normed, rotationOf, run } from "./model.js";
 
 /**
- * @typedef {import("./model.js").GPT} GPT
+ * @typedef {import("../kernels/gpt.js").GPT} GPT
  * @typedef {import("./subject.js").LiveRun} LiveRun
  */
 
@@ -16,22 +14,31 @@ const BLOCKS = 64; // most blocks of keys that a text is cut into
  * @param {GPT} model @param {LiveRun} plain @param {number} token
  */
 export function* overHeads(model, plain, token) {
-  const { layers, heads } = model.config;
+  const { kernels, config } = model;
+  const { layers, heads, dim } = config;
+  const { ids } = plain;
   const total = layers * heads;
-  const streams = yield* streamsOf(model, plain.ids);
-  const unchanged = logProbability(model, streams[layers], token);
   /** @type {number[][]} */
   const effects = [];
-  for (let layer = 0; layer < layers; layer++) {
-    effects.push([]);
-    for (let head = 0; head < heads; head++) {
-      const change = /** @type {const} */ ({ kind: "ablate", layer, head, by: "zero" });
-      const [last] = (yield* streamsOf(model, plain.ids, layer, streams[layer], [change])).slice(-1);
-      effects[layer].push(logProbability(model, last, token) - unchanged);
-      yield { done: layer * heads + head + 1, total };
+  const keep = Array.from({ length: layers }, () => kernels.allocate(4 * ids.length * dim));
+  const cache = model.cache(ids.length);
+  try {
+    const unchanged = logOf(yield* model.read(ids, cache, { keep }), token);
+    for (let layer = 0; layer < layers; layer++) {
+      effects.push([]);
+      for (let head = 0; head < heads; head++) {
+        const changes = [/** @type {const} */ ({ kind: "ablate", layer, head })];
+        cache.length = 0;
+        const logits = yield* model.read(ids, cache, { changes, from: { layer, stream: keep[layer] } });
+        effects[layer].push(logOf(logits, token) - unchanged);
+        yield { done: layer * heads + head + 1, total };
+      }
     }
+    return { unchanged, effects, spans: null };
+  } finally {
+    for (const address of keep) kernels.release(address);
+    cache.release();
   }
-  return { unchanged, effects, spans: null };
 }
 
 /**
@@ -41,11 +48,9 @@ export function* overHeads(model, plain, token) {
  * @param {GPT} model @param {LiveRun} plain @param {number} token
  */
 export function* overKeys(model, plain, token) {
-  const { ids, cache } = plain;
-  const { config } = model;
+  const { ids, logits } = plain;
   const spans = blocksOf(ids.length);
-  const [last] = (yield* streamsOf(model, ids)).slice(-1);
-  const unchanged = logProbability(model, last, token);
+  const unchanged = logOf(logits, token);
   /** @type {number[]} */
   const effects = [];
   for (const keys of spans) {
@@ -54,8 +59,7 @@ export function* overKeys(model, plain, token) {
       effects.push(0); // no later query is there to hide it from
     else {
       const change = /** @type {const} */ ({ kind: "knock_out", layer: null, head: null, queries: null, keys });
-      const hidden = yield* run(model, ids.slice(stop), cache.branch(config, stop, ids.length), [change]);
-      effects.push(logOf(logitsOf(model, hidden.subarray(-config.dim), 1), token) - unchanged);
+      effects.push(logOf(yield* readOn(model, plain, stop, [change]), token) - unchanged);
     }
     yield { done: effects.length, total: spans.length };
   }
@@ -66,11 +70,10 @@ export function* overKeys(model, plain, token) {
  * What the next token looks at and needs of each passage, hidden from what comes after the last one; mirrors
  * `measure_passages`.
  * @param {GPT} model @param {LiveRun} plain @param {number} token @param {Span[]} spans
- * @param {Float64Array} row the mean weights of the last query
+ * @param {Float32Array} row the mean weights of the last query
  */
 export function* overPassages(model, plain, token, spans, row) {
-  const { ids, cache } = plain;
-  const { config } = model;
+  const { ids } = plain;
   const total = spans.length + 2;
   const start = Math.min(Math.max(...spans.map(([, stop]) => stop)), ids.length - 1);
   const keysOf = (/** @type {Span} */ [first, stop]) => Array.from({ length: stop - first }, (_, k) => first + k);
@@ -79,8 +82,7 @@ export function* overPassages(model, plain, token, spans, row) {
     const changes = hidden.map(
       (keys) => /** @type {const} */ ({ kind: "knock_out", layer: null, head: null, queries: null, keys }),
     );
-    const stream = yield* run(model, ids.slice(start), cache.branch(config, start, ids.length), changes);
-    numbers.push(logOf(logitsOf(model, stream.subarray(-config.dim), 1), token));
+    numbers.push(logOf(yield* readOn(model, plain, start, changes), token));
     yield { done: numbers.length, total };
   }
   const [unchanged, ...changed] = numbers;
@@ -98,27 +100,16 @@ function blocksOf(/** @type {number} */ length) {
 }
 
 /**
- * The residual stream before each layer, from one on, and after the last.
- * @param {GPT} model @param {number[]} ids @param {number} first @param {Float32Array|null} x
- * @param {Intervention[]} changes
+ * The logits where the tokens from one on are read with changes.
+ * @param {GPT} model @param {LiveRun} plain @param {number} start @param {Intervention[]} changes
  */
-function* streamsOf(model, ids, first = 0, x = null, changes = []) {
-  const { config } = model;
-  const cache = new Cache(config, ids.length);
-  const rotation = config.positions === "rotary" ? rotationOf(config, 0, ids.length) : null;
-  const streams = [x ?? embed(model, ids, 0)];
-  for (let layer = first; layer < config.layers; layer++) {
-    const [before] = streams.slice(-1);
-    streams.push(block(model, layer, before, ids.length, rotation, cache, changes));
-    yield;
+function* readOn(model, { ids, cache }, start, changes) {
+  const own = cache.branch(start, ids.length);
+  try {
+    return yield* model.read(ids.slice(start), own, { changes });
+  } finally {
+    own.release();
   }
-  return streams;
-}
-
-/** A token's log-probability after the last of some rows of the stream. */
-function logProbability(/** @type {GPT} */ model, /** @type {Float32Array} */ x, /** @type {number} */ token) {
-  const last = normed(model, x.subarray(-model.config.dim));
-  return logOf(logitsOf(model, last, 1), token);
 }
 
 /** Mirrors `regard.lens.LogProbability`, in float64. */

@@ -1,6 +1,5 @@
 /** Sampling the next token; mirrors `regard/gpt/sampling.py`, with the same random numbers for the same seed. */
 import { blake2b } from "./blake2b.js";
-import { softmax } from "./model.js";
 
 const BITS = 48; // of a random number
 
@@ -19,6 +18,15 @@ export function draw(logits, sampling, step, text) {
   const own = penalty === 1 ? logits : penalised(logits, text, penalty);
   if (temperature === 0) return likeliest(own);
   return pick(probabilities(own, sampling), uniform(seed, 0n, BigInt(step)));
+}
+
+/** Probabilities of logits, in float64. @param {ArrayLike<number>} logits */
+export function softmax(logits) {
+  let most = -Infinity;
+  for (let k = 0; k < logits.length; k++) if (logits[k] > most) most = logits[k];
+  const shares = Float64Array.from(logits, (logit) => Math.exp(logit - most));
+  const sum = shares.reduce((total, share) => total + share, 0);
+  return shares.map((share) => share / sum);
 }
 
 /** The first of the likeliest tokens. */

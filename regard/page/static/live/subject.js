@@ -1,22 +1,20 @@
 /** A model and the texts that are open under it; mirrors `regard.page.subjects.ModelSubject`. */
 import { ServerError } from "../errors.js";
-import { row } from "../offline/attention.js";
-import { Cache } from "./cache.js";
+import { groupCount, headDim, layerWindow } from "../kernels/config.js";
+import { Pattern, row } from "../kernels/pattern.js";
 import { interventionsOf } from "./changes.js";
-import { startOf } from "./config.js";
 import { overHeads, overKeys, overPassages } from "./effects.js";
-import { headOf } from "./heads.js";
 import { readable, visible } from "./labels.js";
-import { logitsOf, run, softmax } from "./model.js";
 import { figuresOf } from "./roles.js";
-import { anySeed, draw } from "./sampling.js";
+import { anySeed, draw, softmax } from "./sampling.js";
 import { talliesOf } from "./tallies.js";
 
 /**
  * A run over a text; mirrors `regard.page._run.Run`.
  * @typedef {{name: string, ids: number[], notes: string[], cache: Cache, changes: Intervention[],
  *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, effects: Map<string, object>,
- *   heads: Map<string, import("../offline/attention.js").Head>}} LiveRun
+ *   heads: Map<string, Pattern>}} LiveRun
+ * @typedef {import("../kernels/cache.js").Cache} Cache
  */
 
 const LIKELIEST = 10;
@@ -25,7 +23,7 @@ const GENERATED = 500; // most tokens that are generated at a time
 const KEPT = 16; // runs that stay open
 
 export class Subject {
-  /** @param {import("./model.js").GPT} model @param {import("./tokenizer.js").Tokenizer} tokenizer @param {string} title */
+  /** @param {import("../kernels/gpt.js").GPT} model @param {import("./tokenizer.js").Tokenizer} tokenizer @param {string} title */
   constructor(model, tokenizer, title) {
     this.model = model;
     this.tokenizer = tokenizer;
@@ -84,23 +82,27 @@ export class Subject {
   *generate(from, { tokens, temperature, seed }) {
     if (!(tokens >= 1 && tokens <= GENERATED))
       throw new ServerError(`tokens is ${tokens}; 1 … ${GENERATED} are drawn at a time.`);
-    const { model } = this;
-    const { config } = model;
+    const { context } = this.model.config;
     const sampling = { temperature, seed: seed == null ? anySeed() : BigInt(seed) };
     const { ids: idsBefore, cache: cacheBefore, logits: logitsBefore } = from.plain ?? from;
     const ids = [...idsBefore];
-    let [start, cache, logits] = [0, cacheBefore.branch(config, idsBefore.length, config.context), logitsBefore];
-    for (let step = 0; step < tokens; step++) {
-      const token = draw(logits, sampling, step, ids);
-      ids.push(token);
-      const [piece] = this.tokenizer.tokens([token]);
-      yield { token, text: readable(piece), label: visible(piece) };
-      if (step + 1 === tokens) break;
-      if (ids.length - start > config.context) {
-        start += Math.max(1, Math.floor(config.context / 4));
-        cache = new Cache(config, config.context);
+    const cache = cacheBefore.branch(idsBefore.length, context);
+    let [start, logits] = [0, logitsBefore];
+    try {
+      for (let step = 0; step < tokens; step++) {
+        const token = draw(logits, sampling, step, ids);
+        ids.push(token);
+        const [piece] = this.tokenizer.tokens([token]);
+        yield { token, text: readable(piece), label: visible(piece) };
+        if (step + 1 === tokens) break;
+        if (ids.length - start > context) {
+          start += Math.max(1, Math.floor(context / 4));
+          cache.length = 0;
+        }
+        logits = yield* this.model.read(ids.slice(start + cache.length), cache);
       }
-      logits = yield* this.logitsAfter(cache, ids.slice(start + cache.length), []);
+    } finally {
+      cache.release();
     }
     yield { run: this.describe(yield* this.openLast(ids)) };
   }
@@ -121,40 +123,43 @@ export class Subject {
     const key = JSON.stringify([ids, changes]);
     const existing = this.runs.get(key);
     if (existing) return this.run(existing.name);
-    const cache = plain ? new Cache(this.model.config, ids.length) : this.prefixOf(ids);
-    const logits = yield* this.logitsAfter(cache, ids.slice(cache.length), changes);
-    const probabilities = softmax(logits);
-    if (probabilities.some(Number.isNaN))
-      throw new ServerError("The model's logits are not numbers; its weights are damaged.");
+    const cache = plain ? this.model.cache(ids.length) : this.prefixOf(ids);
     const name = `${++this.count}`;
-    this.first ??= name;
-    const fresh = { name, ids, notes, cache, changes, logits, probabilities, plain };
-    this.runs.set(key, { ...fresh, effects: new Map(), heads: new Map() });
+    try {
+      const logits = yield* this.model.read(ids.slice(cache.length), cache, { changes });
+      const probabilities = softmax(logits);
+      if (probabilities.some(Number.isNaN))
+        throw new ServerError("The model's logits are not numbers; its weights are damaged.");
+      this.first ??= name;
+      const fresh = { name, ids, notes, cache, changes, logits, probabilities, plain };
+      this.runs.set(key, { ...fresh, effects: new Map(), heads: new Map() });
+    } finally {
+      if (!this.runs.has(key)) cache.release(); // it is not needed any more
+    }
     const rest = [...this.runs].filter(([, one]) => one.name !== this.first);
-    for (const [old] of rest.slice(0, -KEPT)) this.runs.delete(old);
+    for (const [old] of rest.slice(0, -KEPT)) this.close(old);
     return this.run(name);
+  }
+
+  /** Gives back the memory of a run; what still reads it is told so. */
+  close(/** @type {string} */ key) {
+    const run = this.runs.get(key);
+    this.runs.delete(key);
+    for (const pattern of run?.heads.values() ?? []) pattern.release();
+    run?.cache.release();
   }
 
   /** The cache of the open run that begins as this text does, as far as that goes; the last token is always read. */
   prefixOf(/** @type {number[]} */ ids) {
-    const { config } = this.model;
-    let [length, best] = [0, new Cache(config, ids.length)];
+    /** @type {[number, Cache|null]} */
+    let [length, best] = [0, null];
     for (const { ids: other, cache, plain } of this.runs.values()) {
       if (plain) continue;
       const differs = ids.findIndex((id, place) => id !== other[place]);
       const shared = Math.min(differs < 0 ? ids.length : differs, ids.length - 1);
       if (shared > length) [length, best] = [shared, cache];
     }
-    return length ? best.branch(config, length, ids.length) : best;
-  }
-
-  /**
-   * The logits after the last of some tokens that are appended to a cache.
-   * @param {Cache} cache @param {number[]} ids @param {Intervention[]} changes
-   */
-  *logitsAfter(cache, ids, changes = []) {
-    const x = yield* run(this.model, ids, cache, changes);
-    return logitsOf(this.model, x.subarray(-this.model.config.dim), 1);
+    return best ? best.branch(length, ids.length) : this.model.cache(ids.length);
   }
 
   /** What the page shows first of a run; mirrors `Run.describe`. @returns {Run} */
@@ -163,7 +168,7 @@ export class Subject {
     const { length } = one.ids;
     const pieces = this.tokenizer.tokens(one.ids);
     const layers = Array.from({ length: config.layers }, (_, index) => index);
-    const causal = layers.every((layer) => startOf(config, layer, length - 1) === 0);
+    const causal = layers.every((layer) => (layerWindow(config, layer) ?? length) >= length);
     return {
       id: one.name,
       title: this.title,
@@ -201,9 +206,27 @@ export class Subject {
   /** One head of a run. */
   head(/** @type {LiveRun} */ one, /** @type {number} */ layer, /** @type {number} */ head) {
     const key = `${layer}/${head}`;
-    const result = one.heads.get(key) ?? headOf(this.model.config, one.cache, one.changes, layer, head);
+    const result = one.heads.get(key) ?? this.pattern(one, layer, head);
     one.heads.set(key, result);
     return result;
+  }
+
+  /** @param {LiveRun} run @param {number} layer @param {number} head */
+  pattern({ cache, changes, ids: { length } }, layer, head) {
+    const { kernels, config } = this.model;
+    const [D, group] = [headDim(config), Math.floor((head * groupCount(config)) / config.heads)];
+    const { query, key, value } = cache.layers[layer];
+    const rows = (/** @type {number} */ address) => ({ address: address + 4 * group * cache.capacity * D, stride: D });
+    const cuts = changes.flatMap((change) =>
+      change.kind === "knock_out" && (change.layer ?? layer) === layer && (change.head ?? head) === head
+        ? [{ queries: change.queries ?? /** @type {Span} */ ([0, length]), keys: change.keys }]
+        : [],
+    );
+    return new Pattern(kernels, {
+      ...{ length, dim: D, valueDim: D, scale: 1 / Math.sqrt(D), softcap: null, alibi: null, sink: false },
+      ...{ bounds: null, window: layerWindow(config, layer), cuts },
+      ...{ query: { address: query + 4 * head * D, stride: config.dim }, key: rows(key), value: rows(value) },
+    });
   }
 
   /** The scores of all heads, a line a layer; mirrors `Run.scores`. */

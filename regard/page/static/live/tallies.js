@@ -5,13 +5,13 @@
  * T tokens, K different ones of them.
  *
  * @typedef {{queries: Float64Array, share: Float64Array, controls: Record<string, Float64Array>}} Tally (K) each
- * @typedef {import("../offline/attention.js").Head} Head
+ * @typedef {import("../kernels/pattern.js").Pattern} Pattern
  */
-import { countVisible, fill, visible } from "../offline/attention.js";
+import { bands } from "../kernels/pattern.js";
 
 /**
  * The tallies of a head, by score, on a text of two tokens or more; mirrors `Tallier.of_text`.
- * @param {Head} head @param {number[]} ids (T), each token's number among the different ones
+ * @param {Pattern} head @param {number[]} ids (T), each token's number among the different ones
  * @returns {Generator<void, Record<string, Tally>>}
  */
 export function* talliesOf(head, ids) {
@@ -31,17 +31,19 @@ export function* talliesOf(head, ids) {
   const received = every();
   const seers = every();
   const repeats = new Repeats(length, ids);
-  const weights = every();
-  for (let query = 0; query < length; query++) {
-    fill([head], query, [0, length], weights);
-    readRow(head, query, weights, rows, received, seers);
-    repeats.add(head, query, weights);
+  for (const [first, stop] of bands([head], [0, length])) {
+    const all = head.weights([first, stop]);
+    for (let query = first; query < stop; query++) {
+      const weights = all.subarray((query - first) * length, (query - first + 1) * length);
+      readRow(head, query, weights, rows, received, seers);
+      repeats.add(head, query, weights);
+    }
     yield;
   }
   const places = Array.from(ids.keys());
   const seen = (/** @type {number} */ back) =>
-    places.map((query) => Number(query >= back && visible(head, query, query - back)));
-  const [seesItself, seesPrevious, seesFirst] = [seen(0), seen(1), places.map((query) => visible(head, query, 0))];
+    places.map((query) => Number(query >= back && head.sees(query, query - back)));
+  const [seesItself, seesPrevious, seesFirst] = [seen(0), seen(1), places.map((query) => head.sees(query, 0))];
   const later = places.map((query) => query > 0); // the first token has no choice
   const chosen = places.map((query) => later[query] && rows.highest[query] > 0); // of more than one key
   const others = (/** @type {Float64Array} */ own, /** @type {number} */ back) =>
@@ -80,7 +82,7 @@ export function* talliesOf(head, ids) {
 
 /**
  * What one query's weights are, and what a uniform head's would be.
- * @param {Head} head @param {number} query @param {Float64Array} weights @param {Record<string, Float64Array>} rows
+ * @param {Pattern} head @param {number} query @param {Float32Array} weights @param {Record<string, Float64Array>} rows
  * @param {Float64Array} received @param {Float64Array} seers
  */
 function readRow(head, query, weights, rows, received, seers) {
@@ -91,11 +93,11 @@ function readRow(head, query, weights, rows, received, seers) {
     sum += weight;
     moment += weight * Math.abs(query - key);
     received[key] += weight;
-    if (!visible(head, query, key)) continue;
+    if (!head.sees(query, key)) continue;
     distances += Math.abs(query - key);
     seers[key] += 1;
   }
-  const many = countVisible(head, query);
+  const many = head.count(query);
   rows.first[query] = weights[0];
   rows.entropy[query] = Math.max(0, entropy);
   rows.distance[query] = sum === 0 ? 0 : moment / sum;
@@ -183,12 +185,12 @@ class Repeats {
   }
 
   /** Adds one query's pairs: key 0, its own position and the one before it are none of them. */
-  add(/** @type {Head} */ head, /** @type {number} */ query, /** @type {Float64Array} */ weights) {
+  add(/** @type {Pattern} */ head, /** @type {number} */ query, /** @type {Float32Array} */ weights) {
     const { ids } = this;
     const each = new Float64Array(32); // what a key of each range of distance gets, on average
     const seen = new Float64Array(32);
     for (let key = 1; key <= query - 2; key++) {
-      if (!visible(head, query, key)) continue;
+      if (!head.sees(query, key)) continue;
       const range = rangeOf(query - key);
       each[range] += weights[key];
       seen[range] += 1;
@@ -202,7 +204,7 @@ class Repeats {
       ])) {
         if (ids[copy] !== ids[query]) continue;
         this.any = true;
-        if (!visible(head, query, key)) continue;
+        if (!head.sees(query, key)) continue;
         const range = rangeOf(query - key);
         sums.targets[query] += 1;
         sums.share[query] += weights[key];

@@ -26,6 +26,7 @@ export class Work {
   }
 
   cancel(/** @type {number} */ id) {
+    for (const { steps } of this.jobs.filter((job) => job.id === id)) steps.return?.();
     this.jobs = this.jobs.filter((job) => job.id !== id);
   }
 

@@ -1,6 +1,8 @@
 /** A worker that holds a model, and answers the requests of the page: `Api` of types.d.ts, name by name. */
 import { ServerError } from "../errors.js";
-import * as attention from "../offline/attention.js";
+import { GPT } from "../kernels/gpt.js";
+import { Kernels } from "../kernels/memory.js";
+import * as attention from "../kernels/pattern.js";
 import { inflated } from "../offline/bytes.js";
 import { Subject } from "./subject.js";
 import { tokenizerOf } from "./tokenizer.js";
@@ -73,10 +75,11 @@ const numbersOf = (/** @type {number|"mean"} */ one, /** @type {number} */ count
   one === "mean" ? Array.from({ length: count }, (_, number) => number) : [one];
 
 /** The model, with the text that is open at first. */
-async function begin(/** @type {LiveStart} */ { model, numbers, title, first }) {
+async function begin(/** @type {LiveStart} */ { model, kernels, numbers, title, first }) {
   const { config, tokenizer, tensors } = JSON.parse(model);
   const weights = unpack(await inflated(numbers), tensors);
-  const subject = new Subject({ config, weights }, tokenizerOf(tokenizer), title);
+  const gpt = new GPT(await Kernels.of(await inflated(kernels)), config, weights);
+  const subject = new Subject(gpt, tokenizerOf(tokenizer), title);
   const opening = subject.open(first.ids, first.notes);
   while (!opening.next().done);
   return subject;

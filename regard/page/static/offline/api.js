@@ -3,7 +3,7 @@
  * log-sum-exps. Without a server nothing new can be read or written.
  */
 import { Replaced, ServerError } from "../errors.js";
-import * as attention from "./attention.js";
+import * as attention from "../kernels/pattern.js";
 import { headOf, report, runOf } from "./data.js";
 
 const BREATH = 12; // milliseconds of computing before the page has its turn

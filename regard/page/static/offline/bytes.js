@@ -17,7 +17,7 @@ function bytesOf(/** @type {string} */ digits) {
   return new Uint8Array(words.buffer, 0, words.byteLength - missing);
 }
 
-/** @param {string} text @returns {Promise<Uint8Array>} */
+/** @param {string} text @returns {Promise<Uint8Array<ArrayBuffer>>} */
 export async function inflated(text) {
   const stream = new Blob([bytesOf(text.trim())]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());

@@ -1,0 +1,57 @@
+/** The queries, keys and values of a text's tokens in the kernels' memory, so that a model reads every token once. */
+import { groupCount, headDim } from "./config.js";
+
+/**
+ * Addresses of a layer's numbers: query (S, H·D), key and value (G, capacity, D).
+ * @typedef {{query: number, key: number, value: number}} LayerCache
+ */
+
+export class Cache {
+  /** @param {import("./memory.js").Kernels} kernels @param {GPTConfig} config @param {number} capacity most tokens */
+  constructor(kernels, config, capacity) {
+    this.kernels = kernels;
+    this.config = config;
+    this.length = 0;
+    this.capacity = capacity;
+    const [query, key] = this.sizes();
+    /** @type {LayerCache[]} */
+    this.layers = Array.from({ length: config.layers }, () => ({
+      query: kernels.allocate(4 * query),
+      key: kernels.allocate(4 * key),
+      value: kernels.allocate(4 * key),
+    }));
+  }
+
+  /** Numbers of a layer's queries, and of its keys or values. */
+  sizes() {
+    const { config, capacity } = this;
+    return [capacity * config.dim, capacity * groupCount(config) * headDim(config)];
+  }
+
+  /** A cache of the first tokens, with room for more; this one stays as it is. */
+  branch(/** @type {number} */ length, /** @type {number} */ capacity) {
+    const { kernels, config } = this;
+    const copy = new Cache(kernels, config, capacity);
+    copy.length = length;
+    const D = headDim(config);
+    for (const [number, { query, key, value }] of this.layers.entries()) {
+      const to = copy.layers[number];
+      kernels.copy(query, to.query, length * config.dim);
+      for (let group = 0; group < groupCount(config); group++) {
+        for (const [old, fresh] of [
+          [key, to.key],
+          [value, to.value],
+        ])
+          kernels.copy(old + 4 * group * this.capacity * D, fresh + 4 * group * capacity * D, length * D);
+      }
+    }
+    return copy;
+  }
+
+  /** Gives the memory back; nothing can be read from it any more. */
+  release() {
+    for (const { query, key, value } of this.layers)
+      for (const address of [query, key, value]) this.kernels.release(address);
+    this.layers = [];
+  }
+}

@@ -1,0 +1,153 @@
+/**
+ * A GPT whose weights lie in the kernels' memory: its tokens are read by the kernel of generation, some at a time.
+ *
+ * T new tokens, E model dimension, H heads, D head dimension, V vocabulary.
+ */
+import { Cache } from "./cache.js";
+import { groupCount, headDim, layerWindow } from "./config.js";
+
+const ROWS = 32; // tokens that are read before the caller has its turn
+const NORM = " PPqd";
+const LAYER = `${NORM.repeat(4)} ${"PPP".repeat(4)} Pqqq Pqqq qqqPP PPPqqqq P`;
+const GPT_STEP = `qqqqqqqqqqqqPPPPPPPPPP${NORM}P`;
+const NONE = 0; // an address where nothing is
+const FAR = 2 ** 52; // a window that no text reaches
+
+/**
+ * @typedef {{changes?: Intervention[], keep?: number[], from?: {layer: number, stream: number}}} Reading
+ * changes: of the attention; keep: addresses to which the stream before each layer (T, E) is written; from: a layer, the
+ * stream before it, in place of the tokens
+ */
+
+export class GPT {
+  /**
+   * @param {import("./memory.js").Kernels} kernels @param {GPTConfig} config
+   * @param {Record<string, Float32Array>} weights by the names that they have in Python
+   */
+  constructor(kernels, config, weights) {
+    this.kernels = kernels;
+    this.config = config;
+    this.weights = Object.fromEntries(Object.entries(weights).map(([name, values]) => [name, kernels.keep(values)]));
+    this.hidden = weights["h.0.mlp.c_proj.weight"].length / config.dim;
+    this.rotation = config.positions === "rotary" ? this.rotationTables() : [NONE, NONE];
+  }
+
+  /** Room for so many tokens. */
+  cache(/** @type {number} */ capacity) {
+    return new Cache(this.kernels, this.config, capacity);
+  }
+
+  /** Cosine and sine of each position and pair, (context, D/2), rounded to float32 as in Python. */
+  rotationTables() {
+    const { config, kernels } = this;
+    const half = headDim(config) / 2;
+    const frequencies = Float32Array.from({ length: half }, (_, pair) => config.rotary_base ** -(pair / half));
+    const angles = Float32Array.from(
+      { length: config.context * half },
+      (_, k) => Math.floor(k / half) * frequencies[k % half],
+    );
+    return [kernels.keep(angles.map(Math.cos)), kernels.keep(angles.map(Math.sin))];
+  }
+
+  /**
+   * Reads tokens that are appended to a cache; the logits (V) after the last one.
+   * @param {ArrayLike<number>} ids (T) @param {Cache} cache @param {Reading} [reading]
+   * @returns {Generator<void, Float32Array>}
+   */
+  *read(ids, cache, reading = {}) {
+    for (let done = 0; ; done += ROWS) {
+      const some = Array.from(ids).slice(done, done + ROWS);
+      const isLast = done + some.length === ids.length;
+      const logits = this.kernels.during(() => this.step(some, cache, reading, done, isLast));
+      cache.length += some.length;
+      yield;
+      if (isLast) return logits;
+    }
+  }
+
+  /** @param {number[]} ids @param {Cache} cache @param {Reading} reading @param {number} done @param {boolean} isLast */
+  step(ids, cache, { changes = [], keep = [], from = { layer: 0, stream: NONE } }, done, isLast) {
+    const { kernels, config, weights } = this;
+    const { dim, heads, layers, vocab_size: V } = config;
+    const at = (/** @type {number} */ address) => address && address + 4 * done * dim;
+    const [cosines, sines] = this.rotation.map((table) => table && table + 2 * cache.length * headDim(config));
+    const numbers = Array.from({ length: layers - from.layer }, (_, k) => from.layer + k);
+    const fields = numbers.flatMap((layer) => this.layer(layer, ids.length, cache, changes, at(keep[layer] ?? NONE)));
+    const result = kernels.borrow(4 * V);
+    const places = ids.map((_, row) => cache.length + row);
+    const step = [
+      ...[0, 1, ids.length, numbers.length, heads, groupCount(config), headDim(config), this.hidden, V],
+      ...[Number(config.mlp === "swiglu"), 1, ids.length - Number(isLast)],
+      ...[at(from.stream), kernels.lendWhole(ids), kernels.lendWhole(places), NONE],
+      ...[weights["wte.weight"], weights["wpe.weight"] ?? NONE, NONE, cosines, sines],
+      ...[kernels.struct(LAYER.repeat(numbers.length), fields), ...this.norm("ln_f"), result],
+    ];
+    kernels.call("gpt_step", kernels.struct(GPT_STEP, step));
+    return kernels.floats(result, V).slice();
+  }
+
+  /**
+   * A layer's weights, its part of the cache, and what is changed in it.
+   * @param {number} layer @param {number} rows @param {Cache} cache @param {Intervention[]} changes
+   * @param {number} keep
+   */
+  layer(layer, rows, cache, changes, keep) {
+    const { config, kernels } = this;
+    const [name, D] = [`h.${layer}`, headDim(config)];
+    const { query, key, value } = cache.layers[layer];
+    const here = changes.filter((change) => (change.layer ?? layer) === layer);
+    const linear = (/** @type {string} */ map) => [...this.parameters(`${name}.${map}`), NONE];
+    return [
+      ...[...this.norm(`${name}.ln_1`), ...this.norm(`${name}.attn.q_norm`), ...this.norm(`${name}.attn.k_norm`)],
+      ...[...this.norm(`${name}.ln_2`), ...linear("attn.c_attn"), ...linear("attn.c_proj")],
+      ...[...linear("mlp.c_fc"), ...linear("mlp.c_proj")],
+      ...[key, 0, cache.capacity * D, D, value, 0, cache.capacity * D, D],
+      ...[cache.length + rows, 0, layerWindow(config, layer) ?? FAR],
+      ...[keep, query + 4 * cache.length * config.dim],
+      ...this.spans(here, rows, cache.length),
+      here.some(({ kind }) => kind === "ablate") ? kernels.lend(this.kept(here)) : NONE,
+    ];
+  }
+
+  /** The keys that are knocked out, as tables of those that each query loses in each head. */
+  spans(/** @type {Intervention[]} */ changes, /** @type {number} */ rows, /** @type {number} */ first) {
+    const { kernels, config } = this;
+    const cuts = changes.flatMap((change) => (change.kind === "knock_out" ? [change] : []));
+    if (!cuts.length) return [NONE, NONE, NONE, 0, 0, 0, 0];
+    const table = (/** @type {0|1} */ end) =>
+      kernels.lendWhole(
+        cuts.flatMap(({ head, queries, keys }) =>
+          Array.from({ length: rows * config.heads }, (_, k) => {
+            const query = first + Math.floor(k / config.heads);
+            const isMeant = !queries || (query >= queries[0] && query < queries[1]);
+            return isMeant && (head ?? k % config.heads) === k % config.heads ? Math.min(keys[end], first + rows) : 0;
+          }),
+        ),
+      );
+    const added = kernels.lend(new Array(cuts.length).fill(-Infinity));
+    return [table(0), table(1), added, cuts.length, rows * config.heads, config.heads, 1];
+  }
+
+  /** 0 for each channel of the contexts of heads that are switched off, else 1, (E). */
+  kept(/** @type {Intervention[]} */ changes) {
+    const D = headDim(this.config);
+    return Array.from({ length: this.config.dim }, (_, channel) =>
+      Number(
+        !changes.some(
+          ({ kind, head }) => kind === "ablate" && (head ?? Math.floor(channel / D)) === Math.floor(channel / D),
+        ),
+      ),
+    );
+  }
+
+  /** The addresses of weight and bias. */
+  parameters(/** @type {string} */ name) {
+    return [this.weights[`${name}.weight`] ?? NONE, this.weights[`${name}.bias`] ?? NONE];
+  }
+
+  norm(/** @type {string} */ name) {
+    const { norm, norm_eps: epsilon } = this.config;
+    const isRMS = norm === "rms" || name.endsWith("_norm"); // those of queries and keys always are
+    return [...this.parameters(name), Number(isRMS), epsilon];
+  }
+}

@@ -1,0 +1,37 @@
+// The kernels of the page: the functions of abi.h that it calls, as WebAssembly.
+//
+// There is one instruction set and one dtype, float32; training and its gradients are left out.
+
+#include <stdlib.h>
+
+#include "attend.h"
+#include "gpt_step.h"
+#include "matvec.h"
+
+#define REGARD_EXPORT(name) extern "C" __attribute__((export_name(#name)))
+
+using namespace regard::REGARD_SET;
+
+REGARD_EXPORT(allocate) void *regard_allocate(size_t bytes) {
+  return regard::system::allocate(64, bytes);
+}
+
+REGARD_EXPORT(release) void regard_release(void *memory) { regard::system::release(memory); }
+
+REGARD_EXPORT(forward)
+int regard_forward(const regard_problem *problem, const regard_tensor *context, float *logsumexp) {
+  return attend<Widened<Float32>>(*problem, *context, logsumexp);
+}
+
+REGARD_EXPORT(read)
+int regard_read(const regard_problem *problem, const regard_readouts *readouts) {
+  return read<Widened<Float32>>(Reading(*problem, *readouts));
+}
+
+REGARD_EXPORT(multiply) int regard_multiply(const regard_matvec *product) {
+  return matvec<RowProducts<Float32>>(*product);
+}
+
+REGARD_EXPORT(gpt_step) int regard_gpt_step(const regard_gpt *gpt) {
+  return gpt_step<RowProducts<Float32>>(*gpt);
+}
