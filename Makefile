@@ -20,7 +20,7 @@ VLLM := build/vllm
 LLAMA := build/llama
 # The workspace: regard, and what is installed beside it.
 MEMBERS := $(wildcard pyproject.toml course/pyproject.toml experiments/pyproject.toml)
-NATIVE := tools/backend.py src/CMakeLists.txt $(wildcard src/native/*)
+NATIVE := tools/backend.py tools/wasm.py src/CMakeLists.txt $(wildcard src/native/*)
 # The page's JavaScript is checked with what npm installs here.
 JAVASCRIPT := tools/javascript
 CHECKERS := $(JAVASCRIPT)/node_modules/installed

@@ -1,6 +1,7 @@
 """How this project is built: by scikit-build-core, with a compiler from PyPI if none is here.
 
-PEP 517's functions. Those not defined here are scikit-build-core's own.
+The same package compiles the kernels of the page to WebAssembly, unless they are there already, as
+in an sdist. PEP 517's functions; those not defined here are scikit-build-core's own.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+import wasm
 from scikit_build_core import build
 from scikit_build_core.build import (
-    build_sdist,
-    get_requires_for_build_sdist,
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
 )
@@ -49,10 +49,16 @@ def get_requires_for_build_editable(config_settings: Settings = None) -> list[st
     return [*requires, *_zig("editable", config_settings)]
 
 
+def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
+    """What building an sdist needs."""
+    return [*build.get_requires_for_build_sdist(config_settings), *_zig()]
+
+
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     """Build a wheel."""
+    wasm.make_current()
     _name_compiler("wheel", config_settings)
     return build.build_wheel(wheel_directory, config_settings, metadata_directory)
 
@@ -61,13 +67,22 @@ def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     """Build the library, and a wheel that leads to it and to the checkout."""
+    wasm.make_current()
     _name_compiler("editable", config_settings)
     return build.build_editable(wheel_directory, config_settings, metadata_directory)
 
 
-def _zig(kind: Kind, config_settings: Settings) -> list[str]:
-    """The package that brings a compiler, where one is needed."""
-    return ["ziglang"] if _compiles(kind, config_settings) and _compiler() is None else []
+def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
+    """Build an sdist."""
+    wasm.make_current()
+    return build.build_sdist(sdist_directory, config_settings)
+
+
+def _zig(kind: Kind | None = None, config_settings: Settings = None) -> list[str]:
+    """The package that brings a compiler, where one is needed; None: for WebAssembly alone."""
+    compiles = kind is not None and _compiles(kind, config_settings)
+    needed = not wasm.is_current() or (compiles and _compiler() is None)
+    return ["ziglang"] if needed else []
 
 
 def _name_compiler(kind: Kind, config_settings: Settings) -> None:

@@ -19,8 +19,8 @@ MODULE = ROOT / "regard" / "page" / "static" / "kernels.wasm"
 _PARTS = ("kernels_wasm.cpp", "system_wasm.cpp")
 _OPTIONS = (
     *("-target", "wasm32-wasi", "-msimd128"),  # the instructions that every browser has
-    *("-std=c++20", "-O3", "-DNDEBUG", "-DREGARD_SET=wasm", "-fno-exceptions"),
-    # As in src/native/CMakeLists.txt.
+    *("-std=c++20", "-Os", "-DNDEBUG", "-DREGARD_SET=wasm", "-fno-exceptions"),
+    # As in src/native/CMakeLists.txt, but -Os: as fast here, and a quarter smaller.
     *("-fno-math-errno", "-fno-signed-zeros", "-fno-trapping-math", "-ffp-contract=fast"),
     *("-Wall", "-Wextra", "-Wno-bitwise-conditional-parentheses"),
     *("-mexec-model=reactor", "-Wl,-z,stack-size=1048576", "-s"),  # a library, not a program
@@ -34,12 +34,14 @@ def is_current() -> bool:
     return MODULE.stat().st_mtime >= max(one.stat().st_mtime for one in SOURCES.iterdir())
 
 
-def build() -> None:
-    """Compile the module.
+def make_current() -> None:
+    """Compile the module where it is missing or older than its sources.
 
     Raises:
         subprocess.CalledProcessError: the compiler refuses the sources, and has said why.
     """
+    if is_current():
+        return
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / MODULE.name
         command = [sys.executable, "-m", "ziglang", "c++", *_OPTIONS, *_PARTS, "-o", str(written)]
@@ -49,5 +51,4 @@ def build() -> None:
 
 
 if __name__ == "__main__":
-    if not is_current():
-        build()
+    make_current()

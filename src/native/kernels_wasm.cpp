@@ -29,7 +29,7 @@ int regard_read(const regard_problem *problem, const regard_readouts *readouts) 
 }
 
 REGARD_EXPORT(multiply) int regard_multiply(const regard_matvec *product) {
-  return matvec<RowProducts<Float32>>(*product);
+  return product->outputs ? matvec<RowProducts<Float32>>(*product) : REGARD_DONE;
 }
 
 REGARD_EXPORT(gpt_step) int regard_gpt_step(const regard_gpt *gpt) {

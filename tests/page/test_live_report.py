@@ -40,7 +40,7 @@ def test_a_model_is_written_with_its_text(model, tmp_path):
     assert report["about"]["limits"]["tokens"] == 13
     assert report["first"] == {"ids": TOKENIZER.encode("a cab <"), "notes": []}
     assert data(html, "model")["tokenizer"]["characters"] == " <abc"
-    assert html.count("</script>") == 5
+    assert html.count("</script>") == 6
     assert "worker-src blob:" in html
 
 

@@ -94,6 +94,6 @@ def test_numbers_as_text_hold_no_tag():
 def test_a_policy_allows_these_texts_alone():
     words = policy(["a"], ["b"])
     assert "default-src 'none'" in words
-    assert "unsafe" not in words
+    assert "unsafe" not in words.replace("'wasm-unsafe-eval'", "")
     # printf b | openssl dgst -sha256 -binary | base64
     assert "script-src 'sha256-PiPoFgA5WUoziU9lZOGxNIu9egCI1CxKy3PurtWcAJ0='" in words
