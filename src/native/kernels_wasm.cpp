@@ -7,6 +7,7 @@
 #include "attend.h"
 #include "gpt_step.h"
 #include "matvec.h"
+#include "naming.h"
 
 #define REGARD_EXPORT(name) extern "C" __attribute__((export_name(#name)))
 
@@ -34,4 +35,12 @@ REGARD_EXPORT(multiply) int regard_multiply(const regard_matvec *product) {
 
 REGARD_EXPORT(gpt_step) int regard_gpt_step(const regard_gpt *gpt) {
   return gpt_step<RowProducts<Float32>>(*gpt);
+}
+
+// What a head does on a text whose tokens are numbered from 0, K of them, and its log-sum-exps.
+REGARD_EXPORT(name_head)
+int regard_name_head(const regard_problem *problem, const float *logsumexp, const int64_t *ids,
+                     int32_t tokens, double *naming) {
+  return Namer(ids, problem->queries, tokens)
+      .name<Widened<Float32>>(*problem, logsumexp, *(Naming *)naming);
 }

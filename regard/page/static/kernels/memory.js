@@ -8,7 +8,10 @@
 /** How the structs of src/native/abi.h lie in memory: P a pointer, q a whole number, d a number, a space the begin of a struct. */
 const SIZES = { P: 4, q: 8, d: 8 };
 
-/** @typedef {{memory: WebAssembly.Memory, _initialize: () => void, allocate: (bytes: number) => number, release: (address: number) => void} & Record<"forward"|"read"|"multiply"|"gpt_step", (...structs: number[]) => number>} Exports */
+/**
+ * @typedef {"forward"|"read"|"multiply"|"gpt_step"|"name_head"} Call
+ * @typedef {{memory: WebAssembly.Memory, _initialize: () => void, allocate: (bytes: number) => number, release: (address: number) => void} & Record<Call, (...structs: number[]) => number>} Exports
+ */
 
 export class Kernels {
   /** Compiles the module. @param {BufferSource} bytes @returns {Promise<Kernels>} */
@@ -101,7 +104,7 @@ export class Kernels {
     return address;
   }
 
-  /** Calls a kernel. @param {"forward"|"read"|"multiply"|"gpt_step"} name @param {number[]} structs */
+  /** Calls a kernel. @param {Call} name @param {number[]} structs */
   call(name, ...structs) {
     if (this.exports[name](...structs)) throw new Error("The page has no memory left for this computation.");
   }

@@ -135,6 +135,18 @@ export class Pattern {
     return this.read(queries, [image])[0];
   }
 
+  /** What it does on a text: the numbers of `Naming` in src/native/naming.h. @param {number[]} ids */
+  name(ids) {
+    const { kernels, length } = this;
+    return kernels.during(() => {
+      const count = 8 * 4 + 2;
+      const result = kernels.lendWhole(new Array(count).fill(0));
+      const [logsumexps, problem] = [this.logsumexps([0, length]), this.problem([0, length])];
+      kernels.call("name_head", problem, logsumexps, kernels.lendWhole(ids), Math.max(...ids) + 1, result);
+      return Array.from(new Float64Array(kernels.exports.memory.buffer, result, count));
+    });
+  }
+
   /** What a query's keys and values are averaged to, (Dv). */
   context(/** @type {number} */ query) {
     const { kernels, head } = this;
@@ -199,7 +211,7 @@ function weightsOf(patterns, queries) {
 }
 
 /** Ranges of so many queries that reading them takes some milliseconds. @param {Pattern[]} patterns @param {Span} queries */
-export function* bands(patterns, [first, stop]) {
+function* bands(patterns, [first, stop]) {
   const [{ length, head }] = patterns;
   const rows = Math.max(1, Math.floor(WORK / (length * head.dim * patterns.length)));
   for (let start = first; start < stop; start += rows)

@@ -5,9 +5,8 @@ import { Pattern, row } from "../kernels/pattern.js";
 import { interventionsOf } from "./changes.js";
 import { overHeads, overKeys, overPassages } from "./effects.js";
 import { readable, visible } from "./labels.js";
-import { figuresOf } from "./roles.js";
+import { figuresOf } from "./heads.js";
 import { anySeed, draw, softmax } from "./sampling.js";
-import { talliesOf } from "./tallies.js";
 
 /**
  * A run over a text; mirrors `regard.page._run.Run`.
@@ -238,8 +237,8 @@ export class Subject {
     for (let layer = 0; layer < layers; layer++) {
       const figures = [];
       for (let head = 0; head < heads; head++) {
-        const tallies = ids.length > 1 ? yield* talliesOf(this.head(one, layer, head), ids) : {};
-        figures.push(figuresOf(head, tallies));
+        figures.push(figuresOf(head, this.head(one, layer, head), ids));
+        yield;
       }
       yield { layer, heads: figures };
     }

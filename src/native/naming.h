@@ -1,0 +1,306 @@
+// What a head does on one text: for each role a score with its interval, and the role that they
+// speak for.
+//
+// These are the scores of regard/lens/naming, where they are explained: tallies.py and evidence.py
+// for one text and one head, and role_of of roles.py.
+//
+// T queries and as many keys, K different tokens.
+#pragma once
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "read.h"
+
+namespace regard::REGARD_SET {
+
+// The scores, in the order of the results. Those before SPREAD are relations of a query to keys;
+// entropy is a mean and no role.
+enum Name { INDUCTION, DUPLICATE, PREVIOUS, CURRENT, FIRST, SPREAD, DISTANCE, ENTROPY, NAMES };
+
+// What a head is called besides, after the names of roles.
+enum Other { MIXED = NAMES, BETWEEN, TOO_SHORT, ALONE };
+
+// NaN, and no queries: there is no such number.
+struct NameScore {
+  double mean = NAN, score = NAN, margin = NAN, queries = 0;
+};
+
+struct Naming {
+  NameScore scores[NAMES];
+  double role = ALONE, undecided = -1;  // of Name or Other; undecided: −1 for none
+};
+
+// So many numbers, at first 0. Where there is no memory for them the call is ended.
+template <class Number>
+struct Zeros {
+  Number *data;
+  int64_t size;
+
+  explicit Zeros(int64_t count)
+      : data((Number *)calloc(size_t(count + 1), sizeof(Number))), size(count) {
+    if (!data) __builtin_trap();
+  }
+  Zeros(Zeros &&other) : data(other.data), size(other.size) { other.data = nullptr; }
+  ~Zeros() { free(data); }
+  Number &operator[](int64_t i) { return data[i]; }
+  const Number &operator[](int64_t i) const { return data[i]; }
+};
+
+// Sums over the queries of each token: how many there are, what share they have, and what they
+// would have under each control.
+struct Tally {
+  static constexpr int MOST = 3;
+  Zeros<double> queries, share, controls[MOST];
+  int control_count = 0;
+
+  explicit Tally(int64_t tokens)
+      : queries(tokens), share(tokens),
+        controls{Zeros<double>(tokens), Zeros<double>(tokens), Zeros<double>(tokens)} {}
+};
+
+class Namer {
+ public:
+  static constexpr double LEAD = 0.2, NEAR = 0.5, WIDE = 0.8;
+  static constexpr int ENOUGH = 8, VARIED = 4;
+
+  Namer(const int64_t *ids, int64_t length, int64_t tokens)
+      : ids_(ids), length_(length), tokens_(tokens) {}
+
+  template <class Arithmetic>
+  int name(const regard_problem &p, const float *logsumexp, Naming &naming) const {
+    naming = {};
+    if (length_ < 2) return REGARD_DONE;
+    Rows own(length_), even(length_);
+    int result = own.read<Arithmetic>(p, logsumexp, ids_);
+    if (result == REGARD_DONE) result = even.read<Arithmetic>(uniform(p), nullptr, nullptr);
+    if (result != REGARD_DONE) return result;
+    score(own, even, naming);
+    return REGARD_DONE;
+  }
+
+ private:
+  // What is read of a pattern, row by row or key by key.
+  struct Rows {
+    int64_t length;
+    Zeros<float> first, entropy, distance, current, previous, received, repeats;
+
+    explicit Rows(int64_t length)
+        : length(length), first(length), entropy(length), distance(length), current(2 * length),
+          previous(2 * length), received(2 * length), repeats(14 * length) {}
+
+    template <class Arithmetic>
+    int read(const regard_problem &p, const float *logsumexp, const int64_t *ids) {
+      Zeros<float> is_first(length);
+      is_first[0] = 1;
+      const regard_readout list[] = {
+          {REGARD_MASS, first.data, nullptr, is_first.data, 0, 0, 0, 0},
+          {REGARD_ENTROPY, entropy.data, nullptr, nullptr, 0, 0, 0, 0},
+          {REGARD_DISTANCE, distance.data, nullptr, nullptr, 0, 0, 0, 0},
+          {REGARD_LAG, current.data, nullptr, nullptr, 0, 0, 0, 0},
+          {REGARD_LAG, previous.data, nullptr, nullptr, 1, 0, 0, 0},
+          {REGARD_MEAN_RECEIVED, received.data, nullptr, nullptr, 0, 0, 0, 0},
+          {REGARD_REPEATS, repeats.data, nullptr, ids, 0, 0, 0, 0},
+      };
+      const regard_readouts readouts = {logsumexp, 0, p.keys, ids ? 7 : 6, list};
+      return regard::REGARD_SET::read<Arithmetic>(Reading(p, readouts));
+    }
+
+    // Weight on a query's own key, or the one before.
+    double near(bool before, int64_t query) const {
+      return (before ? previous : current)[2 * query];
+    }
+    // How many queries see a key.
+    double seers(int64_t key) const { return received[length + key]; }
+    // Of a query: targets, share and what that is with the text shuffled.
+    double of_query(bool successors, int64_t query, int number) const {
+      return repeats[6 * query + 3 * successors + number];
+    }
+    // Of a key: how many queries it is a target of and their weight, or of the others that see it.
+    double of_key(bool successors, bool others, bool weight, int64_t key) const {
+      return repeats[6 * length + ((successors * 2 + others) * 2 + weight) * length + key];
+    }
+  };
+
+  // The pattern of a head that spreads evenly over the keys that this one's queries see. Spans may
+  // hide keys here, not shift scores, and there is no bias.
+  static regard_problem uniform(const regard_problem &p) {
+    static const float zero = 0;
+    regard_problem even = p;
+    even.dim = 1, even.softcap = 0;
+    even.query = even.key = {const_cast<float *>(&zero), 0, 0, 0};
+    even.alibi = even.sink = {};
+    return even;
+  }
+
+  // Adds up over the queries that are chosen; chosen(q), share(q) and controls[c](q) are functions.
+  template <class Chosen, class Share, class... Controls>
+  Tally tally(Chosen chosen, Share share, Controls... controls) const {
+    Tally sums(tokens_);
+    sums.control_count = sizeof...(controls);
+    for (int64_t q = 0; q < length_; q++) {
+      if (!chosen(q)) continue;
+      const int64_t token = ids_[q];
+      sums.queries[token] += 1, sums.share[token] += share(q);
+      int control = 0;
+      ((sums.controls[control++][token] += controls(q)), ...);
+    }
+    return sums;
+  }
+
+  void score(const Rows &own, const Rows &even, Naming &naming) const {
+    const auto later = [](int64_t q) { return q > 0; };  // the first token has no choice
+    const auto highest = [&](int64_t q) { return double(even.entropy[q]); };
+    const auto evenly = [&](int64_t q) { return exp(-highest(q)); };  // on each key that is seen
+    const auto of = [](const Zeros<float> &numbers) {
+      return [&numbers](int64_t q) { return double(numbers[q]); };
+    };
+    const auto entropy = of(own.entropy);
+    for (const bool before : {true, false}) {
+      const auto weight = [&](int64_t q) { return own.near(before, q); };
+      const auto sees = [&](int64_t q) { return even.near(before, q) > 0; };
+      // What the key gets on average from the other queries that see it.
+      const auto others = [&](int64_t q) {
+        const int64_t key = max(int64_t(0), q - before);
+        const double count = own.seers(key) - 1;
+        const double elsewhere = max(0.0, own.received[key] - weight(q)) / max(1.0, count);
+        return count > 0 ? elsewhere : weight(q);
+      };
+      naming.scores[before ? PREVIOUS : CURRENT] =
+          lead(tally([&](int64_t q) { return later(q) && (!before || sees(q)); }, weight,
+                     [&](int64_t q) { return sees(q) ? evenly(q) : 0; }, others));
+    }
+    naming.scores[FIRST] = lead(tally(later, of(own.first), of(even.first)));
+    naming.scores[SPREAD] =
+        itself(tally([&](int64_t q) { return later(q) && highest(q) > 0; },
+                     [&](int64_t q) { return entropy(q) / max(1e-9, highest(q)); }));
+    naming.scores[DISTANCE] = nearness(tally(later, of(own.distance), of(even.distance)));
+    naming.scores[ENTROPY] = itself(tally(later, entropy));
+    for (const bool successors : {false, true})
+      naming.scores[successors ? INDUCTION : DUPLICATE] =
+          lead(of_targets(own, successors, evenly));
+    find_role(naming);
+  }
+
+  template <class Evenly>
+  Tally of_targets(const Rows &own, bool successors, Evenly evenly) const {
+    const auto number = [&](int which) {
+      return [&own, successors, which](int64_t q) { return own.of_query(successors, q, which); };
+    };
+    const auto targets = number(0);
+    Tally sums = tally([&](int64_t q) { return targets(q) > 0; }, number(1),
+                       [&](int64_t q) { return targets(q) * evenly(q); }, number(2));
+    // All queries that a key is a target of are of one token: the key's, or the one before it.
+    Zeros<double> &others = sums.controls[sums.control_count++];
+    for (int64_t key = successors; key < length_; key++) {
+      const auto of_key = [&](bool rest, bool weight) {
+        return own.of_key(successors, rest, weight, key);
+      };
+      const double rest = of_key(true, false);
+      others[ids_[key - successors]] +=
+          rest > 0 ? of_key(false, false) * of_key(true, true) / rest : of_key(false, true);
+    }
+    return sums;
+  }
+
+  static double total(const Zeros<double> &numbers) {
+    double sum = 0;
+    for (int64_t k = 0; k < numbers.size; k++) sum += numbers[k];
+    return sum;
+  }
+
+  struct Slope {
+    double score, by_share, by_control;
+  };
+
+  static NameScore lead(const Tally &tally) {
+    return evidence(tally, [](double share, double control) {
+      const double left = 1 - control;
+      if (left <= 1e-9) return Slope{0, 0, 0};
+      return Slope{(share - control) / left, 1 / left, (share - 1) / (left * left)};
+    });
+  }
+  static NameScore itself(const Tally &tally) {
+    return evidence(tally, [](double share, double) { return Slope{share, 1, 0}; });
+  }
+  static NameScore nearness(const Tally &tally) {
+    return evidence(tally, [](double share, double control) {
+      if (!(control > 0)) return Slope{1, 0, 0};
+      return Slope{1 - share / control, -1 / control, share / (control * control)};
+    });
+  }
+
+  // The score against the strongest control, with an interval from the variance between tokens.
+  template <class Scoring>
+  static NameScore evidence(const Tally &tally, Scoring scoring) {
+    NameScore result;
+    const double count = result.queries = total(tally.queries);
+    if (count == 0) return result;
+    int strongest = 0;
+    double control = 0;
+    for (int c = 0; c < tally.control_count; c++) {
+      const double sum = total(tally.controls[c]) / count;
+      if (c == 0 || sum > control) strongest = c, control = sum;
+    }
+    const Zeros<double> &of_control = tally.controls[strongest];
+    const double share = result.mean = total(tally.share) / count;
+    const Slope slope = scoring(share, control);
+    double variance = 0, tokens = 0;
+    for (int64_t k = 0; k < tally.share.size; k++) {
+      const double weight = tally.queries[k] / count;
+      const double residual = slope.by_share * (tally.share[k] / count - share * weight) +
+                              slope.by_control * (of_control[k] / count - control * weight);
+      variance += residual * residual, tokens += tally.queries[k] > 0;
+    }
+    const double free = max(1.0, tokens - 1);
+    result.score = slope.score;
+    if (count >= ENOUGH && tokens >= VARIED)
+      result.margin = student(free) * sqrt(variance * tokens / free);
+    return result;
+  }
+
+  // What 97.5 % of Student's t lie below; Abramowitz and Stegun 1964, equation 26.7.5.
+  static double student(double free) {
+    const double x = 1.959964, square = x * x;
+    const double first = x * (square + 1) / 4;
+    const double second = x * ((5 * square + 16) * square + 3) / 96;
+    const double third = x * (((3 * square + 19) * square + 17) * square - 15) / 384;
+    return x + (first + (second + third / free) / free) / free;
+  }
+
+  static bool leads(const NameScore &one) { return one.score - one.margin >= LEAD; }  // not of NaN
+  static bool may_lead(const NameScore &one) {
+    return one.score + (isnan(one.margin) ? 0 : one.margin) >= LEAD;
+  }
+
+  static void find_role(Naming &naming) {
+    const NameScore *scores = naming.scores;
+    const auto highest = [&](int first, int last, bool (*counts)(const NameScore &)) {
+      int best = -1;
+      for (int name = first; name < last; name++)
+        if (counts(scores[name]) && (best < 0 || scores[name].score > scores[best].score))
+          best = name;
+      return best;
+    };
+    int undecided = -1;
+    const auto decide = [&](int role) { naming.role = role, naming.undecided = undecided; };
+    for (const int first : {int(INDUCTION), int(PREVIOUS)}) {
+      const int last = first == INDUCTION ? PREVIOUS : SPREAD;
+      const int leading = highest(first, last, leads);
+      if (leading >= 0) return decide(leading);
+      if (undecided < 0) undecided = highest(first, last, may_lead);
+    }
+    double queries = 0;
+    for (int name = INDUCTION; name < ENTROPY; name++) queries = max(queries, scores[name].queries);
+    if (queries < ENOUGH) return decide(TOO_SHORT);
+    if (scores[SPREAD].score >= WIDE) return decide(SPREAD);
+    if (scores[DISTANCE].score >= 1 - NEAR) return decide(DISTANCE);
+    if (undecided < 0) return decide(MIXED);
+    decide(scores[undecided].margin <= LEAD ? BETWEEN : TOO_SHORT);
+  }
+
+  const int64_t *ids_;
+  int64_t length_, tokens_;
+};
+
+}  // namespace regard::REGARD_SET
