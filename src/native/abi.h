@@ -183,9 +183,9 @@ typedef struct {
 
 int regard_multiply(const regard_matvec *product);
 
-// One step of a GPT: of each of B sequences a new token, or B new tokens of one sequence, whose keys
-// and values are added to a cache; everything contiguous but the cache, and of one dtype, except
-// that all maps and the tokens may be int8. E is heads · dim, D the head dimension.
+// One step of a GPT: of each of B sequences a new token, or B new tokens of one sequence, whose
+// keys and values are added to a cache; everything contiguous but the cache, and of one dtype,
+// except that all maps and the tokens may be int8. E is heads · dim, D the head dimension.
 typedef struct {
   const void *weight, *bias;  // (O, I); (O) or NULL
   const float *scale;         // (O): of an int8 weight, as above; or NULL
@@ -201,14 +201,14 @@ typedef struct {
   regard_norm attention_norm, query_norm, key_norm, mlp_norm;
   regard_linear qkv, projection;   // (E + 2·G·D, E): queries, keys, values; (E, E)
   regard_linear expand, contract;  // (F, E), or (2·F, E): gate, up; (E, F)
-  regard_tensor key, value;        // (B, G, S, D), memory of the cache; of one sequence (1, G, S, D)
-  int64_t keys;                    // S, the new ones included, which go to the last rows
-  int64_t evicted, window;         // keys before the first row; most that a query sees
+  regard_tensor key, value;  // (B, G, S, D), memory of the cache; of one sequence (1, G, S, D)
+  int64_t keys;              // S, the new ones included, which go to the last rows
+  int64_t evicted, window;   // keys before the first row; most that a query sees
   // What a caller may look at or change; each NULL, or of count 0, where it does not.
-  void *stream;       // (B, E): the residual stream before this layer, which is written
-  void *query;        // (B, E): queries as they meet the keys, which are written
-  regard_spans spans; // (N, B, H): keys whose scores are changed
-  const float *kept;  // (E): what each channel of the contexts is multiplied by
+  void *stream;        // (B, E): the residual stream before this layer, which is written
+  void *query;         // (B, E): queries as they meet the keys, which are written
+  regard_spans spans;  // (N, B, H): keys whose scores are changed
+  const float *kept;   // (E): what each channel of the contexts is multiplied by
 } regard_layer;
 
 typedef struct {

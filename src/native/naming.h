@@ -177,8 +177,7 @@ class Namer {
     naming.scores[DISTANCE] = nearness(tally(later, of(own.distance), of(even.distance)));
     naming.scores[ENTROPY] = itself(tally(later, entropy));
     for (const bool successors : {false, true})
-      naming.scores[successors ? INDUCTION : DUPLICATE] =
-          lead(of_targets(own, successors, evenly));
+      naming.scores[successors ? INDUCTION : DUPLICATE] = lead(of_targets(own, successors, evenly));
     find_role(naming);
   }
 

@@ -1,4 +1,5 @@
-// What the kernels ask of the system, in WebAssembly: memory, and one thread that does all the work.
+// What the kernels ask of the system, in WebAssembly: memory, and one thread that does all the
+// work.
 
 #include <stdlib.h>
 
