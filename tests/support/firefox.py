@@ -1,6 +1,7 @@
 """A Firefox for the tests that look at pages, driven by its own protocol, Marionette.
 
-Playwright drives a build of its own alone. The tests are left out where Firefox is missing.
+Playwright drives a build of its own alone. The tests are left out where Firefox is missing, unless
+``REGARD_BROWSER=required`` makes that a failure.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.browser import REQUIRED
 
 PATIENCE = 60  # seconds until a page that never gets there fails
 PAUSE = 0.02  # seconds between two looks at it
@@ -34,7 +36,10 @@ def firefox():
     """Open a Firefox, with a page to look at."""
     program = next(filter(None, map(shutil.which, ("firefox-esr", "firefox"))), None)
     if program is None:
-        pytest.skip("firefox is missing: apt-get install firefox-esr")
+        message = "firefox is missing: apt-get install firefox-esr"
+        if REQUIRED:
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
     with contextlib.ExitStack() as stack:
         profile = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         lines = [
