@@ -8,6 +8,7 @@ Axis letters: B batch, T tokens, V vocabulary.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -35,12 +36,12 @@ class Engine:
     """A GPT for generation, on a CPU: each step of up to 32 sequences is one native call.
 
     Pass it to `generate` and the other functions of generation in place of the model. It shares the
-    model's memory, and computes what its configuration and weights say: a parameter that is
-    replaced afterwards, a mask that was set on a layer, or a hook for all modules has no effect on
-    it. Logits differ from the model's by rounding alone, since sums have another order.
+    model's memory, and computes what its configuration and weights say: a mask that was set on a
+    layer, or a hook for all modules, has no effect on it. Once the weights have changed it refuses
+    to go on. Logits differ from the model's by rounding alone, since sums have another order.
 
     Args:
-        model: the model, as it is or wrapped. Its weights are to stay as they are.
+        model: the model, as it is or wrapped.
 
     Attributes:
         config: the model's.
@@ -66,6 +67,7 @@ class Engine:
             )
         self.config: GPTConfig = model.config
         self._model = _copy(model)
+        self._weights = _Weights(model)
         self._steps: WeakKeyDictionary[GPTCache, _Step] = WeakKeyDictionary()
 
     @staticmethod
@@ -117,9 +119,10 @@ class Engine:
                 for, or an id outside the vocabulary; or the cache is another model's.
             IndexError: a single token lies outside the vocabulary.
             Error: a recording, an intervention or a transform is on in this thread, which would
-                miss the call.
+                miss the call; or the model's weights have changed since the engine was made.
         """
         check_tokens(ids)
+        self._weights.require_unchanged(replaced=cache.length == 0)
         if is_transformed() or has_torch_function((ids,)):
             raise Error(
                 "an Engine computes outside of torch, and a recording, an intervention or another "
@@ -169,6 +172,41 @@ def _copy(model: GPT) -> GPT:
             f"model's weights are not those that its configuration says: {reason}"
         ) from None
     return copied.requires_grad_(requires_grad=False)
+
+
+class _Weights:
+    """The weights of a model as they were, to tell whether they have changed.
+
+    torch counts what is written to a tensor, but for writes to its ``data`` and in inference mode.
+    """
+
+    def __init__(self, model: GPT) -> None:
+        self._model = model
+        self._tensors = _tensors(model)
+        self._counted = [one for one in self._tensors if not one.is_inference()]
+        self._versions = self._count()
+
+    def require_unchanged(self, *, replaced: bool) -> None:
+        """Raise Error if a weight was written to.
+
+        Args:
+            replaced: also if another tensor has taken its place, which takes longer to find out.
+        """
+        same = self._count() == self._versions
+        if same and replaced:
+            same = all(map(operator.is_, _tensors(self._model), self._tensors))
+        if not same:
+            raise Error(
+                "the model's weights have changed since the Engine was made; make a new one: "
+                "Engine(model)"
+            )
+
+    def _count(self) -> list[int]:
+        return [one._version for one in self._counted]  # noqa: SLF001 - torch has no public way
+
+
+def _tensors(model: GPT) -> list[Tensor]:
+    return list(model.state_dict(keep_vars=True).values())
 
 
 class _Step:
