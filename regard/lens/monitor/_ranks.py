@@ -1,4 +1,4 @@
-"""One reading of all ranks, each of which computes a part of the batch and reads that part.
+"""Combines the readings of all ranks, each of which computes a part of the batch.
 
 Axes: N heads of all layers.
 """
@@ -18,13 +18,13 @@ from regard.record import RecordError
 
 
 def is_shared(group: dist.ProcessGroup | None) -> bool:
-    """Whether there are other ranks."""
+    """Return True if there are other ranks."""
     ready = dist.is_available() and dist.is_initialized()
     return ready and dist.get_world_size(group) > 1
 
 
 def is_main(group: dist.ProcessGroup | None) -> bool:
-    """Whether this is the rank that warns and writes: the first of the group."""
+    """Return True on the rank that warns and writes: the first of the group."""
     return not is_shared(group) or dist.get_rank(group) == 0
 
 
@@ -34,7 +34,7 @@ def joined(
     group: dist.ProcessGroup | None,
     device: torch.device,
 ) -> dict[str, Tally]:
-    """Combine the tallies ``(N,)`` of all ranks: the largest of all, sums and counts added up.
+    """Combine the tallies ``(N,)`` of all ranks: the maximum of maxima, the sum of sums and counts.
 
     Raises:
         RecordError: on every rank, if they read different layers or quantities.
@@ -69,7 +69,7 @@ def _stacked(rows: list[Tensor], places: tuple[LayerPlace, ...], device: torch.d
 
 
 def _require_equal(layout: str, group: dist.ProcessGroup | None, device: torch.device) -> None:
-    """Refuse to go on where ranks read different things, whose numbers can't be combined."""
+    """Raise on every rank if ranks read different layers or quantities."""
     checksum = zlib.crc32(layout.encode())
     ends = torch.tensor([checksum, -checksum], device=device)
     dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=group)

@@ -1,4 +1,4 @@
-"""Reading the attention calls of one update: a number a head, over all of its batches.
+"""Reads the attention calls of one update: a number per head, over all of its batches.
 
 Axes: B batch, H query heads, L queries.
 """
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class SiteTallies:
-    """What was read of one place of the model in an update."""
+    """The readings of one attention module in an update."""
 
     heads: int
     groups: int
-    """Key heads."""
+    """Number of key heads."""
     tallies: dict[str, Tally] = field(default_factory=dict)
 
 
@@ -42,25 +42,25 @@ class UpdateReader:
     """Reads the calls of one update.
 
     Args:
-        model: whose calls count; None counts those of all models.
-        sites: give the place of each call.
-        readouts: what to read, by name.
+        model: the model whose calls to read; None reads those of all models.
+        sites: find the module of each call.
+        readouts: the readouts, by name.
     """
 
     def __init__(
         self, model: nn.Module | None, sites: Sites, readouts: Mapping[str, Readout[Any, Any]]
     ) -> None:
         self.by_site: dict[Site, SiteTallies] = {}
-        """In the order of the first calls."""
+        """Tallies of each module, in the order of the first calls."""
         self._model = model
         self._sites = sites
         self._readouts = readouts
 
     def __call__(self, call: Call) -> None:
-        """Read a call, unless it belongs to an evaluation, or was read before.
+        """Read a call, unless it belongs to an evaluation or is a recomputation.
 
-        What a checkpoint computes again in the backward pass is not seen: torch leaves its function
-        modes for that.
+        Calls that a checkpoint recomputes in the backward pass are not observed: torch disables
+        function modes there.
         """
         if self._is_evaluation(call) or not self._sites.has(call) or call.repeated:
             return
@@ -78,7 +78,7 @@ class UpdateReader:
             own.tallies[name] = tally if before is None else before.joined(tally)
 
     def reading(self, update: int, group: ProcessGroup | None) -> UpdateReading:
-        """What was read of all layers, on all ranks, in main memory."""
+        """Return the reading of all layers, on all ranks, in main memory."""
         self._sites.renumber()
         sites = self.by_site.values()
         places = tuple(
@@ -101,7 +101,7 @@ class UpdateReader:
         return UpdateReading(update, places, {n: t.values.cpu() for n, t in tallies.items()})
 
     def _path(self, site: Site) -> str:
-        """Where the module that attends is in the model."""
+        """Return the path in the model of the module that attends."""
         if not site.modules:
             return ""
         module = site.modules[-1]
@@ -110,14 +110,14 @@ class UpdateReader:
         return self._sites.paths.path(module) if own is None else own
 
     def _device(self) -> torch.device:
-        """Where the numbers of all layers are put together: that of the first."""
+        """Return the device on which numbers of all layers are combined: the first layer's."""
         for own in self.by_site.values():
             return next(iter(own.tallies.values())).total.device
         parameters = () if self._model is None else self._model.parameters()
         return next((p.device for p in parameters), torch.device("cpu"))
 
     def _is_evaluation(self, call: Call) -> bool:
-        """Whether the model is evaluated between two batches: in that mode, without gradients."""
+        """Return True if the model is in evaluation mode and computes no gradients."""
         if torch.is_grad_enabled():
             return False
         evaluated = self._model or (call.modules[0] if call.modules else None)
@@ -137,14 +137,14 @@ def _read(problem: Problem, readouts: Mapping[str, Readout[Any, Any]]) -> dict[s
 
 
 def _rows_that_see(pattern: Pattern) -> Bool[Tensor, "B H L"]:
-    """Which rows see a key, not a sink alone: others are padding, and do not count."""
+    """Return True for rows that see a key, not only a sink; others are padding."""
     return pattern.logsumexp.reshape(*pattern.problem.heads, -1) != -torch.inf
 
 
 def _tally(
     name: str, readout: Readout[Any, Any], result: Tensor, sees: Bool[Tensor, "B H L"]
 ) -> Tally:
-    """Reduce a result to a number a head, over sequences and the result's own axes."""
+    """Reduce a result to a number per head, over sequences and the result's own axes."""
     if not result.is_floating_point():
         raise TypeError(
             f"{name} of {readout!r} gives positions, which have no mean over an update; read "

@@ -1,4 +1,4 @@
-"""One quantity of the heads of a layer, or of all layers, as it comes from several batches.
+"""One quantity of the heads of a layer, or of all layers, accumulated over batches.
 
 Axes: H query heads.
 """
@@ -15,7 +15,7 @@ from regard._shapes import Float
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """One quantity of a layer's heads: the largest, or a sum and how many entries are in it."""
+    """One quantity of a layer's heads: a maximum, or a sum and the number of its entries."""
 
     is_largest: bool
     total: Float[Tensor, " H"]
@@ -23,7 +23,7 @@ class Tally:
     count: Float[Tensor, " H"]
 
     def joined(self, other: Tally) -> Tally:
-        """Take in what was read of another batch."""
+        """Combine with the tally of another batch."""
         if self.is_largest:
             total = torch.maximum(self.total, other.total)
         else:
@@ -36,5 +36,5 @@ class Tally:
 
     @property
     def values(self) -> Float[Tensor, " H"]:
-        """The largest, or the mean, of each head: ``(H,)``; NaN for a mean of no entries."""
+        """Return the maximum or mean of each head, ``(H,)``; NaN for a mean of no entries."""
         return self.total if self.is_largest else self.total / self.count
