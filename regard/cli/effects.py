@@ -113,10 +113,10 @@ def effects(
 
 
 def _token(tokenizer: Tokenizer, target: str) -> int:
-    """The id of a token, by what it is called.
+    """Return the id of a token by its text.
 
     Raises:
-        MisuseError: if it is several, or none.
+        MisuseError: if the text is not exactly one token.
     """
     ids = tokenizer.encode(target)
     if len(ids) != 1:

@@ -1,4 +1,4 @@
-"""What `regard explain` prints, in order: all heads of a model, or one head step by step."""
+"""The output of `regard explain`: all heads of a model, or one head step by step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SIDE_BY_SIDE = 3  # key tables that fit on 80 columns
 
 
 def all_heads(result: ForwardPass, query: int) -> Iterator[RenderableType]:
-    """Lay out what was found, the tokens, a line for each head, and one query's strongest keys."""
+    """Render the findings, the tokens, a line for each head, and one query's strongest keys."""
     yield Text()
     yield findings(result, query)
     yield _heading(f"{_tokens(result)}, token {query} marked")
@@ -46,12 +46,12 @@ def all_heads(result: ForwardPass, query: int) -> Iterator[RenderableType]:
 def one_head(
     result: ForwardPass, head: HeadScores, steps: Steps, query: int
 ) -> Iterator[RenderableType]:
-    """Lay out what every token attends to in one head, and how it comes about.
+    """Render what every token attends to in one head, and the computation of one query.
 
     Args:
-        result: the text as the model's heads see it.
-        head: one of them.
-        steps: its computation, from ``(T, D)`` query, key and value.
+        result: the forward pass over the text.
+        head: the head to show.
+        steps: its steps, from ``(T, D)`` query, key and value.
         query: the token to follow through the computation.
     """
     yield _heading(f"{_tokens(result)}, token {query} marked")

@@ -1,4 +1,4 @@
-"""Which scale of weights a picture has where nobody chose one."""
+"""The default scale of weights in pictures."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["FEW", "ScaleKind", "usual"]
 ScaleKind = Literal["log", "linear"]
 
 FEW = 64
-"""Up to so many keys the scale is linear: an even share is then at least a hundredth or so, and a
-logarithmic scale would hardly tell 0.1 from 0.6."""
+"""Up to so many keys the scale is linear: a uniform weight is then at least about 0.01, and a
+logarithmic scale would hardly distinguish 0.1 from 0.6."""
 
 
 def usual(keys: int) -> ScaleKind:
-    """The scale of a picture by the number of keys that it shows."""
+    """Return the scale of a picture by the number of keys that it shows."""
     return "linear" if keys <= FEW else "log"
