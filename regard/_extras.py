@@ -54,7 +54,7 @@ def install_experiments() -> str:
 
 
 def _origin() -> tuple[str | None, str | None, list[str]]:
-    """The folder or the URL that this package was installed from, and pip's options."""
+    """Return the folder or the URL that this package was installed from, and pip's options."""
     try:
         origin = distribution("regard").read_text("direct_url.json")  # PEP 610; none from an index
     except PackageNotFoundError:

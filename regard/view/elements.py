@@ -42,7 +42,7 @@ def heading(name: str, what: str) -> str:
 
 
 def line(text: str) -> str:
-    """A remark."""
+    """Return a remark."""
     return f'<div style="opacity:.7">{html.escape(text)}</div>'
 
 

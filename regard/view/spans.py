@@ -43,12 +43,12 @@ _ABOUT_EFFECTS = (
 
 
 def span_weights_text(weights: SpanWeights) -> str:
-    """A line a kind."""
+    """Return a line a kind."""
     return _text(*_weights_table(weights))
 
 
 def span_weights_html(weights: SpanWeights) -> str:
-    """A row a kind."""
+    """Return a row a kind."""
 
     def parts() -> Iterable[str]:
         names, rows, about = _weights_table(weights)
@@ -60,12 +60,12 @@ def span_weights_html(weights: SpanWeights) -> str:
 
 
 def link_effects_text(effects: LinkEffects) -> str:
-    """A line a kind."""
+    """Return a line a kind."""
     return _text(_EFFECTS, _effects_rows(effects), _ABOUT_EFFECTS)
 
 
 def link_effects_html(effects: LinkEffects) -> str:
-    """A row a kind."""
+    """Return a row a kind."""
 
     def parts() -> Iterable[str]:
         yield heading("Looked at and needed", _counted(effects.weights, "link"))

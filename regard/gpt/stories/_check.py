@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from regard.gpt.stories._lexicon import inflect
-from regard.gpt.stories._patterns import Match, has_values, matches, sentence_stop, tokens_of
 from regard.gpt.stories._story import CLOSING, Kind, Span
 from regard.gpt.stories._template import Slot
+from regard.gpt.stories._wordings import Match, has_values, matches, sentence_stop, tokens_of
 from regard.gpt.stories._world import FORM_KINDS, KINDS, World
 
 _ARTICLE = re.compile(r"\b([Aa]n?) (hour|[a-z])")
@@ -64,7 +64,7 @@ def check(text: str) -> list[Mistake]:
 
 
 def review(text: str) -> Review:
-    """The mistakes of a text, and where its sentences are none of this world's.
+    """Return the mistakes of a text, and where its sentences are none of this world's.
 
     Example:
         >>> from regard.gpt.stories import review
@@ -99,15 +99,15 @@ class _Reader:
         self._scene = 0
 
     def preference(self, match: Match) -> tuple[int, bool]:
-        """The longest match, and among those one that goes on with the scene."""
-        return match.stop, match.pattern.scene == self._scene
+        """Return the longest match, and among those one that goes on with the scene."""
+        return match.stop, match.wording.scene == self._scene
 
     def read(self, match: Match) -> None:
         if not match.words:  # it states nothing, and may stand amid a scene
             return
-        if match.pattern.scene != self._scene:
+        if match.wording.scene != self._scene:
             self._values = {}
-        self._scene = match.pattern.scene
+        self._scene = match.wording.scene
         for slot, word, _ in match.words:  # what is free names those that it speaks of
             if not slot.form and not slot.takes_fact:
                 self._values[slot.variable] = word

@@ -16,7 +16,7 @@ class Draw:
         self._random = random.Random(seed).random
 
     def below(self, stop: int) -> int:
-        """A whole number in [0, stop)."""
+        """Return a whole number in [0, stop)."""
         return int(self._random() * stop)
 
     def chance(self, probability: float) -> bool:
@@ -28,6 +28,6 @@ class Draw:
         return items[self.below(len(items))]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """All items in a random order."""
+        """Return all items in a random order."""
         rest = list(items)
         return [rest.pop(self.below(len(rest))) for _ in items]

@@ -25,7 +25,7 @@ _BETWEEN = 0.1  # share of the pauses of a scene in which something else is seen
 
 
 def story(seed: int) -> Story:
-    """The story of a seed: the same text, to the byte, on every machine.
+    """Return the story of a seed: the same text, to the byte, on every machine.
 
     Args:
         seed: a whole number, at least 0.
@@ -70,7 +70,7 @@ def story(seed: int) -> Story:
 
 
 def stories(seed: int, count: int) -> Iterator[Story]:
-    """The stories of the seeds from `seed` to `seed + count - 1`.
+    """Yield the stories of the seeds from `seed` to `seed + count - 1`.
 
     Example:
         >>> from regard.gpt.stories import stories
@@ -106,7 +106,7 @@ def children_of(draw: Draw) -> list[str]:
 
 
 def roles_of(draw: Draw, children: list[str]) -> dict[str, str]:
-    """The children as person, person2 and person3; the first two with different pronouns."""
+    """Return the children as person, person2 and person3; the first two with different pronouns."""
     first, second, third = draw.shuffled(children)
     if gender(first) == gender(second):
         second, third = third, second

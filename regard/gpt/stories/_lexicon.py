@@ -152,7 +152,7 @@ def inflect(word: str, form: str, word_class: str) -> str | None:
 
 
 def form_classes(form: str) -> set[str]:
-    """The classes of the words that a form can give."""
+    """Return the classes of the words that a form can give."""
     if form in _PRONOUNS:
         return {"reflexive" if form == "self" else "pronoun"}
     if form in _VERBS:

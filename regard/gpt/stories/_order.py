@@ -46,7 +46,7 @@ class OrderGuesser:
         self._best = {key: _most_frequent(hits) for key, hits in counts.items() if hits}
 
     def is_right(self, story: Story, link: Link) -> bool:
-        """Whether it guesses the decided word of a link."""
+        """Return whether it guesses the decided word of a link."""
         for key in _keys(story, link):
             if key in self._best:
                 return self._best[key] in _hits(story, link)
@@ -73,7 +73,7 @@ def _classes(text: str) -> list[str]:
 
 
 def _hits(story: Story, link: Link) -> set[Guess]:
-    """Which guesses name the decided word."""
+    """Return which guesses name the decided word."""
     decided = story.text[slice(*link.decided)].lower()
     hidden = link.deciding[0] if link.kind in _HIDDEN else None
     forms = {story.text[slice(*span)].lower(): decided for span in link.deciding}

@@ -197,7 +197,7 @@ class Teller:
 
 
 def _is_free(slot: Slot) -> bool:
-    """Whether any word of its class may stand in a slot."""
+    """Return whether any word of its class may stand in a slot."""
     return not slot.takes_fact and slot.word_class != "number"
 
 

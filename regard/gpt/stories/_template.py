@@ -76,12 +76,12 @@ def parts(template: str) -> tuple[Part, ...]:
 
 @cache
 def choices(template: str) -> tuple[str | tuple[str, ...], ...]:
-    """The pieces of a template, in turn fixed texts and tuples of texts to choose from."""
+    """Return the pieces of a template, in turn fixed texts and tuples of texts to choose from."""
     pieces = _CHOICE.split(template)
     return tuple(tuple(p.split("|")) if i % 2 else p for i, p in enumerate(pieces))
 
 
 def expand(template: str) -> list[str]:
-    """All templates without choices that a template stands for."""
+    """Return all templates without choices that a template stands for."""
     options = [(p,) if isinstance(p, str) else p for p in choices(template)]
     return ["".join(pieces) for pieces in itertools.product(*options)]

@@ -363,7 +363,7 @@ def _of(passage: str, which: int) -> str:
 
 
 def _last_words(links: list[Link], kind: Kind) -> list[Link]:
-    """The link of the last word; of a line that is repeated those of all its words."""
+    """Return the link of the last word; of a line that is repeated those of all its words."""
     if kind is not Kind.REPETITION:
         return links[-1:]
     return links

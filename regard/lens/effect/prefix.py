@@ -29,7 +29,7 @@ class _Output:
     """For each tensor, True if it has an entry per copy of the text; None if unknown."""
 
 
-class Prefix:
+class CachedPrefix:
     """The module outputs of an unchanged run on one sequence, for changed runs on copies of it.
 
     Only a module without side effects can be skipped. Side effects on tensors are detected by

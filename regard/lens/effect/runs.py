@@ -25,7 +25,7 @@ from regard.intervene import Intervention
 from regard.intervene.changer import ModelChanger
 from regard.lens.effect.caveats import Draws
 from regard.lens.effect.flow import tensors_in
-from regard.lens.effect.prefix import Prefix
+from regard.lens.effect.prefix import CachedPrefix
 from regard.lens.targets import Target, last_logits_for, last_positions, numbers, target_of
 from regard.record import Recording, record
 from regard.record.layer import Layer
@@ -170,7 +170,7 @@ class ModelRuns:
         self._tokens = tokens
         self._changer = ModelChanger(model)
         self._batch = _BatchCheck(self._changer)
-        self._prefix = Prefix(model)
+        self._prefix = CachedPrefix(model)
         self._places: dict[tuple[str, int], int] = {}
         self._result: _Result | None = None
         self._has_changed = self._has_batched = False

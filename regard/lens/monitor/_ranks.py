@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from regard.lens.monitor._tally import Tally
+from regard.lens.monitor._statistic import HeadStatistic
 from regard.lens.monitor.history import LayerPlace
 from regard.record import RecordError
 
@@ -30,36 +30,38 @@ def is_main(group: dist.ProcessGroup | None) -> bool:
 
 def joined(
     places: tuple[LayerPlace, ...],
-    tallies: Mapping[str, Tally],
+    statistics: Mapping[str, HeadStatistic],
     group: dist.ProcessGroup | None,
     device: torch.device,
-) -> dict[str, Tally]:
-    """Combine the tallies ``(N,)`` of all ranks: the maximum of maxima, the sum of sums and counts.
+) -> dict[str, HeadStatistic]:
+    """Combine the statistics ``(N,)`` of all ranks: maxima of maxima, sums of sums and counts.
 
     Raises:
         RecordError: on every rank, if they read different layers or quantities.
     """
-    _require_equal(repr((places, sorted(tallies))), group, device)
-    if not tallies:
+    _require_equal(repr((places, sorted(statistics))), group, device)
+    if not statistics:
         return {}
-    of_largest = [tally.total for tally in tallies.values() if tally.is_largest]
-    of_sums = [tally.total for tally in tallies.values() if not tally.is_largest]
+    of_largest = [statistic.total for statistic in statistics.values() if statistic.is_largest]
+    of_sums = [statistic.total for statistic in statistics.values() if not statistic.is_largest]
     largest = _stacked(of_largest, places, device)
     sums = torch.stack(
         # A maximum over ranks may drop a NaN, a sum does not.
         [*_stacked(of_sums, places, device), *largest.isnan().double()]
-        + [tally.count.to(device) for tally in tallies.values()]
+        + [statistic.count.to(device) for statistic in statistics.values()]
     )
     dist.all_reduce(sums, group=group)
     if len(largest):
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
-    totals, is_nan, counts = sums.split([len(of_sums), len(of_largest), len(tallies)])
+    totals, is_nan, counts = sums.split([len(of_sums), len(of_largest), len(statistics)])
     largest_ones, summed = iter(torch.where(is_nan > 0, torch.nan, largest)), iter(totals)
     return {
-        name: Tally(
-            tally.is_largest, next(largest_ones if tally.is_largest else summed), counts[number]
+        name: HeadStatistic(
+            statistic.is_largest,
+            next(largest_ones if statistic.is_largest else summed),
+            counts[number],
         )
-        for number, (name, tally) in enumerate(tallies.items())
+        for number, (name, statistic) in enumerate(statistics.items())
     }
 
 

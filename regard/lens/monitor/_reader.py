@@ -16,7 +16,7 @@ from regard._shapes import Bool
 from regard.inputs import Problem
 from regard.intercept import Call
 from regard.lens.monitor._ranks import is_shared, joined
-from regard.lens.monitor._tally import Tally
+from regard.lens.monitor._statistic import HeadStatistic
 from regard.lens.monitor.history import LayerPlace, UpdateReading
 from regard.pattern import Pattern
 from regard.pattern.readout import Readout
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class SiteTallies:
+class SiteStatistics:
     """The readings of one attention module in an update."""
 
     heads: int
     groups: int
     """Number of key heads."""
-    tallies: dict[str, Tally] = field(default_factory=dict)
+    statistics: dict[str, HeadStatistic] = field(default_factory=dict)
 
 
 class UpdateReader:
@@ -50,7 +50,7 @@ class UpdateReader:
     def __init__(
         self, model: nn.Module | None, sites: Sites, readouts: Mapping[str, Readout[Any, Any]]
     ) -> None:
-        self.by_site: dict[Site, SiteTallies] = {}
+        self.by_site: dict[Site, SiteStatistics] = {}
         """Tallies of each module, in the order of the first calls."""
         self._model = model
         self._sites = sites
@@ -68,14 +68,14 @@ class UpdateReader:
         problem = call.problem()
         _, heads = problem.heads
         groups = problem.key.shape[1]
-        own = self.by_site.setdefault(site, SiteTallies(heads, groups))
+        own = self.by_site.setdefault(site, SiteStatistics(heads, groups))
         if own.heads != heads:
             raise RecordError(
                 f"a layer was called with {own.heads} heads and, in the same update, with {heads}"
             )
-        for name, tally in _read(problem, self._readouts).items():
-            before = own.tallies.get(name)
-            own.tallies[name] = tally if before is None else before.joined(tally)
+        for name, statistic in _read(problem, self._readouts).items():
+            before = own.statistics.get(name)
+            own.statistics[name] = statistic if before is None else before.joined(statistic)
 
     def reading(self, update: int, group: ProcessGroup | None) -> UpdateReading:
         """Return the reading of all layers, on all ranks, in main memory."""
@@ -86,19 +86,19 @@ class UpdateReader:
             for site, own in self.by_site.items()
         )
         device = self._device()
-        names = dict.fromkeys(name for own in sites for name in own.tallies)
-        of_layers = {name: [own.tallies[name].to(device) for own in sites] for name in names}
-        tallies = {
-            name: Tally(
+        names = dict.fromkeys(name for own in sites for name in own.statistics)
+        of_layers = {name: [own.statistics[name].to(device) for own in sites] for name in names}
+        statistics = {
+            name: HeadStatistic(
                 own[0].is_largest,
-                torch.cat([tally.total for tally in own]),
-                torch.cat([tally.count for tally in own]),
+                torch.cat([statistic.total for statistic in own]),
+                torch.cat([statistic.count for statistic in own]),
             )
             for name, own in of_layers.items()
         }
         if is_shared(group):
-            tallies = joined(places, tallies, group, device)
-        return UpdateReading(update, places, {n: t.values.cpu() for n, t in tallies.items()})
+            statistics = joined(places, statistics, group, device)
+        return UpdateReading(update, places, {n: t.values.cpu() for n, t in statistics.items()})
 
     def _path(self, site: Site) -> str:
         """Return the path in the model of the module that attends."""
@@ -112,7 +112,7 @@ class UpdateReader:
     def _device(self) -> torch.device:
         """Return the device on which numbers of all layers are combined: the first layer's."""
         for own in self.by_site.values():
-            return next(iter(own.tallies.values())).total.device
+            return next(iter(own.statistics.values())).total.device
         parameters = () if self._model is None else self._model.parameters()
         return next((p.device for p in parameters), torch.device("cpu"))
 
@@ -124,13 +124,13 @@ class UpdateReader:
         return evaluated is None or not evaluated.training
 
 
-def _read(problem: Problem, readouts: Mapping[str, Readout[Any, Any]]) -> dict[str, Tally]:
+def _read(problem: Problem, readouts: Mapping[str, Readout[Any, Any]]) -> dict[str, HeadStatistic]:
     pattern = Pattern.of(problem, None)
     with torch.no_grad():
         results = pattern.read(*readouts.values())
         sees = _rows_that_see(pattern)
         return {
-            column: _tally(column, readout, tensor, sees)
+            column: _reduced(column, readout, tensor, sees)
             for (name, readout), result in zip(readouts.items(), results, strict=True)
             for column, tensor in named_tensors(name, result).items()
         }
@@ -141,9 +141,9 @@ def _rows_that_see(pattern: Pattern) -> Bool[Tensor, "B H L"]:
     return pattern.logsumexp.reshape(*pattern.problem.heads, -1) != -torch.inf
 
 
-def _tally(
+def _reduced(
     name: str, readout: Readout[Any, Any], result: Tensor, sees: Bool[Tensor, "B H L"]
-) -> Tally:
+) -> HeadStatistic:
     """Reduce a result to a number per head, over sequences and the result's own axes."""
     if not result.is_floating_point():
         raise TypeError(
@@ -167,4 +167,4 @@ def _tally(
     is_largest = readout.reduction == "max"
     entries = torch.where(counted, entries, -torch.inf if is_largest else 0.0)
     total = entries.amax(dim=over) if is_largest else entries.sum(dim=over)
-    return Tally(is_largest, total, counted.sum(dim=over).double())
+    return HeadStatistic(is_largest, total, counted.sum(dim=over).double())

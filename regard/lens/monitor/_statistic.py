@@ -14,7 +14,7 @@ from regard._shapes import Float
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
+class HeadStatistic:
     """One quantity of a layer's heads: a maximum, or a sum and the number of its entries."""
 
     is_largest: bool
@@ -22,17 +22,17 @@ class Tally:
     """In float64."""
     count: Float[Tensor, " H"]
 
-    def joined(self, other: Tally) -> Tally:
-        """Combine with the tally of another batch."""
+    def joined(self, other: HeadStatistic) -> HeadStatistic:
+        """Combine with the statistic of another batch."""
         if self.is_largest:
             total = torch.maximum(self.total, other.total)
         else:
             total = self.total + other.total
-        return Tally(self.is_largest, total, self.count + other.count)
+        return HeadStatistic(self.is_largest, total, self.count + other.count)
 
-    def to(self, device: torch.device) -> Tally:
+    def to(self, device: torch.device) -> HeadStatistic:
         """Move it."""
-        return Tally(self.is_largest, self.total.to(device), self.count.to(device))
+        return HeadStatistic(self.is_largest, self.total.to(device), self.count.to(device))
 
     @property
     def values(self) -> Float[Tensor, " H"]:
