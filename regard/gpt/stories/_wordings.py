@@ -1,4 +1,4 @@
-"""All passages of the world as a tree of tokens, and which of them stand in a text."""
+"""Matches the passages of the world, as a tree of tokens, against a text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENDS = {".", "!", "?"}
 
 @dataclass(frozen=True)
 class Token:
-    """A word or a mark of a text."""
+    """A word or a punctuation mark of a text."""
 
     text: str
     span: Span
@@ -35,7 +35,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Wording:
-    """A passage, or a sentence of one: words and slots, and its scene."""
+    """A passage or one of its sentences, as words and slots, and its scene."""
 
     items: tuple[str | Slot, ...]
     scene: int
@@ -43,7 +43,7 @@ class Wording:
 
 @dataclass(frozen=True)
 class Match:
-    """A wording found in a text: the word at each slot, and the token after the last one."""
+    """A wording found in a text: the word at each slot, and the end token (exclusive)."""
 
     wording: Wording
     words: tuple[tuple[Slot, str, Span], ...]
@@ -62,7 +62,7 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def sentence_stop(texts: list[str], start: int) -> int:
-    """The first token after the sentence that begins at `start`; speech belongs to its sentence."""
+    """Return the end (exclusive) of the sentence that begins at `start`, quotations included."""
     is_open = False
     for i in range(start, len(texts)):
         if texts[i] == '"':
@@ -74,7 +74,7 @@ def sentence_stop(texts: list[str], start: int) -> int:
 
 
 def matches(tokens: list[Token], start: int) -> Iterator[Match]:
-    """Yield all wordings that stand in a text from a token on."""
+    """Yield all wordings that match a text from a token on."""
     waiting = [(_tree(), start)]
     while waiting:
         node, i = waiting.pop()
@@ -96,7 +96,7 @@ def _line_stop(tokens: list[Token], start: int) -> int:
 
 
 def _align(wording: Wording, tokens: list[Token]) -> tuple[tuple[Slot, str, Span], ...] | None:
-    """Return the words at a wording's slots, or None where a literal word is another one."""
+    """Return the words at a wording's slots, or None if a literal word differs."""
     words = []
     i = 0
     values: dict[str, str] = {}
@@ -132,7 +132,7 @@ def _key(word: str) -> str:
 
 
 def _passages() -> Iterator[tuple[str, int]]:
-    """Every template, with a number for the scene that it belongs to."""
+    """Yield every template with the index of its scene."""
     frame = [OPENINGS, TRANSITIONS, SIGHTS, ENDINGS, INTRODUCTIONS]
     frame += [templates for _, templates in QUESTIONS.values()]
     for i, templates in enumerate(frame):
@@ -154,7 +154,7 @@ def _items(template: str) -> Iterator[str | Slot]:
 
 @cache
 def vocabulary() -> frozenset[str]:
-    """Return all words that passages consist of, besides those of the lexicon, in small letters."""
+    """Return all words of passages that are not in the lexicon, in lower case."""
     templates = [one for passage, _ in _passages() for one in expand(passage)]
     items = (item for template in templates for item in _items(template))
     return frozenset(item.lower() for item in items if isinstance(item, str))
@@ -195,7 +195,7 @@ def _keys(item: str | Slot) -> list[str]:
 
 
 def has_values(values: Mapping[str, str], names: tuple[str, ...]) -> bool:
-    """Whether all variables among the names have values; other names stand for themselves."""
+    """Return True if all variables among the names have values; other names are literals."""
     return all(name in values or not _is_variable(name) for name in names)
 
 
