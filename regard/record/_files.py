@@ -1,7 +1,7 @@
 """A recording in a folder: `recording.json` and a file of tensors that it names.
 
-The first line of the index holds the checksum of the lines below it, among which is that of the
-tensors' file: whatever is flipped on a disk is noticed. Version 1 had neither.
+The first line of the index is a checksum of the lines below it, which contain the checksum of the
+tensors' file, so corrupted data is detected. Version 1 had no checksums.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """

@@ -1,20 +1,48 @@
-"""Combines the readings of all ranks, each of which computes a part of the batch.
+"""Statistics of heads, combined over batches and over ranks, each of which reads its own batch.
 
-Axes: N heads of all layers.
+Axes: H query heads of a layer, N heads of all layers.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from regard.lens.monitor._statistic import HeadStatistic
+from regard._shapes import Float
 from regard.lens.monitor.history import LayerPlace
 from regard.record import RecordError
+
+
+@dataclass(frozen=True, eq=False)
+class HeadStatistic:
+    """One quantity of a layer's heads: a maximum, or a sum and the number of its entries."""
+
+    is_largest: bool
+    total: Float[Tensor, " H"]
+    """In float64."""
+    count: Float[Tensor, " H"]
+
+    def joined(self, other: HeadStatistic) -> HeadStatistic:
+        """Combine with the statistic of another batch."""
+        if self.is_largest:
+            total = torch.maximum(self.total, other.total)
+        else:
+            total = self.total + other.total
+        return HeadStatistic(self.is_largest, total, self.count + other.count)
+
+    def to(self, device: torch.device) -> HeadStatistic:
+        """Move it."""
+        return HeadStatistic(self.is_largest, self.total.to(device), self.count.to(device))
+
+    @property
+    def values(self) -> Float[Tensor, " H"]:
+        """Return the maximum or mean of each head, ``(H,)``; NaN for a mean of no entries."""
+        return self.total if self.is_largest else self.total / self.count
 
 
 def is_shared(group: dist.ProcessGroup | None) -> bool:

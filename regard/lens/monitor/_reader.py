@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from regard._shapes import Bool
 from regard.inputs import Problem
 from regard.intercept import Call
-from regard.lens.monitor._ranks import is_shared, joined
-from regard.lens.monitor._statistic import HeadStatistic
+from regard.lens.monitor._ranks import HeadStatistic, is_shared, joined
 from regard.lens.monitor.history import LayerPlace, UpdateReading
 from regard.pattern import Pattern
 from regard.pattern.readout import Readout

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.colors import Colormap, ListedColormap, Normalize
@@ -16,18 +16,25 @@ from matplotlib.colors import Colormap, ListedColormap, Normalize
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard.view.scale import ScaleKind
-
 __all__ = [
     "DECADES",
+    "FEW",
     "Scale",
+    "ScaleKind",
     "WeightNorm",
     "ramp",
     "scale_for",
     "shades",
     "srgb",
     "two_sided",
+    "usual",
 ]
+
+ScaleKind = Literal["log", "linear"]
+
+FEW = 64
+"""Up to so many keys the scale is linear: a uniform weight is then at least about 0.01, and a
+logarithmic scale would hardly distinguish 0.1 from 0.6."""
 
 DECADES = 4
 """Number of powers of ten that the logarithmic scale spans."""
@@ -114,6 +121,11 @@ class Scale:
         """Return the values to label on the colour bar, both ends included."""
         steps = DECADES if self.kind == "log" else 2
         return [float(x) for x in self.value_at(np.linspace(0, 1, steps + 1))]
+
+
+def usual(keys: int) -> ScaleKind:
+    """Return the scale of a picture by the number of keys that it shows."""
+    return "linear" if keys <= FEW else "log"
 
 
 def scale_for(kind: ScaleKind, most: float, *, exact: bool) -> Scale:

@@ -19,7 +19,7 @@ from regard.lens.naming.roles import Role
 from regard.pattern import Pattern
 from regard.record import RecordError, Recording
 from regard.record.layer import Layer
-from regard.view.plot.colour import WeightNorm, scale_for, shades
+from regard.view.plot.colour import FEW, WeightNorm, scale_for, shades, usual
 from regard.view.plot.style import (
     ACCENT,
     FAINT,
@@ -32,7 +32,6 @@ from regard.view.plot.style import (
     on_paper,
     write,
 )
-from regard.view.scale import FEW, usual
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.pattern import Pattern
 from regard.pattern.index import span
 from regard.pattern.readouts import Entropy, Image, Received
-from regard.view.plot.colour import WeightNorm, scale_for, shades
+from regard.view.plot.colour import WeightNorm, scale_for, shades, usual
 from regard.view.plot.labels import check_tokens, skipped, ticks
 from regard.view.plot.margins import GAP, MARGIN, draw_entropy, draw_received
 from regard.view.plot.style import (
@@ -30,15 +30,14 @@ from regard.view.plot.style import (
     number,
     on_paper,
 )
-from regard.view.scale import usual
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from regard.view.plot.colour import ScaleKind
     from regard.view.plot.labels import Ticks
-    from regard.view.scale import ScaleKind
 
 __all__ = ["HeadMaps", "draw_maps", "plot_pattern", "read_maps"]
 
