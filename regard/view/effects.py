@@ -17,7 +17,7 @@ from rich.text import Text
 
 from regard.lens import Effect, Effects
 from regard.lens.naming.forward_pass import ForwardPass
-from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar
+from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar, heading
 from regard.view.terminal import label
 from regard.view.tokens import visible
 
@@ -54,13 +54,13 @@ def effects_report(
     subjects = [f"the probability of “{visible(target)}”", "it"]
     found = (_finding(*pair, weights) for pair in zip(measured, subjects, strict=False))
     yield Text(" ".join(found))
-    yield _heading(f"{len(result.tokens)} token{'s' if last else ''}, token {last} marked")
+    yield heading(f"{len(result.tokens)} token{'s' if last else ''}, token {last} marked")
     yield TokenStrip(result.tokens, last)
     yield NextTokens(result, last)
     probability = _probability(measured[0].unchanged)
     for effects in measured:
         what = "heads" if effects.over == "heads" else "tokens"
-        yield _heading(f"The {what} that {visible(target)} ({probability}) rests on")
+        yield heading(f"The {what} that {visible(target)} ({probability}) rests on")
         table = _heads(effects, result, weights) if what == "heads" else _keys(effects, weights)
         if table.rows:
             yield table
@@ -190,7 +190,3 @@ def _name(name: str) -> str:
     """Name a block of keys by its positions, and its tokens as far as they fit."""
     where, _, tokens = name.partition(" ")
     return label(where, tokens, _LABEL)
-
-
-def _heading(text: str) -> Text:
-    return Text(f"\n{text}", "bold")

@@ -31,6 +31,7 @@ __all__ = [
     "every_query",
     "findings",
     "head_table",
+    "heading",
     "strongest_keys",
     "walk",
 ]
@@ -51,6 +52,11 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SHARES = (Role.PREVIOUS, Role.FIRST, Role.CURRENT, Role.INDUCTION, Role.DUPLICATE)
 _NAMES = (role.removesuffix(" token") for role in _SHARES)
 _COLUMNS = ("score", "queries", *_NAMES, "spread", "distance")
+
+
+def heading(text: str) -> Text:
+    """Return a heading after a blank line."""
+    return Text(f"\n{text}", "bold")
 
 
 @dataclass(frozen=True)
@@ -177,8 +183,8 @@ def every_query(result: ForwardPass, head: HeadScores, query: int) -> Renderable
     top = result.pattern(head).topk(3)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("token", no_wrap=True)
-    for heading in ("attends most to", "then to", "then to"):
-        table.add_column(heading, no_wrap=True)
+    for title in ("attends most to", "then to", "then to"):
+        table.add_column(title, no_wrap=True)
     shown = -1
     for i in _windows(len(result.tokens), query, QUERIES):
         if i > shown + 1:
@@ -205,8 +211,8 @@ def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
     pattern = figure_format(max(map(abs, scores)))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("key", no_wrap=True)
-    for heading in ("query · key", f"× {steps.scale:.3g}", "softmax"):
-        table.add_column(heading, justify="right")
+    for title in ("query · key", f"× {steps.scale:.3g}", "softmax"):
+        table.add_column(title, justify="right")
     table.add_column("")
     for key, score, logit, weight in zip(
         top.indices.tolist(), scores, scaled, top.values.tolist(), strict=True

@@ -107,7 +107,7 @@ class Ranks:
         failure = None
         try:
             yield status
-        except Exception as error:  # noqa: BLE001 - raised again by `_exchange`
+        except Exception as error:  # noqa: BLE001 - raised again by `agree`
             failure = error
         everyone = agree(
             RankGroup(self._slow_group if long else None),
