@@ -55,13 +55,13 @@ def effects(
     *,
     fetch: Fetch = False,
 ) -> None:
-    """Show what the prediction of the next token rests on.
+    """Show which heads and tokens the prediction of the next token depends on.
 
     Each head in turn is switched off, and each token hidden from all later ones.
 
-    Δ log p is what the prediction loses without it, or gains; a weight says where a head looks.
+    Δ log p is the change of the prediction without it; a weight says where a head looks.
 
-    Each Δ is of one change alone: of two heads or tokens that say the same, neither may be missed.
+    Each Δ is of one change alone: if two heads or tokens are redundant, both may be 0.
 
     The last token's own query still sees it, so that its Δ is 0.
 
