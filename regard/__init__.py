@@ -3,8 +3,8 @@
 The attention weights of a model are a lazy matrix: computed at the speed of a fused kernel, never
 stored, and exact wherever you look.
 
-What most programs need stands here; the rest in its room: `regard.masks`, `regard.readouts`,
-`regard.lens` (what attention means), `regard.gpt` and `regard.nn` (models of our own).
+The names that most programs need are here; the others are in rooms: `regard.masks`,
+`regard.readouts`, `regard.lens` (interpretation), `regard.gpt` and `regard.nn` (models).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -78,7 +78,7 @@ _HOMES = {
 
 
 def _renderer(name: str) -> Any:
-    """Import what shows a thing when it is shown: that needs more than torch."""
+    """Import a renderer on first use, since it needs more than torch."""
     from regard import view
 
     return view.renderer(name)

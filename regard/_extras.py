@@ -16,7 +16,7 @@ _CHECKOUT = Path(__file__).parents[1]
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Say of a library that can't be imported inside the block how to get it.
+    """If a library can't be imported inside the block, add to the error how to install it.
 
     >>> with needing("plot"):
     ...     import no_such_library  # doctest: +ELLIPSIS
@@ -27,16 +27,16 @@ def needing(extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as missing:
         library = (missing.name or "").partition(".")[0]
-        if library == "regard":  # no extra brings a module of our own
+        if library == "regard":  # a module of our own, which no extra installs
             raise
         message = f"this needs the library {library}: {install(extra)}"
         raise ModuleNotFoundError(message, name=library) from None
 
 
 def install(extra: str) -> str:
-    """The command that adds an extra to this installation, from where it was installed itself.
+    """Return the command that adds an extra to this installation.
 
-    The name alone would have pip look for it in its index, which need not have this package.
+    It names the origin of this installation, since pip's index need not have this package.
     """
     folder, url, options = _origin()
     if folder is not None:
@@ -45,7 +45,7 @@ def install(extra: str) -> str:
 
 
 def install_experiments() -> str:
-    """The command that installs `regard-experiments` from where this package was installed."""
+    """Return the command that installs `regard-experiments` from this package's origin."""
     folder, url, options = _origin()
     if folder is not None:
         return _pip(str(Path(folder) / "experiments"), *options)
@@ -54,7 +54,7 @@ def install_experiments() -> str:
 
 
 def _origin() -> tuple[str | None, str | None, list[str]]:
-    """The folder or the URL that this package was installed from, and pip's options."""
+    """Return the folder or the URL that this package was installed from, and pip's options."""
     try:
         origin = distribution("regard").read_text("direct_url.json")  # PEP 610; none from an index
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first asked for."""
+"""Packages whose names are imported on first access."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def make_lazy(package: str, homes: Mapping[str, str], rooms: Collection[str] = ()) -> None:
-    """Have a package import its names when they are first asked for (PEP 562).
+    """Make a package import its names on first access (PEP 562).
 
     Args:
-        package: its full name; it is being imported.
-        homes: for each name the module, below the package, that defines it.
-        rooms: modules of the package that are names of it too.
+        package: full name of the package, which is being imported.
+        homes: for each name, the module of the package that defines it.
+        rooms: modules of the package that are public names too.
     """
 
     class Face(ModuleType):
@@ -32,8 +32,8 @@ def make_lazy(package: str, homes: Mapping[str, str], rooms: Collection[str] = (
             return sorted([*homes, *rooms])
 
         def __setattr__(self, name: str, value: object) -> None:
-            # Whoever imports a module sets it as an attribute of its package, which would hide
-            # a function of the same name.
+            # Importing a module sets it as an attribute of its package, which would hide a
+            # function of the same name.
             if name not in homes or not isinstance(value, ModuleType):
                 super().__setattr__(name, value)
 

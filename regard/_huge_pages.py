@@ -1,11 +1,10 @@
-"""Memory for tensors on the CPU in huge pages, where the system has them.
+"""Memory for CPU tensors in huge pages, if the system has them.
 
-Weights are read whole at every step of generation. In pages of 4 KiB the processor has to find
-where each lies, and what it reads ahead ends with the page; in pages of 2 MiB a step of GPT-2's
-shape with one sequence takes 3 to 9 % less time. The system gives them to memory that asks for them
-before it is written. To ask is advice alone: without such pages the memory is like any other.
+Every step of generation reads all weights. Pages of 4 KiB cause TLB misses and end the prefetching;
+in pages of 2 MiB a step of GPT-2's shape with one sequence takes 3 to 9 % less time. They are
+requested with madvise before the memory is written; without them the memory is ordinary.
 
-Memory that may stay empty is better off without: its first byte takes a page.
+Memory that may stay unused should not have them, since its first byte takes a page.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from torch import Tensor
 PAGE = 2**21
 """Bytes of a page."""
 
-_LEAST = 2 * PAGE  # of what takes less, too much would be lost at the ends
+_LEAST = 2 * PAGE  # for smaller tensors the unused ends would be too large a part
 _ALIGNMENT = 64  # bytes, a line of the processor's caches
 _SMALL = 2**16
-"""Bytes of a tensor that lies elsewhere: who keeps a gain or a bias is not to keep the model."""
+"""Maximum bytes of a tensor allocated separately: a reference to a bias must not keep the model."""
 
 
 def allocate(*kinds: tuple[Sequence[int], torch.dtype]) -> list[Tensor]:
-    """Uninitialized tensors on the CPU, each with a storage of its own, large ones side by side.
+    """Allocate uninitialized CPU tensors with separate storages, large ones next to each other.
 
-    The memory of the large ones is free again when none of them is left.
+    The memory of the large ones is freed when all of them are.
 
     Args:
-        kinds: of each tensor its shape and dtype.
+        kinds: shape and dtype of each tensor.
     """
     sizes = [prod(shape) * dtype.itemsize for shape, dtype in kinds]
     large = [size if size >= _SMALL else 0 for size in sizes]
@@ -49,18 +48,18 @@ def allocate(*kinds: tuple[Sequence[int], torch.dtype]) -> list[Tensor]:
         if size:
             part = torch.frombuffer(memory, dtype=dtype, count=prod(shape), offset=place + start)
             part = part.view(shape)
-            # In place of a view, which keeps the gradient mode that it was made in.
+            # Instead of a view, which keeps the gradient mode in which it was created.
             tensor.set_(part.untyped_storage(), 0, shape, part.stride())
         tensors.append(tensor)
     return tensors
 
 
 def _map(size: int) -> mmap.mmap | None:
-    """Memory that asks for huge pages; None where the system has none, or no more memory."""
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux has it
+    """Map memory with huge pages; None if the system has none, or no more memory."""
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux only
     if advice is None:
         return None
-    with suppress(OSError):  # torch says in its own error that there is too little
+    with suppress(OSError):  # torch's own allocation then raises the error
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(advice)
         return memory

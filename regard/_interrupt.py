@@ -1,4 +1,4 @@
-"""Ctrl-C while a command is still importing its libraries."""
+"""Ctrl-C while a command imports its libraries."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_interrupts() -> Iterator[None]:
-    """Let Ctrl-C inside the block end the process with status 130, and say nothing.
+    """Let Ctrl-C inside the block end the process silently with status 130.
 
-    Only for imports, which leave nothing to clean up. A `KeyboardInterrupt` there would print
-    a traceback through some library, or be caught by one, which then goes on half imported.
+    Only for imports, which need no cleanup. A `KeyboardInterrupt` there would print a traceback
+    through a library, or be caught by one, which then stays partly imported.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -1,8 +1,8 @@
-"""The ranks of a process group, and their agreement on what all are about to do.
+"""The ranks of a process group, and checks that all of them make the same call.
 
-A rank with other shapes than its neighbours would wait for numbers that never come, or read them
-wrongly. So before anything large is sent, the ranks exchange a few hundred bytes that describe the
-call of each; where they differ, every rank raises.
+If a rank had other shapes than its neighbours, it would hang or misread their data. So before
+tensors are sent, the ranks exchange a short description of their calls; if they differ, every rank
+raises an error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RankGroup:
 
     @property
     def _device(self) -> torch.device:
-        """Where the group can exchange a few bytes: the CPU if it can, which nobody waits for."""
+        """The device for short exchanges: the CPU if supported, else an accelerator."""
         if "cpu" in dist.get_backend_config(self._group):
             return torch.device("cpu")
         device = torch.accelerator.current_accelerator()
@@ -65,7 +65,7 @@ class RankGroup:
 
     @contextmanager
     def report_lost_rank(self, *peers: int) -> Iterator[None]:
-        """Raise `Error` with ranks and cure where an exchange fails."""
+        """Raise `Error` with ranks and cure if an exchange fails."""
         try:
             yield
         except RuntimeError as error:
@@ -86,21 +86,21 @@ def agree(
     failure: Exception | None = None,
     cure: str = "call this on every rank in the same order, with shards of the same tensors",
 ) -> list[dict[str, Any]]:
-    """Exchange facts, and raise on every rank unless all ranks have the same.
+    """Exchange values, and raise an error on every rank unless all ranks have the same.
 
     Args:
         group: the ranks.
-        facts: what must be the same everywhere: numbers, texts, lists of them, or None.
-        own: what may differ.
-        failure: why this rank can't go on; it is raised here, and sent to the other ranks.
-        cure: what to do about a disagreement.
+        facts: values that must be equal: numbers, strings, lists of them, or None.
+        own: values that may differ.
+        failure: an exception on this rank; it is raised here and reported to the other ranks.
+        cure: the cure for a disagreement.
 
     Returns:
-        The facts of each rank, its own included.
+        The values of each rank, this one included.
 
     Raises:
         ValueError: if the ranks disagree.
-        Error: if another rank can't go on.
+        Error: if another rank failed.
     """
     message = {name: _shortened(fact) for name, fact in {**facts, **(own or {})}.items()}
     if failure is not None:
@@ -124,7 +124,7 @@ def agree(
 
 
 def _shortened(fact: object) -> object:
-    """Cut long texts off: the start of a repr is enough to compare."""
+    """Truncate long strings; the start of a repr is enough to compare."""
     if isinstance(fact, (list, tuple)):
         return [_shortened(one) for one in fact]
     return fact[:_LONGEST] if isinstance(fact, str) else fact

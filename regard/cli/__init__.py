@@ -1,6 +1,6 @@
 """The command line: `regard explain`, `regard train`, `regard generate` and others.
 
-It parses, calls and prints; other packages compute.
+It parses arguments and prints results; other rooms compute them.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The command and its subcommands, and how it ends."""
+"""The command, its subcommands and its exit status."""
 
 import inspect
 import os
@@ -39,7 +39,7 @@ app = typer.Typer(
 
 
 def _help(command: Callable[..., None]) -> str:
-    """A command's docstring, whose paragraphs typer would else break where the source does."""
+    """Return a command's docstring with its lines joined: typer would keep their breaks."""
     return re.sub(r"(?<![:\n])\n(?!\n)", " ", inspect.getdoc(command) or "")
 
 
@@ -68,10 +68,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status.
 
     Args:
-        arguments: what follows the program's name; None takes them from `sys.argv`.
+        arguments: the arguments after the program's name; None takes them from `sys.argv`.
     """
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # characters that the terminal lacks become "?"
+        if hasattr(stream, "reconfigure"):  # characters that the encoding lacks become "?"
             stream.reconfigure(errors="replace")
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -96,7 +96,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-# The errors of pydantic, by which typer reads values, and what it expected.
+# Errors of pydantic, with which typer parses values, and the expected values.
 _KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
 
 
@@ -116,7 +116,7 @@ def _fail(message: str, status: int) -> int:
 
 
 def _show_warning(message: Warning | str, *_: object, **_options: object) -> None:
-    """Show a warning as an error is shown, without the line of code that Python adds."""
+    """Print a warning in the format of errors, without Python's line of code."""
     _echo(str(message))
 
 
@@ -125,5 +125,5 @@ def _echo(message: str) -> None:
 
 
 def _discard_output() -> None:
-    """Let Python's own flush at exit succeed."""
+    """Redirect standard output, so that Python's flush at exit succeeds."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share; nothing here imports what computes."""
+"""Arguments and options that several commands share, without imports of torch."""
 
 from __future__ import annotations
 

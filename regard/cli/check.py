@@ -1,4 +1,4 @@
-"""`regard check`, whose exercises are a distribution of their own, found by an entry point."""
+"""`regard check`; the exercises are a separate distribution, found by an entry point."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ __all__ = ["device_of"]
 
 
 def device_of(name: str) -> torch.device:
-    """The device of a name.
+    """Return the device with a name.
 
     Raises:
-        MisuseError: torch finds no such device.
+        MisuseError: if torch finds no such device.
     """
     try:
         device = torch.device(name)

@@ -53,7 +53,7 @@ def doctor() -> None:
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """Rows as lines that fit the terminal: only the last cell of one has lines of its own."""
+    """Format rows to fit the terminal; only the last cell of a row is wrapped."""
     rows = list(rows)
     widths = [max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1]]
     for *names, last in rows:
@@ -117,14 +117,14 @@ def _choices() -> Iterator[tuple[str, str, str]]:
     yield "attention of", "computed by", "because"
     for name, problem in _problems():
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # the table says the same
+            warnings.simplefilter("ignore", RuntimeWarning)  # the table shows the same
             choice = choose_checked(problem)
         why = [f"not {other}: {objection}" for other, objection in choice.objections]
         yield name, choice.label, "\n".join(why) or "it honours every argument"
 
 
 def _problems() -> list[tuple[str, Problem]]:
-    """Small problems of the kinds that choose different backends."""
+    """Return small problems for which different backends are chosen."""
     import torch
 
     from regard.inputs import Scoring, check
@@ -145,7 +145,7 @@ def _problems() -> list[tuple[str, Problem]]:
 
 
 def _problems_on_cuda() -> list[tuple[str, Problem]]:
-    """The same for a GPU, long enough for a window to hide keys."""
+    """Return such problems for a GPU, long enough for a window to hide keys."""
     import torch
 
     from regard.inputs import Scoring, check
@@ -172,7 +172,7 @@ def _problems_on_cuda() -> list[tuple[str, Problem]]:
 
 
 def _processor() -> str:
-    """Name the processor as the operating system does, or at least its kind."""
+    """Return the processor's name from the operating system, or else its architecture."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -55,13 +55,13 @@ def effects(
     *,
     fetch: Fetch = False,
 ) -> None:
-    """Show what the prediction of the next token rests on.
+    """Show which heads and tokens the prediction of the next token depends on.
 
     Each head in turn is switched off, and each token hidden from all later ones.
 
-    Δ log p is what the prediction loses without it, or gains; a weight says where a head looks.
+    Δ log p is the change of the prediction without it; a weight says where a head looks.
 
-    Each Δ is of one change alone: of two heads or tokens that say the same, neither may be missed.
+    Each Δ is of one change alone: if two heads or tokens are redundant, both may be 0.
 
     The last token's own query still sees it, so that its Δ is 0.
 
@@ -113,10 +113,10 @@ def effects(
 
 
 def _token(tokenizer: Tokenizer, target: str) -> int:
-    """The id of a token, by what it is called.
+    """Return the id of a token by its text.
 
     Raises:
-        MisuseError: if it is several, or none.
+        MisuseError: if the text is not exactly one token.
     """
     ids = tokenizer.encode(target)
     if len(ids) != 1:

@@ -1,4 +1,4 @@
-"""The user's errors, which the command line shows in one line."""
+"""Errors of the user, which the command line prints in one line."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["MisuseError", "memory_errors", "naming_options", "user_errors"]
 
 
 class MisuseError(Error):
-    """A command that cannot be run; the message says why, and what to do instead."""
+    """A command line that cannot be run; the message says why, and the cure."""
 
 
 @contextmanager
 def memory_errors(cure: str) -> Iterator[None]:
-    """Show the user that memory ran out inside the block, with the cure."""
+    """Report errors of memory inside the block as a `MisuseError` with the cure."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:  # torch has no class of its own for the CPU's
-        torch = sys.modules.get("torch")  # which not every command needs
+    except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError on the CPU
+        torch = sys.modules.get("torch")  # not every command imports it
         gpu = torch is not None and isinstance(error, torch.OutOfMemoryError)
         if not (gpu or isinstance(error, MemoryError) or "can't allocate memory" in str(error)):
             raise
@@ -31,13 +31,13 @@ def memory_errors(cure: str) -> Iterator[None]:
 
 @contextmanager
 def user_errors(*kinds: type[Exception], rewrite: Callable[[str], str] = str) -> Iterator[None]:
-    """Show errors of these kinds to the user, without a traceback.
+    """Report exceptions of these classes as a `MisuseError`, without a traceback.
 
-    Only calls whose errors are about the user's arguments belong inside.
+    The block should only contain calls whose exceptions concern the user's arguments.
 
     Args:
-        kinds: the errors.
-        rewrite: changes the message, such as names of fields to options.
+        kinds: the exception classes.
+        rewrite: edits the message, for example to replace fields by options.
     """
     try:
         yield
@@ -49,7 +49,7 @@ def user_errors(*kinds: type[Exception], rewrite: Callable[[str], str] = str) ->
 
 
 def naming_options(*arguments: str) -> Callable[[str], str]:
-    """What puts options in place of Python's arguments in a message.
+    """Return a function that replaces Python's arguments in a message by options.
 
     >>> naming_options("tokens", "past")("tokens is -1; choose tokens=3 or past='slide'")
     '--tokens is -1; choose --tokens 3 or --past slide'

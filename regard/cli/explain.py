@@ -46,13 +46,13 @@ def explain(
 
     For one head: the strongest keys of every token, and the computation step by step.
 
-    Score: how much a head does of what it is called, ± the interval of 95 %, over so many queries.
+    Score: strength of the role compared with controls, ± the 95 % interval, over so many queries.
 
     Previous, first, current: mean weight on the previous, the first and the current token.
 
-    Induction, duplicate: on what followed earlier copies of the token, and on the copies.
+    Induction, duplicate: mean weight after earlier copies of the token, and on the copies.
 
-    Spread: entropy as a share of the highest possible. Distance: in tokens.
+    Spread: entropy as a fraction of the highest possible. Distance: mean, in tokens.
 
     Examples:
     regard explain "Tom had a red kite and a blue drum. Tom wanted the blue"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["generate"]
 
-_SHOWN = 40  # characters of a text that a note is about
+_SHOWN = 40  # maximum characters of a text in a note
 
 
 @config_options(sampling=Sampling)
@@ -94,7 +94,7 @@ def generate(
 
 
 def _note_what_it_has_read(network: "GPT", tokenizer: "Tokenizer", prompts: list[str]) -> None:
-    """Say of each text that is unlike what the model has read that it is; else, what that was."""
+    """Print a note on each text unlike the training text; if there is none, what that was."""
     from regard.cli.model import has_read
     from regard.gpt.outside import NOTE
 
@@ -109,7 +109,7 @@ def _note_what_it_has_read(network: "GPT", tokenizer: "Tokenizer", prompts: list
 
 
 def _show(prompts: list[str], pieces: Iterator[tuple[int, str]]) -> None:
-    """Print the first text as it is generated, and the others when it has ended."""
+    """Print the first text while it is generated, and the others afterwards."""
     texts = list(prompts)
     typer.echo(prompts[0], nl=False)
     for row, piece in pieces:

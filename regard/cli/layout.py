@@ -1,4 +1,4 @@
-"""Lines that fit the terminal, or 80 columns where there is none."""
+"""Wraps lines to the width of the terminal, or to 80 columns without one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["fitted"]
 
 
 def fitted(line: str, indent: int = 0) -> str:
-    """A line, cut between words into several where it is too long for the terminal.
+    """Wrap a line at spaces to the width of the terminal.
 
     Args:
-        line: the line; a word, such as a path, that is longer than the terminal stays whole.
+        line: the line; a word that is longer than the terminal, such as a path, is not split.
         indent: columns by which the lines after the first are indented.
 
     >>> fitted("short")

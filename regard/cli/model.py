@@ -1,4 +1,4 @@
-"""The model that a command runs: found by its name, run over a text, one head step by step."""
+"""The model of a command: found by its name, run over a text, one head step by step."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def open_model(
 
     Args:
         name: the model; None is the one that comes with regard.
-        fetch: whether a model of the hub may be fetched.
-        device: where it computes.
-        weights: in what the matrices are kept, as for `regard.gpt.load`.
+        fetch: whether a model of the hub may be downloaded.
+        device: the device to compute on.
+        weights: the format of the matrices, as for `regard.gpt.load`.
 
     Raises:
-        MisuseError: there is none of this name, or it is damaged; or no such weights.
+        MisuseError: if there is no such model, it is damaged, or `weights` is not supported.
     """
     kept = weights_of(weights, device)
     folder = folder_of(name, fetch=fetch)
@@ -55,10 +55,10 @@ def open_model(
 
 
 def weights_of(weights: str | None, device: torch.device) -> Literal["int8"] | None:
-    """What ``--weights`` says, as `regard.gpt.load` takes it.
+    """Convert ``--weights`` to the argument of `regard.gpt.load`.
 
     Raises:
-        MisuseError: there are no such weights, or none on this device.
+        MisuseError: if they are not supported, in general or on this device.
     """
     if weights not in {None, "int8"}:
         raise MisuseError(f"--weights is {weights!r}: expected int8; leave it out for float32")
@@ -70,12 +70,12 @@ def weights_of(weights: str | None, device: torch.device) -> Literal["int8"] | N
 
 
 def folder_of(name: str | None, *, fetch: bool) -> Path | None:
-    """The folder that ``--model`` names, or that of a model of the hub, which may be fetched.
+    """Return the folder of ``--model``; a model of the hub is downloaded if `fetch` is true.
 
-    None where no name is set: the model that comes with regard.
+    None without a name: the model that comes with regard.
 
     Raises:
-        MisuseError: there is none of this name, or none is set and one is to be fetched.
+        MisuseError: if there is no such model, or `fetch` is true without a name.
     """
     if name is None:
         if fetch:
@@ -98,9 +98,9 @@ def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> ForwardPass:
 
 
 def head_steps(model: GPT, ids: Sequence[int], layer: int, head: int) -> regard.steps.Steps:
-    """Write out one head's attention on a text, step by step.
+    """Compute one head's attention on a text, step by step.
 
-    Query, key and value are the layer's own projections of its input.
+    Query, key and value are the layer's projections of its input.
     """
     attention = cast("Attention", model.h[layer].attn)
     projections: list[tuple[Tensor, ...]] = []
@@ -120,14 +120,14 @@ def head_steps(model: GPT, ids: Sequence[int], layer: int, head: int) -> regard.
 def about(
     name: str | None, model: GPT, result: ForwardPass, ids: Sequence[int], query: int
 ) -> Iterator[str]:
-    """Lines on a model, and on whether it guesses what follows one token of a text.
+    """Yield lines on a model, and on how well it predicts the token after one token.
 
     Args:
-        name: what ``--model`` names; None is the model that comes with regard.
+        name: the value of ``--model``; None is the model that comes with regard.
         model: the model.
-        result: its way through the text.
-        ids: the text.
-        query: the token.
+        result: its forward pass over the text.
+        ids: the token ids of the text.
+        query: index of the token.
     """
     yield f"{name or SHIPPED}: {describe(model.config)}"
     (_, probability), *_ = result.predictions[query]
@@ -137,12 +137,12 @@ def about(
 
 
 def has_read(model: GPT, ids: Sequence[int], probability: float = 0.0) -> str | None:
-    """What a model has read, or that a text is unlike it; None for a model of which it is unknown.
+    """Describe a model's training text, or that a text is unlike it; None if it is unknown.
 
     Args:
         model: the model.
-        ids: the text.
-        probability: of the answer, as for `is_outside`.
+        ids: the token ids of the text.
+        probability: probability of the answer, as for `is_outside`.
     """
     if model.has_read is not None and is_outside(model, ids, probability):
         return NOTE
@@ -150,7 +150,7 @@ def has_read(model: GPT, ids: Sequence[int], probability: float = 0.0) -> str | 
 
 
 def describe(config: GPTConfig) -> str:
-    """A model's shape in a line.
+    """Describe a model's shape in a line.
 
     >>> from regard.gpt import GPTConfig
     >>> describe(GPTConfig(layers=4, heads=6, dim=12, context=256))

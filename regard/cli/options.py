@@ -1,7 +1,7 @@
 """The fields of configuration dataclasses as command-line options, and as keys of a TOML file.
 
 Names, types, defaults and help texts are those of the fields. The command line overrides the file,
-and the file the defaults.
+which overrides the defaults.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Overrides", "config_options"]
 
 Config = TypeVar("Config")
 
-_BY_USER = {"COMMANDLINE", "ENVIRONMENT"}  # click's names of sources of a value
+_BY_USER = {"COMMANDLINE", "ENVIRONMENT"}  # click's parameter sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +46,10 @@ class Overrides(Generic[Config]):
     """The option, or the key and file, of each field of the command's dataclasses."""
 
     def apply(self, base: Config | None = None) -> Config:
-        """The dataclass: `base`, or the defaults, with the user's values.
+        """Return the dataclass: `base`, or the defaults, with the user's values.
 
         Raises:
-            MisuseError: a value is refused; the message names options in place of fields.
+            MisuseError: if a value is invalid; the message names options instead of fields.
         """
         try:
             if base is None:
@@ -59,7 +59,7 @@ class Overrides(Generic[Config]):
             raise MisuseError(self.with_option_names(str(error))) from error
 
     def with_option_names(self, message: str) -> str:
-        """A message with options in place of ``Config.field`` and of ``field=value``."""
+        """Replace ``Config.field`` and ``field=value`` in a message by options."""
         message = re.sub(r"\b[A-Z]\w*\.(\w+)", lambda m: self.names.get(m[1], m[0]), message)
         options = {name: option for name, option in self.names.items() if option.startswith("--")}
         return re.sub(
@@ -70,13 +70,13 @@ class Overrides(Generic[Config]):
 def config_options(**configs: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for every field of some dataclasses.
 
-    The command also gets the option ``--config FILE``, a TOML file with the same fields: at its top
-    level, or each dataclass's in a section named after the command's argument.
+    The command also gets the option ``--config FILE``, a TOML file with the same fields: at the top
+    level, or those of each dataclass in a section named after the command's argument.
 
     Args:
-        configs: for each argument of the command that is an `Overrides` of a dataclass, its type.
-            Every field has a default and its description in ``metadata["help"]``; the first line of
-            the dataclass's docstring heads its options in the help text.
+        configs: the dataclass of each argument of the command that is an `Overrides`. Every field
+            has a default and a description in ``metadata["help"]``; the first line of the
+            dataclass's docstring is the heading of its options in the help text.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -116,12 +116,12 @@ def config_options(**configs: type[Any]) -> Callable[[Callable[..., None]], Call
 
 
 def _read(file: Path, configs: Mapping[str, type[Any]]) -> dict[str, Any]:
-    """The fields that a TOML file sets."""
+    """Read the fields that a TOML file sets."""
     try:
         content = tomllib.loads(file.read_text("utf-8-sig"))
     except OSError as error:
         raise MisuseError(f"{file} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # also of a number that is too long
+    except ValueError as error:  # syntax errors, and integers with too many digits
         raise MisuseError(f"{file} is not a TOML file: {error}") from None
     except RecursionError:
         raise MisuseError(f"{file} is not a TOML file: brackets are nested too deep") from None
@@ -177,7 +177,7 @@ def _parameters(config: type[Any]) -> list[inspect.Parameter]:
 def _parameter(field: Field[Any], kind: Any, panel: str) -> inspect.Parameter:
     assert field.default is not MISSING, f"{field.name} has no default"
     metavar = None
-    if get_origin(kind) is Literal:  # the dataclass checks the value, and names the choices
+    if get_origin(kind) is Literal:  # the dataclass checks the value and lists the choices
         kind, metavar = str, "|".join(get_args(kind))
     option = typer.Option(help=field.metadata["help"], metavar=metavar, rich_help_panel=panel)
     return inspect.Parameter(

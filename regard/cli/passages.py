@@ -90,7 +90,7 @@ def passages(
     with memory_errors("give a shorter document, or a smaller model"):
         encoded, span = _with_answer(reader, text, answer, tokens)
         parts = lens.split_passages(document, encoded.offsets, start=start)
-        # Of a model whose logits are NaN, or whose attention cannot be recorded.
+        # Raised for NaN in the logits, or attention that cannot be recorded.
         with user_errors(ValueError, Error), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "tokens reach", RuntimeWarning)  # `note` says it
             ids, target = torch.tensor(encoded.ids, device=place), lens.Answer(slice(*span))
@@ -104,7 +104,7 @@ def passages(
             )
     said, note = reader.decode(encoded.ids[slice(*span)]), hybrid_note(reader.model)
     read = None
-    if getattr(reader.model, "has_read", None) is not None:  # one of this package
+    if getattr(reader.model, "has_read", None) is not None:  # a model of this package
         probability = math.exp(effects.unchanged)
         read = has_read(cast("GPT", reader.model), encoded.ids[: span[0]], probability)
     notes = [line for line in (read, note) if line is not None]
@@ -123,7 +123,7 @@ def passages(
 
 
 def _weights(reader: Reader, ids: Tensor, parts: tuple[Passage, ...], queries: Span) -> SpanWeights:
-    """The weights on passages, read while the model runs: a recording would keep all keys."""
+    """Read the weights on passages while the model runs, since a recording would keep all keys."""
     import torch
 
     from regard.intercept import last_logits, takes_logits_to_keep
@@ -140,7 +140,7 @@ def _weights(reader: Reader, ids: Tensor, parts: tuple[Passage, ...], queries: S
 def _as_dict(
     parts: tuple[Passage, ...], weights: SpanWeights, effects: Effects, answer: Span
 ) -> dict[str, Any]:
-    """All numbers but those of single heads, as JSON can hold them."""
+    """Return all numbers except those of single heads, for JSON."""
     means, rows = weights.mean.tolist(), []
     for part, weight, effect in zip(parts, means, effects.values.tolist(), strict=False):
         first, stop = part.tokens
@@ -173,7 +173,7 @@ def _as_dict(
 
 
 def _prompt(reader: Reader, document: str, question: str) -> tuple[str, int]:
-    """What the model reads before its answer, and where the document begins in it."""
+    """Return the prompt, and the index in it of the document's first character."""
     content = f"{document}\n\n{question}"
     text = reader.prompt(content)
     if text.count(content) != 1:
@@ -187,7 +187,7 @@ def _prompt(reader: Reader, document: str, question: str) -> tuple[str, int]:
 def _with_answer(
     reader: Reader, text: str, answer: str | None, tokens: int
 ) -> tuple[Encoded, Span]:
-    """The tokens of a prompt and its answer, and which are the answer's."""
+    """Return the tokens of a prompt with its answer, and the span of the answer."""
     from regard.cli.reader import Encoded
 
     if answer is None:

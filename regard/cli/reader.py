@@ -1,4 +1,4 @@
-"""A model that reads a document and answers: one of regard, or any causal one of transformers."""
+"""Readers: a model of regard, or a causal one of transformers, with its tokenizer."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = ["Encoded", "Reader", "open_reader"]
 
 
 _UNREADABLE = (OSError, ValueError, ImportError, KeyError, SafetensorError)
-"""What transformers raises where a folder holds no model, or one that it does not know."""
+"""Exceptions of transformers for a folder without a model, or with an unknown one."""
 
-_SHOWN = 200  # characters of what it says
+_SHOWN = 200  # maximum characters of their messages
 
 
 class Encoded(NamedTuple):
@@ -39,7 +39,7 @@ class Encoded(NamedTuple):
 
     ids: list[int]
     offsets: list[Span]
-    """For each token its first character in the text, and one past its last."""
+    """Start and stop of each token, in characters of the text."""
 
 
 class Reader(Protocol):
@@ -47,43 +47,43 @@ class Reader(Protocol):
 
     @property
     def model(self) -> nn.Module:
-        """The model, in evaluation mode."""
+        """Return the model, in evaluation mode."""
 
     @property
     def context(self) -> int | None:
-        """The most tokens that it takes; None if it does not say."""
+        """Return the model's context length in tokens; None if unknown."""
 
     @property
     def is_chat(self) -> bool:
-        """Whether texts are the turns of a conversation."""
+        """Return True if the model has a chat template."""
 
     def prompt(self, text: str) -> str:
-        """What the model reads where a user says something."""
+        """Return the model's input for a user's message."""
 
     def encode(self, text: str) -> Encoded:
-        """The tokens of what the model reads."""
+        """Tokenize the model's input."""
 
     def answer(self, ids: Sequence[int], tokens: int) -> list[int]:
-        """The likeliest token so many times, up to the answer's end."""
+        """Generate greedily, at most a number of tokens, up to the end of the answer."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some tokens."""
+        """Return the text of tokens."""
 
 
 def open_reader(
     name: str | None, *, fetch: bool, device: torch.device, weights: str | None = None
 ) -> Reader:
-    """Open the model that ``--model`` names; None is the one that comes with regard.
+    """Open the model of ``--model``; None is the one that comes with regard.
 
     Args:
         name: the model.
-        fetch: whether a model of the hub may be fetched.
-        device: where it computes.
-        weights: in what the matrices of one of regard, or of a GPT-2, are kept.
+        fetch: whether a model of the hub may be downloaded.
+        device: the device to compute on.
+        weights: the format of the matrices of a model of regard or a GPT-2.
 
     Raises:
-        MisuseError: there is none of this name, it is damaged, or it is not causal; or no such
-            weights, or none of this model.
+        MisuseError: if there is no such model, it is damaged or not causal, or `weights` is not
+            supported, in general or for this model.
     """
     weights_of(weights, device)
     folder = Path(name) if name is not None and Path(name).is_dir() else None
@@ -177,14 +177,14 @@ class _TransformersReader:
 
     def answer(self, ids: Sequence[int], tokens: int) -> list[int]:
         prompt = torch.tensor([ids], device=self.model.device)
-        # Of a model whose layers have no cache that transformers can use.
+        # Raised for a model whose layers have no cache that transformers can use.
         with user_errors(ValueError, rewrite="transformers cannot generate with it: {}".format):
             whole: Tensor = self.model.generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
                 max_new_tokens=tokens,
                 do_sample=False,
-                pad_token_id=0,  # of one text there is no padding; else it warns
+                pad_token_id=0,  # one text has no padding; without the argument, a warning
             )
         ends = self.model.generation_config.eos_token_id
         known = [] if ends is None else ends if isinstance(ends, list) else [ends]
@@ -197,7 +197,7 @@ class _TransformersReader:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Have transformers show no bar while it loads: a command's errors are one line."""
+    """Disable progress bars of transformers inside the block."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -210,6 +210,6 @@ def _without_bars() -> Iterator[None]:
 
 
 def _until(ids: list[int], ends: Sequence[int]) -> list[int]:
-    """The tokens before the first that ends a text."""
+    """Return the tokens before the first end token."""
     first = min((ids.index(end) for end in ends if end in ids), default=len(ids))
     return ids[:first]

@@ -74,7 +74,7 @@ def report(
 
 
 def _write(subject: ModelSubject | RecordingSubject, path: Path, *, live: bool) -> str:
-    """Write a report, and say where it is."""
+    """Write a report, and return a line with its path and size."""
     with quiet_interrupts():
         from regard import page
 

@@ -1,4 +1,4 @@
-"""What `regard explore` and `regard report` show: a model or a recording."""
+"""The subject of `regard explore` and `regard report`: a model or a recording."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = [
 
 
 def one_name(shown: str | None, model: str | None) -> str | None:
-    """The name from the argument or from ``--model``; None where neither is set.
+    """Return the name from the argument or from ``--model``; None without either.
 
     Raises:
-        MisuseError: both are set.
+        MisuseError: if both are set.
     """
     if shown is not None and model is not None:
         raise MisuseError(f"the folder is given twice: leave out {shown}, or --model")
@@ -37,18 +37,18 @@ def one_name(shown: str | None, model: str | None) -> str | None:
 def subject_of(
     name: str | None, text: str | None, *, fetch: bool, device: str, weights: str | None = None
 ) -> ModelSubject | RecordingSubject:
-    """Open a recording or a model; None takes the model that comes with regard.
+    """Open a recording or a model; None is the model that comes with regard.
 
     Args:
         name: the folder of either, or the model's name on the hub.
-        text: what the model reads first.
-        fetch: whether a model of the hub may be fetched.
-        device: where it computes.
-        weights: in what a model's matrices are kept, as for `regard.gpt.load`.
+        text: the model's first text.
+        fetch: whether a model of the hub may be downloaded.
+        device: the device to compute on.
+        weights: the format of a model's matrices, as for `regard.gpt.load`.
 
     Raises:
-        MisuseError: there is neither, a text or weights are set for a recording, the device does
-            not exist, or there are no such weights.
+        MisuseError: if there is neither, a text or weights are given for a recording, the device
+            does not exist, or `weights` is not supported.
     """
     place = device_of(device)
     kept = weights_of(weights, place)
@@ -67,7 +67,7 @@ def subject_of(
 
 
 def print_notes(subject: ModelSubject | RecordingSubject) -> None:
-    """Print what a reader of a model's first text should know, such as that it is cut."""
+    """Print notes on a model's first text, for example that it is cut."""
     if isinstance(subject, ModelSubject):
         _, _, run, _ = subject.first()
         for note in run.notes:
@@ -75,11 +75,11 @@ def print_notes(subject: ModelSubject | RecordingSubject) -> None:
 
 
 def _title(name: str | None, folder: Path | None) -> str:
-    """A folder goes by its own name, a model of the hub by the one it has there."""
+    """Return the folder's name, or the name of a model on the hub."""
     if name is None or folder is None:
         return SHIPPED
     return folder.name if folder == Path(name) else name
 
 
 def _is_recording(folder: Path) -> bool:
-    return (folder / "recording.json").is_file()  # a damaged one, too: `regard.load` says so
+    return (folder / "recording.json").is_file()  # may be damaged; `regard.load` checks it

@@ -1,4 +1,4 @@
-"""The text that a command is given: as an argument, in a file, or on standard input."""
+"""The text of a command: from an argument, a file, or standard input."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ UTF8Only = Annotated[
 
 
 def read_text(text: str | None, file: Path | None) -> str | None:
-    """Take the text from where it is.
+    """Read the text from the argument, the file or standard input.
 
     Args:
         text: the text itself; ``-`` stands for standard input.
-        file: a file that holds it.
+        file: a file with the text.
 
     Returns:
-        The text, or None where neither is given.
+        The text, or None without either.
 
     Raises:
-        MisuseError: both are set, the text is empty or longer than 256 MiB, or it or the file
+        MisuseError: if both are given, the text is empty or longer than 256 MiB, or it or the file
             cannot be read as UTF-8.
     """
     if text is not None and file is not None:
@@ -76,10 +76,10 @@ def _read(opened: IO[bytes], source: str) -> bytes:
 
 
 def as_unicode(argument: str, source: str) -> str:
-    """An argument that is text, for which a shell may have given bytes that are not.
+    """Check that an argument is valid Unicode, since a shell may pass arbitrary bytes.
 
     Raises:
-        MisuseError: it did.
+        MisuseError: if it is not.
     """
     try:
         return _decoded(argument.encode(errors="surrogateescape"), source)
@@ -91,7 +91,7 @@ def as_unicode(argument: str, source: str) -> str:
 
 
 def _decoded(data: bytes, source: str) -> str:
-    """The text as `regard train` reads it, so that a model meets no line end that is new to it."""
+    """Decode a text with line ends normalised as in `regard train`."""
     try:
         return "".join(decode_utf8([data], source))
     except NotUTF8Error as error:

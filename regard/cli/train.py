@@ -94,7 +94,7 @@ def train(
             "its training run by --resume"
         )
     chosen_device = device_of(device)
-    of_tokenizer = naming_options("vocab_size")  # as its training calls it
+    of_tokenizer = naming_options("vocab_size")  # the argument's name in Python
     with (
         memory_errors("lower --batch and raise --accumulate, or choose a smaller model"),
         user_errors(

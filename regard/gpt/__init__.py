@@ -1,6 +1,6 @@
-"""A GPT to look into: model, tokenizers, corpus, training, checkpoints, generation.
+"""A small GPT for study: model, tokenizers, corpus, training, checkpoints, generation.
 
-`load()` gives the trained model that comes with the package.
+`load()` returns the trained model that comes with the package.
 """
 
 from typing import TYPE_CHECKING

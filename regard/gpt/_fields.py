@@ -8,11 +8,11 @@ from math import inf, isfinite
 from typing import Any
 
 _MOST = 2**31 - 1
-"""The largest count: sizes of a tensor that are products of some still have a number."""
+"""The largest count; products of several still fit into an int64."""
 
 
 def option(default: Any, text: str) -> Any:
-    """A field with its default and the help text that the command line shows."""
+    """Return a field with its default and the help text that the command line shows."""
     return field(default=default, metadata={"help": text})
 
 

@@ -1,10 +1,9 @@
 """A block as one node of the autograd graph.
 
-What a block computes between its matrix products is short, and so are the products of a small
-model: with a node for each operation, an update of one spends more time in autograd and in the
-dispatcher than in them. Here the order of a block's operations is written out forward and backward,
-with the products by torch and the rest by the kernels. Each operation rounds where the modules
-round, in the same order.
+The operations of a small model are short: with a node for each of them, an update spends more time
+in autograd and the dispatcher than in the operations. Here the forward and backward passes of a
+block are written out, with matrix products by torch and the rest by the kernels. The operations and
+their rounding are those of the modules, in the same order.
 
 Axis letters: B batch, T tokens, N = B·T, E model dimension, H heads, G key/value heads, D head
 dimension, F hidden channels of the MLP.
@@ -77,9 +76,9 @@ class BlockWeights(NamedTuple):
 def fuse(model: nn.Module) -> Iterator[None]:
     """Train with each block as one node of the autograd graph, inside the block of this manager.
 
-    An update of a small model takes less time: between its short operations it would spend more of
-    it in autograd and the dispatcher. A block that has hooks, dropout, QK-norms, a SwiGLU, rotary
-    positions or a mask of its own, or is on another device, is computed by its modules as before.
+    This makes the updates of a small model faster, since its operations are short compared with the
+    overhead of autograd and the dispatcher. A block with hooks, dropout, QK-norms, a SwiGLU, rotary
+    positions or its own mask, or on another device than the CPU, is computed by its modules.
     `regard.gpt.train` uses it.
 
     Args:
@@ -108,15 +107,15 @@ def fuse(model: nn.Module) -> Iterator[None]:
 def run_fused(
     block: Block, x: Float[Tensor, "*b T E"], added: Float[Tensor, "*b T E"] | None
 ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T E"]] | None:
-    """Run a block on ``x + added``, or give None where that needs its modules.
+    """Run a block on ``x + added``; return None if that needs its modules.
 
     Args:
         block: the block.
         x: the residual stream.
-        added: what is added to it; None: nothing.
+        added: the addition to it; None for none.
 
     Returns:
-        The stream, and what the MLP adds to it.
+        The stream, and the MLP's addition to it.
     """
     if not torch.is_grad_enabled() or is_transformed() or has_torch_function((x,)):
         return None
@@ -140,7 +139,7 @@ def run_fused(
 
 
 def _options(block: Block, dtype: torch.dtype) -> BlockOptions | None:
-    """A block's options, or None if it computes more than is written out here."""
+    """Return a block's options, or None if the fused block does not support it."""
     attn, drop, mlp, norm = block.attn, block.drop, block.mlp, type(block.ln_1)
     if type(attn) is not Attention:
         return None
@@ -172,10 +171,10 @@ def _weights(block: Block) -> BlockWeights:
 
 
 def _shapes(widths: Sequence[int], dim: int, hidden: int) -> tuple[tuple[int, ...], ...]:
-    """The shapes of the weights that fit together, in the order of `BlockWeights`.
+    """Return the shapes of the weights that fit together, in the order of `BlockWeights`.
 
-    A parameter or a module may be replaced by a larger or smaller one. Modules then compute with
-    it, or torch raises an error; a kernel would read past its end.
+    A parameter or a module may have been replaced by one of another size. Modules compute with it,
+    or torch raises an error; a kernel would read beyond its memory.
 
     Args:
         widths: H·D, G·D, G·D: of queries, keys and values.
@@ -186,7 +185,7 @@ def _shapes(widths: Sequence[int], dim: int, hidden: int) -> tuple[tuple[int, ..
 
 
 def _fits(weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]) -> bool:
-    """Whether a weight has a shape, and its bias, if there is one, as many numbers as rows."""
+    """Return True if a weight has the shape, and its bias, if any, the size of its rows."""
     if weight is None or weight.shape != shape:
         return False
     return bias is None or bias.shape == shape[:1]
@@ -264,11 +263,11 @@ class _FusedBlock(torch.autograd.Function):
     @staticmethod
     @native.once_differentiable
     def backward(ctx: Any, stream_gradient: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        # Contiguous, as they were saved: hooks on saved tensors need not keep to that.
+        # Contiguous, as they were saved, unless hooks on saved tensors changed that.
         kept = _Kept(*[tensor.contiguous() for tensor in ctx.saved_tensors])
         options: BlockOptions = ctx.options
         exact, dtype = torch.float32, options.dtype
-        is_rounded = dtype != exact  # what is added to the stream, and so its gradient
+        is_rounded = dtype != exact  # the additions to the stream, and so their gradients
         needs = ctx.needs_input_grad  # of the weights and biases from 3 on
         needs_ln_1, needs_attention, needs_output, needs_ln_2, needs_expand, needs_contract = (
             needs[i : i + 2] for i in range(3, len(needs), 2)
@@ -329,13 +328,13 @@ def _mlp_gradients(
 
     Args:
         kept: from the forward pass.
-        expand: where the gradient of the first matrix is written.
-        contract: where that of the second is.
-        stream_gradient: of the stream that goes on past the MLP.
-        gradient: of what the MLP adds to it.
-        memory: for the gradients of the hidden channels and of the norm's result.
-        norm: where the gradients of the norm, and of the stream before it, are written.
-        options: of the block.
+        expand: output for the gradient of the first matrix.
+        contract: output for the gradient of the second matrix.
+        stream_gradient: gradient of the stream after the MLP.
+        gradient: gradient of the MLP's addition to the stream.
+        memory: buffers for the gradients of the hidden channels and of the norm's result.
+        norm: outputs for the gradients of the norm and of the stream before it.
+        options: options of the block.
 
     Returns:
         The gradients of the first matrix and its bias, then of the second and its bias.
@@ -368,13 +367,13 @@ def _attention_gradients(
 
     Args:
         kept: from the forward pass.
-        attention: where the gradient of the matrix of queries, keys and values is written.
-        output: where that of the matrix of contexts is.
-        of_stream: the gradient of the stream that goes on past attention.
-        gradient: of what attention adds to it.
-        memory: for the gradients of contexts, of the projection and of the norm's result.
-        norm: where the gradients of the norm, and of the stream before it, are written.
-        options: of the block.
+        attention: output for the gradient of the matrix of queries, keys and values.
+        output: output for the gradient of the output matrix.
+        of_stream: gradient of the stream after attention.
+        gradient: gradient of attention's addition to the stream.
+        memory: buffers for the gradients of contexts, of the projection and of the norm's result.
+        norm: outputs for the gradients of the norm and of the stream before it.
+        options: options of the block.
     """
     of_context, of_projected, of_normed = memory
     context_rows = kept.context.view(len(gradient), -1)
@@ -397,13 +396,13 @@ def _attention_gradients(
 def _allocate_kept(
     shape: torch.Size, stream: Tensor | None, weights: BlockWeights, options: BlockOptions
 ) -> _Kept:
-    """Allocate what the backward pass reads; only the matrices are filled.
+    """Allocate the tensors saved for the backward pass; only the matrices are filled.
 
     Args:
         shape: B, T, E.
-        stream: that before attention, if it is at hand.
-        weights: of the block.
-        options: likewise.
+        stream: the stream before attention, if it exists already.
+        weights: weights of the block.
+        options: options of the block.
     """
     batch, tokens, width = shape
     rows, exact, dtype = batch * tokens, torch.float32, options.dtype
@@ -430,7 +429,7 @@ def _allocate_kept(
 
 
 def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None, result: Tensor) -> None:
-    """Write a product that rounds as `torch.nn.functional.linear` does."""
+    """Compute a product with the rounding of `torch.nn.functional.linear`, into `result`."""
     if bias is None:
         torch.mm(x, matrix.t(), out=result)
     else:
@@ -440,12 +439,12 @@ def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None, result: Tensor) -> N
 def _gradients(
     gradient: Float[Tensor, "N O"], x: Float[Tensor, "N I"], to: _LinearGradient
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of a matrix and of its bias in float32, where they are needed.
+    """Return the gradients of a matrix and of its bias in float32, where they are needed.
 
     Args:
-        gradient: of the product.
-        x: what the matrix was multiplied with.
-        to: where the gradient of the matrix is written.
+        gradient: gradient of the product.
+        x: the other factor of the product.
+        to: output for the gradient of the matrix.
     """
     needs_matrix, needs_bias = to.needs
     if needs_matrix:

@@ -1,4 +1,4 @@
-"""GPT-2's `config.json`, as `transformers` writes it, and our configuration of the same model."""
+"""Conversion between GPT-2's `config.json` of `transformers` and `GPTConfig`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
 from regard.gpt.model_files import load_json
 
-# Ours, theirs, and the value that theirs has where the file leaves it out.
+# Our field, theirs, and the default of theirs if the file lacks it.
 _FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("vocab_size", "vocab_size", 50257),
     ("context", "n_positions", 1024),
@@ -21,7 +21,7 @@ _FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("initial_std", "initializer_range", 0.02),
 )
 _DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
-_DROPPED = 0.1  # by each of them where the file leaves it out
+_DROPPED = 0.1  # default of each of them
 # Other fields that change the computation: the only supported value, which is also the default.
 _FIXED: dict[str, Any] = {
     "scale_attn_weights": True,
@@ -32,7 +32,7 @@ _FIXED: dict[str, Any] = {
     "quantization_config": None,
 }
 _ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")  # two names of the tanh form
-# Fields that GPT-2 and its file do not have.
+# Our fields that GPT-2 does not have.
 _GPT2: dict[str, Any] = {
     "bias": True,
     "positions": "learned",
@@ -80,7 +80,7 @@ def config_of(path: Path) -> GPTConfig:
 
 
 def gpt2_config(config: GPTConfig) -> dict[str, Any]:
-    """The content of a model's `config.json`.
+    """Return the content of a model's `config.json`.
 
     Raises:
         ValueError: GPT-2 lacks an option of the model.

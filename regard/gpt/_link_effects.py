@@ -1,4 +1,4 @@
-"""What the words that decide are needed for: each link knocked out, head by head.
+"""Effects of links: each link knocked out, head by head.
 
 Axes: M links, K kinds, N layers, H heads, B copies of a text, V vocabulary.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LinkEffects", "LinkedText", "link_effects"]
 
-_BYTES = 2**27  # of the keys and values of copies that make a batch
+_BYTES = 2**27  # maximum size of the keys and values of a batch of copies
 
 
 class LinkedText(Protocol):
@@ -51,13 +51,13 @@ class LinkedText(Protocol):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinkChange:
-    """A number of each link, and what becomes of it where the deciding words are hidden.
+    """A number of each link, and its change when the deciding words are hidden.
 
     Attributes:
-        unchanged: the number as it is, ``(M,)``.
-        heads: its change where one head may not look at the deciding words, ``(M, N, H)``.
-        layers: where no head of a layer may, ``(M, N)``.
-        model: where no head may, ``(M,)``.
+        unchanged: the number without intervention, ``(M,)``.
+        heads: its change with the deciding words hidden in one head, ``(M, N, H)``.
+        layers: its change with them hidden in all heads of a layer, ``(M, N)``.
+        model: its change with them hidden in all heads, ``(M,)``.
     """
 
     unchanged: SpanValues
@@ -68,17 +68,17 @@ class LinkChange:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinkEffects:
-    """What heads look at, and what is needed of it; `link_effects` makes it.
+    """The weights of heads on deciding words, and the effects of hiding these; see `link_effects`.
 
-    Deciding words are hidden from one query alone: the one that predicts the decided word's first
-    token. What an earlier token has taken up of them can still be read from there.
+    Deciding words are hidden only from the query that predicts the decided word's first token. It
+    can still read information about them that earlier tokens contain.
 
     Attributes:
-        weights: what each head looks at.
-        correct: 1 where the model foresees the decided word's first token, else 0, ``(M,)``.
-        log_probability: of that token, in nats.
-        log_odds: of that token against the first tokens of all alternatives together, in nats; NaN
-            for links without alternatives, or whose alternatives begin likewise.
+        weights: the weights of each head.
+        correct: 1 if the decided word's first token is the likeliest, else 0, ``(M,)``.
+        log_probability: log-probability of that token, in nats.
+        log_odds: log-odds of that token against the first tokens of all alternatives, in nats; NaN
+            for links without alternatives, or whose alternatives begin with the same token.
 
     Example:
         >>> from regard.gpt import link_effects, load
@@ -95,11 +95,11 @@ class LinkEffects:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many links there are of each of the K kinds, in their order."""
+        """Return the number of links of each of the K kinds, in order."""
         return self.weights.counts
 
     def frame(self) -> pd.DataFrame:
-        """Lay them out as a pandas data frame, a row a kind and head."""
+        """Return a pandas data frame with a row per kind and head."""
         frame = self.weights.frame()
         frame["effect"] = self.log_probability.heads.mean.flatten().numpy()
         frame["effect_interval"] = self.log_probability.heads.interval.flatten().numpy()
@@ -107,17 +107,17 @@ class LinkEffects:
         return frame
 
     def plot(self, kinds: Sequence[str] | None = None) -> Figure:
-        """Draw a panel for each kind, and in it a dot for each head: looked at × needed.
+        """Draw axes for each kind, and a dot for each head: weight × effect.
 
         Args:
-            kinds: which kinds; all by default.
+            kinds: the kinds to draw; None is all.
 
         Returns:
             A matplotlib figure, made without pyplot.
 
         Raises:
             ValueError: for a kind that no link has.
-            ImportError: without matplotlib, which the extra ``plot`` brings.
+            ImportError: without matplotlib, which the extra ``plot`` installs.
         """
         figure: Figure = show("plot_link_effects", self, kinds)
         return figure
@@ -138,26 +138,26 @@ def link_effects(
     *,
     progress: bool | None = None,
 ) -> LinkEffects:
-    """Measure what the words that decide are needed for, beside how much heads look at them.
+    """Measure the weights of heads on deciding words, and the effects of hiding these.
 
     Each link is knocked out on its own (Geva et al. 2023, arXiv:2304.14767, section 5): its
     deciding words are hidden from the query that predicts the decided word, in one head at a time,
-    in each layer and in the whole model. A text is read once; from there each change costs one
-    token. The model runs in the mode that it is in: call ``model.eval()`` first if it has dropout,
+    in each layer and in the whole model. A text is read once; then each intervention costs one
+    token. The mode of the model is not changed: call ``model.eval()`` first if it has dropout,
     whose noise would be part of the effects.
 
     Args:
         model: the model.
         tokenizer: its tokenizer.
         texts: the texts with their links.
-        progress: show a bar on the terminal (needs rich); None shows it where there is one.
+        progress: whether to show a progress bar (needs rich); None shows it on a terminal.
 
     Warns:
         RuntimeWarning: for a model that draws random numbers while it runs.
 
     Raises:
         ValueError: for no texts or no links, for a text longer than the model's context or its
-            window, and for links that the tokens can't be matched with.
+            window, and for links that do not match the tokens.
         TypeError: for an object that is not a link.
 
     Example:
@@ -204,7 +204,7 @@ def link_effects(
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The numbers of one text: log-probabilities and log-odds."""
+    """Log-probabilities and log-odds of one text."""
 
     weights: SpanWeights
     correct: Float[Tensor, " M"]
@@ -231,7 +231,7 @@ class _Reader:
         self._pieces = tokenizer.tokens(ids)
         self._links = place_links(self._pieces, text.links, text.text)
         self._answers = [self._answer(*pair) for pair in zip(text.links, self._links, strict=True)]
-        # Where the deciding words are hidden: layer and head, None for all of them.
+        # Layer and head in which the deciding words are hidden; None for all.
         heads = [(layer, head) for layer in range(config.layers) for head in range(config.heads)]
         layers = [(layer, None) for layer in range(config.layers)]
         self._places: list[tuple[int | None, int | None]] = [*heads, *layers, (None, None)]
@@ -265,7 +265,7 @@ class _Reader:
         )
 
     def _logits_without(self, link: TokenLink, cache: GPTCache) -> Iterator[Float[Tensor, "B V"]]:
-        """The logits after the link's query, where its deciding words are hidden in each place."""
+        """Yield the logits of the link's query with its deciding words hidden in each place."""
         model, length = self._model, link.query + 1
         a_copy = 2 * 4 * model.config.layers * model.config.dim * length
         size = max(_BYTES // a_copy, 1)
@@ -281,26 +281,26 @@ class _Reader:
             yield logits
 
     def _answer(self, link: Link, place: TokenLink) -> _Answer:
-        """The first token of the decided word, and those of its alternatives."""
+        """Return a reader of the first tokens of the decided word and of its alternatives."""
         ids, first = self._ids.tolist(), place.query + 1
         start, stop = link.decided
         text, others = self._text.text, set()
         for word in dict.fromkeys(getattr(link, "alternatives", ())):
             other = self._tokenizer.encode(text[:start] + word + text[stop:])
-            if other[:first] == ids[:first]:  # the same tokens up to here
+            if other[:first] == ids[:first]:  # the same tokens before
                 others.update(other[first : first + 1])
         return _Answer(ids[first], sorted(others - {ids[first]}))
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """Reads how a prediction stands to a decided word."""
+    """Reads log-probability and log-odds of a decided word."""
 
     token: int
     others: list[int]
 
     def __call__(self, logits: Float[Tensor, "B V"]) -> Float[Tensor, "2 B"]:
-        """The log-probability, and the log-odds against the others; NaN if there are none."""
+        """Return log-probability and log-odds; the latter is NaN without alternatives."""
         logs = logits.double().log_softmax(dim=-1).cpu()
         own = logs[:, self.token]
         odds = own - logs[:, self.others].logsumexp(dim=-1)

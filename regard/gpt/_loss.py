@@ -1,9 +1,8 @@
-"""The loss of a model: the cross-entropy of its logits, of which few rows exist at a time.
+"""The loss of a model: the cross-entropy of its logits, computed in chunks of rows.
 
-The logits are most of what an update of a model with a large vocabulary writes: with their
-logarithms and gradients, several times ``N · V`` numbers, which go to memory and back. Here the
-rows are computed in portions. A portion's gradient overwrites its logits, is added to the other
-gradients, and its buffer is reused for the next portion.
+With a large vocabulary, logits, their logarithms and gradients take most of an update's memory
+traffic: several times ``N · V`` numbers. Here the rows are computed in chunks. A chunk's gradient
+overwrites its logits, is accumulated into the other gradients, and its buffer is reused.
 
 Axis letters: N rows, E model dimension, V vocabulary.
 """
@@ -25,8 +24,8 @@ from regard.gpt.layers import linear
 IGNORED = -100
 """The target of a position without loss; `cross_entropy`'s default `ignore_index`."""
 
-# Size of a portion's logits: what fits into the caches, or with a large vocabulary enough rows that
-# the other cost of a portion, a pass over the gradient of the matrix, is small beside it.
+# Size of a chunk's logits: what fits into the caches, or with a large vocabulary enough rows that
+# the pass over the gradient of the matrix, which each chunk makes, is cheap in comparison.
 _PORTION_BYTES = 2**21
 _MIN_PORTION_ROWS = 1024
 
@@ -37,13 +36,13 @@ def linear_cross_entropy(
     targets: Int[Tensor, "*b"],
     weights: Float[Tensor, "*b"],
 ) -> Float[Tensor, ""]:
-    """The weighted sum of the cross-entropies of ``x @ weightᵀ``, in nats.
+    """Return the weighted sum of the cross-entropies of ``x @ weightᵀ``, in nats.
 
     Args:
-        x: what is unembedded.
+        x: the rows to unembed, ``(..., E)``.
         weight: the token embeddings.
         targets: int64, each below V, or `IGNORED`.
-        weights: float32; what each position counts.
+        weights: float32; weight of each position.
     """
     dtype = product_dtype(x)
     if not _is_served(x, weight, targets, weights, dtype):
@@ -61,7 +60,7 @@ def linear_cross_entropy(
 def cross_entropy(
     logits: Float[Tensor, "*b V"], targets: Int[Tensor, "*b"], weights: Float[Tensor, "*b"]
 ) -> Float[Tensor, ""]:
-    """The weighted sum of the cross-entropies of logits, in nats, at least in float32."""
+    """Return the weighted sum of the cross-entropies of logits, in nats, at least in float32."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return (losses * weights.flatten()).sum()
@@ -70,9 +69,9 @@ def cross_entropy(
 def _is_served(
     x: Tensor, weight: Tensor, targets: Tensor, weights: Tensor, dtype: torch.dtype
 ) -> bool:
-    """Whether the kernel supports the tensors.
+    """Return True if the kernel supports the tensors.
 
-    Float16 is left to torch: gradients fall below its range until a scaler multiplies the loss.
+    Float16 is left to torch: without loss scaling, gradients underflow.
     """
     tensors = (x, weight, targets, weights)
     if not x.is_cpu or is_transformed() or not are_plain(*tensors):
@@ -82,7 +81,7 @@ def _is_served(
     if weight.dtype not in (torch.float32, dtype) or weights.dtype != torch.float32:
         return False
     if not torch.is_autocast_enabled("cpu") and weight.dtype != x.dtype:
-        return False  # torch refuses it
+        return False  # torch raises an error
     return x.numel() > 0 and not weights.requires_grad and native.why_missing() is None
 
 
@@ -118,7 +117,7 @@ def _compute(
     *,
     needs: tuple[bool, bool],
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N E"] | None, Float[Tensor, "V E"] | None]:
-    """The losses, and the gradients of rows and matrix, the latter in float32, where needed."""
+    """Return the losses, and the needed gradients of rows and matrix, the latter in float32."""
     dtype, exact, (count, vocabulary) = rows.dtype, torch.float32, (len(rows), len(matrix))
     portion = min(count, max(_MIN_PORTION_ROWS, _PORTION_BYTES // (vocabulary * dtype.itemsize)))
     (losses,) = allocate(((count,), exact))
@@ -153,14 +152,14 @@ def _add_product(
     *,
     is_first: bool,
 ) -> None:
-    """Add ``gradientᵀ @ rows`` to what is there, or write it where nothing is.
+    """Accumulate ``gradientᵀ @ rows`` into `total`.
 
     Args:
-        gradient: of some logits.
-        rows: what they were computed from.
-        total: float32.
-        rounded: memory for a product in another dtype than float32, if it has one.
-        is_first: whether nothing is there.
+        gradient: gradient of some logits.
+        rows: the rows that they were computed from.
+        total: the accumulator, float32.
+        rounded: buffer for a product in another dtype than float32, if it has one.
+        is_first: whether `total` is uninitialized.
     """
     if not rounded:
         torch.addmm(total, gradient.t(), rows, beta=0 if is_first else 1, out=total)

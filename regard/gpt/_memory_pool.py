@@ -1,8 +1,8 @@
-"""Memory that the updates of a training run reuse.
+"""A memory pool for the updates of a training run.
 
-What an update saves for its backward pass is more than the C library keeps: it returns the memory
-to the system, which clears each page when the next update touches it. That took a sixth of an
-update. A pool keeps the memory, in huge pages where the system has them.
+The tensors saved for a backward pass exceed what the C library keeps: it returns the memory to the
+system, which zeroes each page when the next update touches it. That took a sixth of an update. A
+pool keeps the memory, in huge pages if the system has them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ TensorSpec = tuple[tuple[int, ...], torch.dtype]
 """Shape, with at least one element, and dtype of a tensor."""
 
 _ALIGNMENT = 64  # bytes, a line of the processor's caches
-_MIN_REGION_BYTES = (
-    2**25
-)  # bytes that a pool asks the system for; those never written take no memory
+_MIN_REGION_BYTES = 2**25  # minimum bytes of a region; pages that are never written take no memory
 _MAX_LAYOUTS = 256
 
 
 class MemoryPool:
-    """A pool of CPU memory for tensors: a block is reused once none of its tensors is left.
+    """A pool of CPU memory for tensors: a block is reused when all its tensors are freed.
 
     All memory is freed when the pool and its tensors are gone.
     """
@@ -42,15 +40,15 @@ class MemoryPool:
     def __init__(self) -> None:
         self._regions: list[Tensor] = []
         self._free: list[tuple[int, int]] = []  # start and stop, in order, with something between
-        # Tensors may go at any time, in the middle of a change of the list too.
+        # Tensors may be freed at any time, even while the list is mutated.
         self._returned: deque[tuple[int, int]] = deque()
-        self._used = self._most = 0  # bytes, now and at most
+        self._used = self._most = 0  # bytes, current and peak
         self._is_joined = False
         self._scratch: dict[tuple[TensorSpec, ...], list[Tensor]] = {}
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
-        """Copies and pickles are new, empty pools: addresses mean nothing elsewhere."""
+        """Copy and pickle as a new, empty pool, since addresses are not valid elsewhere."""
         return type(self), ()
 
     @contextmanager
@@ -64,9 +62,9 @@ class MemoryPool:
             self._scratch.clear()
 
     def allocate(self, *specs: TensorSpec) -> list[Tensor]:
-        """Uninitialized tensors, contiguous and none a view, side by side.
+        """Allocate uninitialized, contiguous tensors next to each other; none is a view.
 
-        Their memory is reused when none of them is left.
+        Their memory is reused when all of them are freed.
         """
         size, parts = _layout(specs)
         with self._lock:
@@ -80,8 +78,8 @@ class MemoryPool:
 
     @contextmanager
     def scratch(self, *specs: TensorSpec) -> Iterator[list[Tensor]]:
-        """The same tensors at each call with the same specs, until `used` ends."""
-        tensors = self._scratch.pop(specs, None)  # so that two threads never have the same
+        """Yield the same tensors in each block with the same specs, until `used` ends."""
+        tensors = self._scratch.pop(specs, None)  # two threads must not share them
         tensors = self.allocate(*specs) if tensors is None else tensors
         yield tensors
         self._scratch[specs] = tensors
@@ -95,7 +93,7 @@ class MemoryPool:
         if not self._used and len(self._regions) > 1:
             self._join()
         start = self._find(size)
-        self._used += size  # last: what the system refuses is not in use
+        self._used += size  # last: an allocation that failed is not in use
         self._most = max(self._most, self._used)
         return start
 
@@ -110,13 +108,13 @@ class MemoryPool:
         return region
 
     def _join(self) -> None:
-        """Replace several regions, between which memory is lost, by one.
+        """Replace several regions by one, to reduce fragmentation.
 
-        At first it is as large as the peak use. If fragmentation makes that too small, it is as
-        large as the regions together, so that the same update fits again.
+        Its size is the peak use or, if fragmentation makes that too small, the sum of the regions,
+        so that the same update fits again.
         """
         size = sum(map(len, self._regions)) if self._is_joined else self._most
-        self._free.clear()  # first: an interrupt between the two must not leave freed memory in it
+        self._free.clear()  # first: after an interrupt it must not list freed memory
         self._regions.clear()
         start = self._add(size)
         self._release(start, start + size)
@@ -140,7 +138,7 @@ class MemoryPool:
         self._free = merged
 
     def return_later(self, start: int, stop: int) -> None:
-        """Free a block at the next allocation: a tensor may be collected during another one."""
+        """Free a block at the next allocation, since a tensor may be collected during one."""
         self._returned.append((start, stop))
 
 
@@ -148,7 +146,7 @@ _pool: ContextVar[MemoryPool | None] = ContextVar("pool", default=None)
 
 
 def allocate(*specs: TensorSpec) -> list[Tensor]:
-    """Uninitialized tensors on the CPU, from the pool in use; without one each by itself."""
+    """Allocate uninitialized tensors on the CPU, from the pool in use if there is one."""
     pool = _pool.get()
     if pool is None:
         return [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in specs]
@@ -156,9 +154,9 @@ def allocate(*specs: TensorSpec) -> list[Tensor]:
 
 
 def scratch(*specs: TensorSpec) -> AbstractContextManager[list[Tensor]]:
-    """As `allocate`, for use inside the block: afterwards others write to them.
+    """Allocate temporary tensors for the block; their memory is reused afterwards.
 
-    To make a tensor takes longer than to multiply a small matrix.
+    They are cached, since creating a tensor takes longer than multiplying a small matrix.
     """
     pool = _pool.get()
     return nullcontext(allocate(*specs)) if pool is None else pool.scratch(*specs)
@@ -180,7 +178,7 @@ class _Lease:
 def _layout(
     specs: tuple[TensorSpec, ...],
 ) -> tuple[int, list[tuple[tuple[int, ...], torch.dtype, int, int]]]:
-    """The size of all, and of each its shape, dtype, number of elements and offset, in bytes."""
+    """Return the total size in bytes, and shape, dtype, size and byte offset of each tensor."""
     parts, offset = [], 0
     for shape, dtype in specs:
         count = prod(shape)

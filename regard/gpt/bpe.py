@@ -21,7 +21,7 @@ _BYTES, _MOST = 256, 1 << 24
 
 
 class BPETokenizer(Tokenizer):
-    """Byte-level BPE: any text has an encoding, and decoding gives exactly that text back.
+    """Byte-level BPE: it encodes any text, and decoding returns exactly that text.
 
     The first 256 tokens are the bytes; each further one joins two earlier ones. Get one from
     `BPETokenizer.train` or `BPETokenizer.load`.
@@ -47,7 +47,7 @@ class BPETokenizer(Tokenizer):
                 f"inner is a {type(inner.model).__name__} tokenizer; expected byte-level BPE"
             )
         self._inner = inner
-        added = inner.get_added_tokens_decoder()  # whose signs stand for themselves
+        added = inner.get_added_tokens_decoder()  # these are not in the byte alphabet
         self._data = [
             added[i].content.encode()
             if i in added
@@ -61,9 +61,9 @@ class BPETokenizer(Tokenizer):
 
         Args:
             texts: the texts, each one whole or in pieces.
-            vocab_size: V, 256 to 2**24. Training stops below it where no pair is left to join.
-            end: whether the last token is `END`, which ends a document. As with GPT-2, a text that
-                holds these very signs encodes them as that token.
+            vocab_size: V, 256 to 2**24; the result is smaller if no pair is left to join.
+            end: whether the last token is `END`, which ends a document. As with GPT-2, these
+                characters in a text are encoded as that token.
 
         Raises:
             ValueError: `vocab_size` is below 256, or 257 with `end`, or above 2**24; or a text
@@ -73,7 +73,7 @@ class BPETokenizer(Tokenizer):
         if isinstance(texts, str):
             raise TypeError("texts is a str; expected a list of texts, such as [text]")
         least = _BYTES + end
-        if vocab_size > _MOST:  # for which the library would take all memory, and end the process
+        if vocab_size > _MOST:  # the library would run out of memory and abort the process
             raise ValueError(f"vocab_size is {vocab_size}; expected at most {_MOST}")
         if vocab_size < least:
             raise ValueError(
@@ -103,7 +103,7 @@ class BPETokenizer(Tokenizer):
         return end
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text.
+        """Return the ids of a text.
 
         Raises:
             ValueError: `text` holds half of a surrogate pair, which UTF-8 cannot express.
@@ -112,16 +112,16 @@ class BPETokenizer(Tokenizer):
         return list(self._inner.encode(text).ids)
 
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """The ids of each of some texts, by all threads; `ValueError` as for `encode`."""
+        """Return the ids of each of some texts, by all threads; `ValueError` as for `encode`."""
         for number, text in enumerate(texts):
             require_utf8(text, f"texts[{number}]")
         encodings = self._inner.encode_batch_fast(list(texts))
         return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids; `ValueError` for an id outside the vocabulary.
+        """Return the text of some ids; `ValueError` for an id outside the vocabulary.
 
-        Where the ids hold part of a character only, each such run of bytes reads as U+FFFD.
+        Bytes of an incomplete character are decoded as U+FFFD.
         """
         return self._bytes(ids).decode(errors="replace")
 
@@ -134,7 +134,7 @@ class BPETokenizer(Tokenizer):
         return [displayable(self._bytes([i])) for i in ids]
 
     def to_json(self) -> str:
-        """The tokenizer in the `tokenizers` library's own format."""
+        """Return the tokenizer in the `tokenizers` library's own format."""
         return str(self._inner.to_str())
 
     @classmethod
@@ -144,13 +144,13 @@ class BPETokenizer(Tokenizer):
             inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
             raise ValueError(f"not a tokenizer of the tokenizers library: {error}") from None
-        inner.no_truncation()  # which the file of a finetuned model may hold: text would be lost
+        inner.no_truncation()  # a finetuned model's file may enable it; text would be lost
         inner.no_padding()
         return cls(inner)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizer in `folder`; `ValueError` if it is of another kind."""
+        """Return the tokenizer in `folder`; `ValueError` if it is of another kind."""
         return cls.from_json(Path(folder, FILE).read_text("utf-8"))
 
     @classmethod
@@ -169,7 +169,7 @@ class BPETokenizer(Tokenizer):
         except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
             raise ValueError(f"{vocabulary} and {merges} make no BPE: {error}") from None
         inner = _byte_level(model)
-        if inner.token_to_id(END) is not None:  # one token of its own, whatever stands around it
+        if inner.token_to_id(END) is not None:  # a special token in any context
             inner.add_special_tokens([END])
         return cls(inner)
 

@@ -1,4 +1,4 @@
-"""The keys and values of a GPT's earlier tokens, so that generation reads every token once.
+"""The KV cache of a GPT, with which generation reads every token once.
 
 Axis letters: B batch, T tokens.
 """
@@ -20,19 +20,19 @@ from regard.nn import KVCache
 class GPTCache:
     """The keys and values of all layers, and the position of the next token.
 
-    It belongs to the batch that it was first used with. Layers with a window keep no more than the
-    window. A call of the model that fails or is interrupted leaves it as it was, or, where a window
-    has evicted tokens meanwhile, inconsistent until it is reset. Hooks on the model itself are an
-    exception.
+    It can only be used with the batch of its first call. Layers with a window keep only the window.
+    If a call of the model fails or is interrupted, the cache is rolled back or, if a window has
+    evicted tokens meanwhile, inconsistent until it is reset. Errors in hooks on the model itself
+    are not rolled back.
 
     Args:
-        config: the model's.
-        capacity: most tokens; None is the model's context.
-        padding: ``(B,)`` how many tokens at the start of each sequence are padding, so that
-            sequences of unequal lengths end together; each gives what it gives alone.
+        config: the model's configuration.
+        capacity: maximum number of tokens; None is the model's context.
+        padding: ``(B,)``, number of padding tokens at the start of each sequence, which align the
+            ends of sequences of unequal lengths; results are those of each sequence alone.
 
     Attributes:
-        layers: a `regard.nn.KVCache` a layer.
+        layers: a `regard.nn.KVCache` per layer.
 
     Raises:
         ValueError: `capacity` is below 1 or above the model's context.
@@ -64,14 +64,14 @@ class GPTCache:
 
     @property
     def length(self) -> int:
-        """Tokens read so far, padding included."""
+        """Return the number of tokens read so far, padding included."""
         return self.layers[0].length
 
     def positions(self, ids: Int[Tensor, "*b T"]) -> Int[Tensor, "*b T"]:
-        """The positions of the next tokens: ``(T,)``, or ``(B, T)`` where there is padding.
+        """Return the positions of the next tokens: ``(T,)``, or ``(B, T)`` where there is padding.
 
         Raises:
-            ValueError: they do not fit in.
+            ValueError: if they do not fit.
         """
         new = ids.shape[-1]
         self.require_room(new)
@@ -80,7 +80,7 @@ class GPTCache:
         return positions if padding is None else (positions - padding[:, None]).clamp(min=0)
 
     def require_room(self, new: int) -> None:
-        """Raise ValueError if so many more tokens do not fit."""
+        """Raise ValueError if `new` more tokens do not fit."""
         if any(layer.is_incomplete for layer in self.layers):
             raise ValueError(
                 "the cache is inconsistent: a previous forward was interrupted; call "
@@ -94,10 +94,10 @@ class GPTCache:
             )
 
     def rollback(self, length: int) -> None:
-        """Drop what an interrupted call added, perhaps to some layers only; see `KVCache.rollback`.
+        """Remove what an interrupted call added, maybe to some layers; see `KVCache.rollback`.
 
         Args:
-            length: how many tokens there were before.
+            length: number of tokens before the call.
         """
         for layer in self.layers:
             layer.rollback(length)
@@ -106,12 +106,12 @@ class GPTCache:
         """Check the mask of a call, before any key or value is stored.
 
         Args:
-            mask: the mask, of all tokens.
+            mask: the mask over all tokens.
             ids: the new tokens.
-            heads: of the model.
+            heads: number of heads.
 
         Raises:
-            ValueError: it does not fit, or a layer has evicted tokens by then.
+            ValueError: if it does not fit, or a layer has evicted tokens.
         """
         new = ids.shape[-1]
         mask.resolve((*ids.shape[:-1], heads), new, self.length + new, ids.device)
@@ -128,16 +128,16 @@ class GPTCache:
 
         Args:
             copies: the size of the new batch.
-            capacity: most tokens of each copy, those of this cache included.
+            capacity: maximum number of tokens of each copy, those of this cache included.
 
         Raises:
-            ValueError: this cache holds several sequences, or `capacity` is below its length.
+            ValueError: if this cache holds several sequences, or `capacity` is below its length.
         """
         branch = copy(self)
         branch.layers = tuple(layer.branch(copies, capacity) for layer in self.layers)
         return branch
 
     def reset(self, *, padding: Int[Tensor, "B"] | None = None) -> None:
-        """Empty the cache but keep its memory, for as many sequences with this padding."""
+        """Empty the cache and set the padding of the next sequences; the memory is kept."""
         for layer in self.layers:
             layer.reset(padding=padding)

@@ -51,26 +51,26 @@ def save(
 ) -> None:
     """Write a model to a folder.
 
-    The files are written under temporary names and, when all are whole, renamed, the weights last
-    of the files that make a model. So the folder can be loaded at any moment, with the model that
-    was there before or with the new one. Only where the new one has another shape or tokenizer,
-    there is a moment between the renames at which `load` refuses the folder.
+    The files are written under temporary names and, when all are complete, renamed, the weights
+    last. So at any moment the folder holds the old or the new model. Only if the new one has
+    another shape or tokenizer, there is a moment between the renames at which `load` raises an
+    error.
 
     Args:
         folder: the folder; made if it does not exist.
         model: the model, as it is or wrapped by ``torch.compile``, DataParallel or
             DistributedDataParallel.
         tokenizer: its tokenizer.
-        dtype: the precision of the weights in the file, such as ``torch.float16``; by default that
-            of the model. `load` gives what the file holds, exactly, in float32.
+        dtype: dtype of the weights in the file, such as ``torch.float16``; None is that of the
+            model. `load` converts them to float32.
         training: the record of its training, written to `training.json`.
         overwrite: whether a model of another shape or with another tokenizer may be replaced.
 
     Raises:
-        CheckpointError: `folder` holds such a model, and `overwrite` is False.
-        ValueError: the tokenizer's vocabulary is not the model's; or the weights are int8, shards
-            of FSDP, or such that `load` would refuse them. Nothing is written then.
-        TypeError: `model` is not a `GPT`.
+        CheckpointError: if `folder` holds such a model, and `overwrite` is False.
+        ValueError: if the tokenizer's vocabulary is not the model's, or the weights are int8,
+            shards of FSDP, or not loadable. Nothing is written then.
+        TypeError: if `model` is not a `GPT`.
 
     Example:
         >>> import tempfile
@@ -98,7 +98,7 @@ def save(
     if training is not None:
         contents[folder / TRAINING] = dump_json(training)
     replace_files(contents)
-    if training is None and overwrite:  # the record was another model's
+    if training is None and overwrite:  # the old record is of another model
         (folder / TRAINING).unlink(missing_ok=True)
 
 
@@ -109,38 +109,38 @@ def load(
     device: torch.device | str = "cpu",
     weights: Literal["int8"] | None = None,
 ) -> tuple[GPT, Tokenizer]:
-    """The model and the tokenizer in a folder, of `save` or a GPT-2 of `transformers`.
+    """Load the model and the tokenizer of a folder: of `save`, or a GPT-2 of `transformers`.
 
-    A GPT-2 of the Hugging Face hub goes by its name, such as ``"openai-community/gpt2"``. It is
-    read from the hub's cache on this machine, through `huggingface_hub` (the extra `hub`); the
-    network is used only with `fetch`, and only where the cache lacks it.
+    A GPT-2 of the Hugging Face hub is named like ``"openai-community/gpt2"``. It is read from the
+    hub's cache on this machine, through `huggingface_hub` (the extra `hub`); the network is used
+    only with `fetch`, and only if the cache lacks it.
 
-    `save` puts checksums of the weights, `config.json` and `tokenizer.json` into the header of
-    `model.safetensors`, and all three are compared with them. Weights without such a checksum, of
-    an earlier version or another library, are loaded as they are.
+    `save` writes checksums of the weights, `config.json` and `tokenizer.json` into the header of
+    `model.safetensors`, and `load` verifies them. Weights of an earlier version or another library,
+    without checksums, are not verified.
 
     With ``weights="int8"`` the matrices take a quarter of float32's memory. Each row of a linear
-    map, and of the token embeddings, which make the logits too, is rounded to integers from −127
-    to 127 times the row's own scale, its largest size divided by 127: no number moves by more than
-    half a scale. Norms, biases, learned positions and all activations stay in float32. Such a model
-    computes on a CPU; it can be recorded, changed and read like any other, not trained or saved.
-    Matrices are read and rounded one after another: no two are in memory in float32.
+    map, and of the token embeddings, which are tied to the unembedding, is rounded to integers from
+    −127 to 127 times the row's own scale, its largest magnitude divided by 127: the error of a
+    weight is at most half a scale. Norms, biases, learned positions and all activations stay in
+    float32. Such a model runs only on a CPU; it supports recordings and interventions, but can't be
+    trained or saved. Matrices are read and rounded one by one: only one is in memory in float32.
 
     Args:
         folder: the folder, or a name on the hub; None is the model that comes with the package.
-        fetch: whether a model of the hub is fetched if the cache lacks it.
-        device: the model's.
+        fetch: whether to download a model of the hub if the cache lacks it.
+        device: the model's device.
         weights: "int8", or None for float32.
 
     Returns:
-        The model, in evaluation mode and in float32 whatever precision the file keeps, and its
+        The model, in evaluation mode and in float32 whatever the dtype of the file, and its
         tokenizer.
 
     Raises:
-        ValueError: `weights` is neither; or it is "int8", and `device` is not a CPU.
-        CheckpointError: the folder holds no model, or a damaged one; or there is no such folder,
-            and the cache lacks a GPT-2 of that name, or it can't be fetched; or a weight is NaN,
-            infinite or not of floating point. The message says what is missing and what to do.
+        ValueError: if `weights` is neither, or is "int8" and `device` is not a CPU.
+        CheckpointError: if the folder holds no model, or a damaged one; if there is no such folder,
+            and the cache lacks a GPT-2 of that name, or it can't be downloaded; or if a weight is
+            NaN, infinite or not floating point. The message names what is missing and the cure.
 
     >>> model, tokenizer = load()
     >>> tokenizer.decode(tokenizer.encode("A statement."))
@@ -175,7 +175,7 @@ def _load_own(folder: Path, device: torch.device | str, *, int8: bool) -> tuple[
     tokenizer = load_tokenizer(folder / TOKENIZER)
     _require_one_model(folder, config, tokenizer)
     _require_fit(folder / WEIGHTS, config)
-    with torch.device("meta"):  # so that no initial weights are drawn
+    with torch.device("meta"):  # without initial weights
         model = GPT(config)
     load_weights = _load_int8 if int8 else _load_weights
     model.load_state_dict(load_weights(folder / WEIGHTS, model, device), assign=True)
@@ -183,14 +183,14 @@ def _load_own(folder: Path, device: torch.device | str, *, int8: bool) -> tuple[
 
 
 def holds_model(folder: str | Path) -> bool:
-    """Whether a folder holds a model's weights."""
+    """Return whether a folder holds a model's weights."""
     return Path(folder, WEIGHTS).exists()
 
 
 def require_no_model(folder: Path, corpus: str | Path | None) -> None:
-    """Raise CheckpointError where a folder has files that a new model would replace.
+    """Raise CheckpointError if a folder has files that a new model would replace.
 
-    The tokenizer of the corpus that it is trained on stays the same.
+    A tokenizer equal to that of the corpus may stay.
     """
     if holds_model(folder):
         raise CheckpointError(
@@ -208,10 +208,10 @@ def require_no_model(folder: Path, corpus: str | Path | None) -> None:
 
 
 def load_training(folder: str | Path | None = None) -> dict[str, Any]:
-    """The record of a model's training, from `training.json`.
+    """Return the record of a model's training, from `training.json`.
 
     Raises:
-        CheckpointError: the folder has no such file, or it is damaged.
+        CheckpointError: if the folder has no such file, or it is damaged.
 
     Example:
         >>> from regard.gpt import load_training
@@ -225,7 +225,7 @@ def load_training(folder: str | Path | None = None) -> dict[str, Any]:
 
 
 def holds_pretrained(folder: Path) -> bool:
-    """Whether a folder's `config.json` is one of `transformers`, which names a type of model."""
+    """Return True if a folder's `config.json` is of `transformers`: it has a `model_type`."""
     return (folder / CONFIG).is_file() and "model_type" in load_json(folder / CONFIG)
 
 
@@ -244,7 +244,7 @@ def _require_one_model(folder: Path, config: GPTConfig, tokenizer: Tokenizer) ->
 
 
 def _require_same(folder: Path, config: GPTConfig, tokenizer: Tokenizer) -> None:
-    """Compare contents, not bytes: an earlier version may have formatted them otherwise."""
+    """Compare contents, not bytes, since earlier versions formatted the files differently."""
     is_model = (folder / CONFIG).exists()
     is_same: Callable[[Path], bool]
     for path, is_same in (
@@ -253,7 +253,7 @@ def _require_same(folder: Path, config: GPTConfig, tokenizer: Tokenizer) -> None
         (folder / CONFIG, lambda path: _load_config(path) == config),
         (folder / TOKENIZER, lambda path: load_tokenizer(path).to_json() == tokenizer.to_json()),
     ):
-        with suppress(CheckpointError):  # a file that is damaged, or not ours, is another
+        with suppress(CheckpointError):  # a damaged or foreign file counts as different
             if not path.exists() or is_same(path):
                 continue
         raise CheckpointError(
@@ -281,7 +281,7 @@ def _load_config(path: Path) -> GPTConfig:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer in a file, of whichever kind; `CheckpointError` where it is damaged."""
+    """Return the tokenizer in a file, of whichever kind; `CheckpointError` where it is damaged."""
     kind = CharTokenizer if load_json(path).get("type") == "characters" else BPETokenizer
     try:
         return kind.from_json(path.read_text("utf-8"))
@@ -290,7 +290,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def _require_fit(path: Path, config: GPTConfig) -> None:
-    """Compare sizes with the file's header, before memory is taken for a model of those sizes."""
+    """Compare sizes with the file's header, before memory is allocated for the model."""
     shapes = read_shapes(path)
     layers = count_layers(shapes)
     if layers != config.layers:
@@ -316,7 +316,7 @@ def _load_weights(path: Path, model: GPT, device: torch.device | str) -> dict[st
 
 
 def _load_int8(path: Path, model: GPT, device: torch.device | str) -> dict[str, torch.Tensor]:
-    """The state dict for a model on the meta device, whose matrices become int8."""
+    """Return the state dict for a model on the meta device, with int8 matrices."""
     _require_shapes(path, read_shapes(path), _shapes(model.state_dict()))
     to_int8(model)
     state = int8_state(model, read_each(path))

@@ -1,7 +1,7 @@
-"""The shape of a model and how it is sampled: frozen dataclasses for all that need them.
+"""Configurations of a model and of sampling, as frozen dataclasses.
 
 The Python interface, the command line, its help texts and the checkpoints read the same fields, so
-that a default is written in one place.
+each default is defined once.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ HAS_READ = (
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
-    """The shape of a GPT. By default it is GPT-2's; the options are those of later models.
+    """The architecture of a GPT. The defaults are GPT-2's; the options are of later models.
 
     Every field's `metadata["help"]` holds its one-line description.
 
     Raises:
-        ValueError: a field is out of its range, or does not go with another: `dim` is not a
-            multiple of `heads`, `heads` not of `groups`, rotary positions meet an odd head
-            dimension, or `global_every` is set without a `window`.
+        ValueError: if a field is out of its range or contradicts another: `dim` is not a
+            multiple of `heads`, `heads` not of `groups`, the head dimension is odd with rotary
+            positions, or `global_every` is set without a `window`.
 
     Source: rotary positions: Su et al. 2021, arXiv:2104.09864. RMSNorm: Zhang and Sennrich 2019,
     arXiv:1910.07467. SwiGLU: Shazeer 2020, arXiv:2002.05202. Groups: Ainslie et al. 2023,
@@ -150,7 +150,7 @@ class GPTConfig:
         return 4 * self.dim if self.mlp == "gelu" else -(-self.dim // 3) * 8
 
     def layer_window(self, layer: int) -> int | None:
-        """W of a layer, counted from 0; None where it sees the whole context.
+        """Return W of a layer, counted from 0; None if it sees the whole context.
 
         >>> [GPTConfig(window=64, global_every=2).layer_window(layer) for layer in range(4)]
         [64, None, 64, None]
@@ -160,7 +160,7 @@ class GPTConfig:
 
     @classmethod
     def gpt2(cls, size: GPT2Size = "small") -> Self:
-        """The shape of one of the four published GPT-2 models.
+        """Return the shape of one of the four published GPT-2 models.
 
         Args:
             size: ``"small"`` (124 M parameters), ``"medium"`` (355 M), ``"large"`` (774 M) or
@@ -183,25 +183,25 @@ class GPTConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the next token is drawn. In the order of the fields, which is that of `transformers`.
+    """How the next token is sampled, in the order of the fields, as in `transformers`.
 
-    1. `repetition_penalty` θ: the logit of every token that the sequence holds already, prompt
-       included, is divided by θ if it is positive and multiplied by it if not (Keskar et al. 2019,
+    1. `repetition_penalty` θ: the logit of every token in the sequence, prompt included, is
+       divided by θ if it is positive and multiplied by it if not (Keskar et al. 2019,
        arXiv:1909.05858, section 4.1, for either sign).
-    2. `temperature`: the logits are divided by it. 0 takes the likeliest token, and the first of
-       those that are equally likely; what follows then does not matter.
-    3. `top_k`: only the k likeliest tokens stay, exactly k of them: among equals the first ones.
-    4. `top_p`: of those only the likeliest ones, as few as make up this probability or more
+    2. `temperature`: the logits are divided by it. 0 takes the likeliest token, the first one in
+       case of ties; the later steps then have no effect.
+    3. `top_k`: keep exactly the k likeliest tokens, the first ones in case of ties.
+    4. `top_p`: of those, keep the fewest likeliest tokens whose probabilities sum to at least this
        (Holtzman et al. 2020, arXiv:1904.09751, section 3.1).
-    5. `min_p`: of those only the ones at least this fraction as likely as the likeliest
+    5. `min_p`: of those, keep tokens at least this fraction as likely as the likeliest
        (Nguyen et al. 2024, arXiv:2407.01082).
-    6. One is drawn with the probabilities of a softmax over what is left.
+    6. A token is drawn from the softmax over the remaining logits.
 
-    The random numbers are a function of the seed, the step, and the number of equal prompts before:
-    a text does not depend on what else is in the batch, and copies of a prompt in one batch differ.
+    The random numbers are a function of the seed, the step, and the number of equal prompts before
+    this one in the batch: a text does not depend on other prompts, and copies of a prompt differ.
 
     Raises:
-        ValueError: a field is out of its range.
+        ValueError: if a field is out of its range.
 
     >>> Sampling(temperature=0.7, top_p=0.9).min_p
     0.0

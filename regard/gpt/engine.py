@@ -1,7 +1,7 @@
-"""Generation at the speed of memory: an `Engine` has fixed weights, and a step is one native call.
+"""Fast generation: an `Engine` has fixed weights, and computes a step in one native call.
 
-Between the layers of a small model, Python takes more time than the computation. Whatever has to
-see or change a layer, such as a recording, an intervention or a hook, needs the model itself.
+In a small model, Python takes more time between the layers than their computation. Recordings,
+interventions and hooks, which observe or change a layer, need the model itself.
 
 Axis letters: B batch, T tokens, V vocabulary.
 """
@@ -35,20 +35,20 @@ from regard.nn.cache import rollback_on_error
 class Engine:
     """A GPT for generation, on a CPU: each step of up to 32 sequences is one native call.
 
-    Pass it to `generate` and the other functions of generation in place of the model. It shares the
-    model's memory, and computes what its configuration and weights say: a mask that was set on a
-    layer, or a hook for all modules, has no effect on it. Once the weights have changed it refuses
-    to go on. Logits differ from the model's by rounding alone, since sums have another order.
+    Pass it to `generate` and the other functions of generation instead of the model. It shares the
+    model's memory, and depends only on its configuration and weights: a mask that was set on a
+    layer, or a global module hook, has no effect on it. Once the weights have changed it refuses to
+    go on. Its logits differ from the model's only by rounding, since sums have another order.
 
     Args:
-        model: the model, as it is or wrapped.
+        model: the model, maybe wrapped.
 
     Attributes:
-        config: the model's.
+        config: the model's configuration.
 
     Raises:
-        ValueError: the native library can't compute the model; `objection` says why.
-        TypeError: `model` is no GPT.
+        ValueError: if the native library does not support the model; `objection` says why.
+        TypeError: if `model` is not a GPT.
 
     Example:
         >>> from regard.gpt import Engine, Sampling, generate_texts, load
@@ -72,7 +72,7 @@ class Engine:
 
     @staticmethod
     def objection(model: nn.Module) -> str | None:
-        """Say why a model has no `Engine`, or None where it has one.
+        """Return why a model is not supported; None if it is.
 
         Args:
             model: the model.
@@ -107,19 +107,20 @@ class Engine:
 
     @torch.inference_mode()
     def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
-        """The logits at the last token, as of `GPT.next_logits`, without gradients.
+        """Compute the logits at the last token, as `GPT.next_logits`, without gradients.
 
         Args:
             ids: ``(B, T)`` or ``(T,)`` token ids, T at least 1.
-            cache: the keys and values of earlier tokens, which this engine read.
+            cache: the cache of earlier tokens, which this engine read.
 
         Raises:
-            TypeError: `ids` is not a tensor of int64 or int32.
-            ValueError: it has another number of dimensions, no token, more than the cache has room
-                for, or an id outside the vocabulary; or the cache is another model's.
-            IndexError: a single token lies outside the vocabulary.
-            Error: a recording, an intervention or a transform is on in this thread, which would
-                miss the call; or the model's weights have changed since the engine was made.
+            TypeError: if `ids` is not a tensor of int64 or int32.
+            ValueError: if it has another number of dimensions, no token, more than fit into the
+                cache, or an id outside the vocabulary; or if the cache is another model's.
+            IndexError: if a single token is outside the vocabulary.
+            Error: if a recording, an intervention or a transform is active in this thread, which
+                would not observe the call; or if the model's weights have changed since the engine
+                was made.
         """
         check_tokens(ids)
         self._weights.require_unchanged(replaced=cache.length == 0)
@@ -138,7 +139,7 @@ class Engine:
 
 
 def _objection_to_modules(model: GPT) -> str | None:
-    """The first module that differs from what the configuration makes; None if none does."""
+    """Describe the first module that differs from the configuration's; None without one."""
     expected = {name: type(module) for name, module in _skeleton(model).named_modules()}
     for name, module in model.named_modules():
         if type(module) is not expected.get(name):
@@ -149,7 +150,7 @@ def _objection_to_modules(model: GPT) -> str | None:
 
 
 def _skeleton(model: GPT) -> GPT:
-    """A model as the configuration makes it, without weights."""
+    """Make a model of the configuration, without weights."""
     with torch.device("meta"):
         skeleton = GPT(model.config).to(model.dtype)
     if model.has_int8_weights:
@@ -158,7 +159,7 @@ def _skeleton(model: GPT) -> GPT:
 
 
 def _copy(model: GPT) -> GPT:
-    """A model with the same weights in the same memory, where they are contiguous."""
+    """Make a model that shares the memory of contiguous weights."""
     state = {
         unwrapped_name(name): weight.detach().contiguous()
         for name, weight in model.state_dict().items()
@@ -212,7 +213,7 @@ def _tensors(model: GPT) -> list[Tensor]:
 class _Step:
     """The native step of a model with a cache.
 
-    It holds the memory of the cache, not the cache, so it is freed with the cache.
+    It references the cache's memory, not the cache, so it is freed with the cache.
     """
 
     def __init__(self, model: GPT, ids: Tensor, cache: GPTCache) -> None:
@@ -222,7 +223,7 @@ class _Step:
         self._kernel = native.GPTStep(_weights(model, cache))
 
     def is_current(self, cache: GPTCache) -> bool:
-        """Whether the cache has the memory that it had."""
+        """Return True if the cache still has the same memory."""
         memory = zip(cache.layers, self._memory, strict=True)
         return all(layer.memory is before for layer, before in memory)
 
@@ -267,7 +268,7 @@ def _rotation(positions: list[int], config: GPTConfig) -> tuple[Tensor, Tensor]:
 
 
 def _check_cache(model: GPT, ids: Tensor, cache: GPTCache) -> None:
-    """Raise ValueError where a kernel can't read the memory of a cache as this model's."""
+    """Raise ValueError if a cache does not have this model's layout."""
     config = model.config
     windows = [config.layer_window(layer) for layer in range(config.layers)]
     if [layer.window for layer in cache.layers] != windows:

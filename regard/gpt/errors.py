@@ -6,7 +6,7 @@ from regard.errors import Error
 
 
 class CheckpointError(Error, ValueError):
-    """A model or run is missing, damaged, or another one than expected.
+    """A model or training run is missing, damaged, or not the expected one.
 
     Example:
         >>> import tempfile
@@ -21,7 +21,7 @@ class CheckpointError(Error, ValueError):
 
 
 class SaveError(Error, OSError):
-    """A checkpoint could not be written, such as on a full disk; the one before it is whole.
+    """A checkpoint could not be written, such as on a full disk; the previous one is intact.
 
     Example:
         >>> from regard.gpt import SaveError
@@ -35,7 +35,7 @@ class DivergedError(Error, ArithmeticError):
 
     Attributes:
         step: the update, counted from 1.
-        starts: where in the training text the windows of its batch begin, in tokens.
+        starts: starts of its windows in the training text, in tokens.
 
     Example:
         >>> from regard.gpt import DivergedError

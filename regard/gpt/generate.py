@@ -1,6 +1,6 @@
-"""Generation: one token after another, each drawn from what the model gives the next.
+"""Generation: one token after another, each sampled from the model's distribution.
 
-The prompts are read once, into a cache of keys and values; then a step costs one token.
+The prompts are read once, into a KV cache; then a step costs one token.
 
 Axis letters: B batch, N tokens of a prompt, V vocabulary.
 """
@@ -31,8 +31,8 @@ Prompts = Tensor | Sequence[Tensor | Sequence[int]]
 
 Past = Literal["slide", "refuse"]
 
-_MOST_TOKENS = 2**50  # whose number of bytes is one that torch holds
-_TOGETHER = 16  # tokens of a text on CUDA that are read back at once
+_MOST_TOKENS = 2**50  # so that the number of bytes fits into an int64
+_TOGETHER = 16  # tokens of a text on CUDA that are copied to the CPU at once
 
 
 class Options(TypedDict, total=False):
@@ -60,34 +60,33 @@ def generate(
 ) -> Tensor | list[Tensor]:
     """Continue one sequence or several.
 
-    Each continuation is what it would be alone, to the rounding of the logits: shorter prompts are
-    padded on the left, and the padding is masked.
+    Each continuation is the same as without the others, up to the rounding of the logits: shorter
+    prompts are padded on the left, and the padding is masked.
 
-    Past the context: the model sees at most its context, T tokens. With ``past="slide"`` a sequence
-    that has more drops its oldest quarter, and the rest is read again from position 0; so the model
-    sees 3/4 T tokens or more. Of a prompt longer than T it sees the last T.
+    The model sees at most its context, T tokens. With ``past="slide"`` a longer sequence drops the
+    oldest quarter, and the rest is read again from position 0, so the model sees at least 3/4 T
+    tokens. Of a prompt longer than T it sees the last T.
 
     Args:
-        model: the model, which runs in evaluation mode, without dropout, and is left as it was; or
-            an `Engine` of it, which takes less time.
+        model: the model, which runs in evaluation mode and is restored to its mode afterwards; or
+            an `Engine` of it, which is faster.
         ids: ``(B, N)`` or ``(N,)`` token ids; or a list of sequences of unequal lengths, tensors
             ``(N,)`` or lists of integers. Each holds at least one token.
-        tokens: how many to append.
+        tokens: number of tokens to append.
         sampling: how they are sampled; None is `Sampling()`.
-        past: past the context, whether to drop the oldest tokens or to raise.
+        past: beyond the context, ``"slide"`` drops the oldest tokens, ``"refuse"`` raises an error.
 
-    On CUDA no token is read back while tokens are drawn. Tokens that are copied to the CPU are
-    checked; if `ids` are on CUDA so is the result, and a token of −1 marks logits that are not
-    finite.
+    On CUDA tokens are drawn without synchronization. If `ids` are on CUDA so is the result, and a
+    token of −1 marks logits that are not finite; on the CPU they raise an error.
 
     Returns:
         `ids` with `tokens` more at the end, ``(B, N + tokens)`` or ``(N + tokens,)``; for a list,
         the list of such ``(N + tokens,)``.
 
     Raises:
-        ValueError: `ids` is empty or holds an id outside the vocabulary, `tokens` is out of range,
-            `past` is neither or refuses, or the model's logits are not finite.
-        TypeError: `ids` is not of an integer dtype, or `tokens` not an int.
+        ValueError: if `ids` is empty or holds an id outside the vocabulary, `tokens` is out of
+            range, `past` is invalid or refuses, or the model's logits are not finite.
+        TypeError: if `ids` is not of an integer dtype, or `tokens` not an int.
 
     >>> from regard.gpt import load
     >>> model, tokenizer = load()
@@ -129,10 +128,10 @@ def stream(
     sampling: Sampling | None = None,
     past: Past = "slide",
 ) -> Iterator[Tensor]:
-    """The tokens that `generate` appends, each as soon as it is drawn.
+    """Return an iterator over the tokens that `generate` appends, each as soon as it is drawn.
 
-    The arguments and the errors are those of `generate`; what is wrong with the arguments is raised
-    at the call.
+    The arguments and the errors are those of `generate`; errors in the arguments are raised by the
+    call, not by the iterator.
 
     Returns:
         An iterator over `tokens` tensors of shape ``(B,)``, or ``()`` for `ids` of shape ``(N,)``.
@@ -169,25 +168,25 @@ def stream(
 def stream_text(
     model: GPT | Engine, tokenizer: Tokenizer, prompt: str, **options: Unpack[TextOptions]
 ) -> Iterator[str]:
-    """The text that follows a prompt, in pieces, each as soon as its characters are complete.
+    """Continue a prompt; the text comes in pieces, each as soon as its characters are complete.
 
     Args:
         model: the model, or an `Engine` of it.
         tokenizer: its tokenizer.
         prompt: the text to continue, at least one token of it.
-        tokens: how many tokens to draw at most; the text ends before, where the model draws the
-            token that ends a document.
+        tokens: maximum number of tokens; the text ends earlier if the model draws the token that
+            ends a document.
         sampling: as in `generate`.
         past: as in `generate`.
-        stop: as soon as one of these strings is complete, the text ends before it; of several that
-            end with the same character, before the longest.
+        stop: strings before which the text ends; of several that end with the same character, the
+            longest counts.
 
     Returns:
         An iterator over the pieces, without the prompt. Bytes of an incomplete
-        character at the end read as U+FFFD.
+        character at the end are decoded as U+FFFD.
 
     Raises:
-        ValueError: as in `generate`; or `prompt` or a stop string is empty.
+        ValueError: as in `generate`; or if `prompt` or a stop string is empty.
 
     Example:
         >>> from regard.gpt import Sampling, load, stream_text
@@ -204,15 +203,15 @@ def stream_texts(
     prompts: Sequence[str],
     **options: Unpack[TextOptions],
 ) -> Iterator[tuple[int, str]]:
-    """The texts that follow several prompts, generated together, as `stream_text` does for one.
+    """Continue several prompts in one batch, each as `stream_text` does.
 
-    A model on CUDA is synchronized at every token, since its text is wanted at once.
+    A model on CUDA is synchronized at every token, since its text is decoded immediately.
 
     Returns:
         An iterator over pairs: the index of a prompt, and the next piece of its text.
 
     Raises:
-        TypeError: `prompts` is a str.
+        TypeError: if `prompts` is a str.
         ValueError: as in `stream_text`.
 
     Example:
@@ -236,7 +235,7 @@ def _stream_texts(
     past: Past = "slide",
     stop: Sequence[str] = (),
 ) -> Iterator[tuple[int, str]]:
-    """Stream texts; `at_once`: the pieces may come several at a time."""
+    """Stream texts; with `at_once`, several pieces may come at a time."""
     if isinstance(prompts, str):
         raise TypeError("prompts is a str; expected a list of texts, such as [prompt]")
     if isinstance(stop, str) or not all(stop):
@@ -255,10 +254,10 @@ def generate_texts(
     prompts: Sequence[str],
     **options: Unpack[TextOptions],
 ) -> list[str]:
-    """The texts that follow several prompts, without the prompts; arguments as in `stream_text`.
+    """Continue several prompts and return the new texts; arguments as in `stream_text`.
 
-    On CUDA, tokens are read back 16 at a time, to synchronize seldom; so up to 15 more are drawn
-    than the texts need.
+    On CUDA, tokens are copied to the CPU 16 at a time, to synchronize less often; so up to 15 more
+    are drawn than the texts need.
 
     >>> from regard.gpt import load
     >>> greedy = Sampling(temperature=0.0)
@@ -277,7 +276,7 @@ def _device(model: GPT | Engine) -> torch.device:
 
 
 def _prompts(model: GPT | Engine, ids: Prompts) -> list[Tensor]:
-    """The prompts as tensors on the model's device, checked."""
+    """Return the prompts as tensors on the model's device, checked."""
     device = model.device
     if isinstance(ids, Tensor):
         if ids.ndim not in {1, 2} or ids.shape[-1] == 0:
@@ -299,7 +298,7 @@ def _prompts(model: GPT | Engine, ids: Prompts) -> list[Tensor]:
 
 
 def _check(ids: Tensor, model: GPT | Engine) -> None:
-    """Check ids on the CPU; ids on CUDA are left to the device."""
+    """Check ids on the CPU; ids on CUDA are checked by the device."""
     if not ids.is_cuda:
         check_ids(ids, model.config)
 
@@ -318,16 +317,16 @@ def _draw(
 
 
 class IncrementalDecoder:
-    """A batch of sequences, left-padded so that they end together.
+    """A batch of sequences, left-padded so that their ends are aligned.
 
-    The model reads the prompts once, then one token a step. Where a sequence, by its own length,
-    has more tokens than the context, its oldest quarter is dropped and the rest read again from
-    position 0. So a step costs one token, and every T/4 steps the reading of 3T/4 tokens.
+    The model reads the prompts once, then one token per step. When a sequence is longer than the
+    context, its oldest quarter is dropped and the rest read again from position 0. So a step costs
+    one token, and every T/4 steps 3T/4 tokens are read again.
 
     Args:
         model: the model, or an `Engine` of it.
         prompts: ``(N,)`` ids each, at least one, on the model's device.
-        tokens: how many will be appended.
+        tokens: number of tokens that will be appended.
     """
 
     def __init__(
@@ -344,23 +343,23 @@ class IncrementalDecoder:
             row[longest - len(prompt) : longest] = prompt
         context = model.config.context
         self._starts = [longest - min(len(prompt), context) for prompt in prompts]
-        """The index in `_ids` of the first token that the model reads, of each sequence."""
+        """Index in `_ids` of the first token that the model reads, for each sequence."""
         self._cache: GPTCache | None = None
 
     def next_logits(self) -> Float[Tensor, "B V"]:
-        """Read the new tokens; the logits of the next ones."""
+        """Read the new tokens, and return the logits of the next ones."""
         with self._evaluating(), torch.inference_mode():
             if self._cache is None or self._drop_oldest():
                 return self._read_again()
             return self._model.next_logits(self._ids[:, self._end - 1 : self._end], self._cache)
 
     def append(self, token: Int[Tensor, "B"]) -> None:
-        """Add a token to each sequence; where none was drawn, the model reads token 0."""
+        """Append a token to each sequence; if none was drawn, the model reads token 0."""
         self._ids[:, self._end] = token.clamp(min=0) if token.is_cuda else token
         self._end += 1
 
     def _drop_oldest(self) -> bool:
-        """Drop the oldest quarter of sequences longer than the context; whether there were any."""
+        """Drop the oldest quarter of sequences longer than the context; True if there were any."""
         context = self._model.config.context
         if self._end - min(self._starts) <= context:
             return False

@@ -1,7 +1,7 @@
-"""GPT-2 in the files of `transformers`: read into our model, and written from it.
+"""Reads and writes GPT-2 in the file format of `transformers`.
 
-Its folder holds `config.json`, `model.safetensors` (or several files and an index) and the
-tokenizer's files. Only JSON, text and safetensors are read; a pickled `pytorch_model.bin` never is.
+A folder holds `config.json`, `model.safetensors` (or several files and an index) and the
+tokenizer's files. Only JSON, text and safetensors are read, never a pickled `pytorch_model.bin`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from regard.gpt.unwrap import as_gpt, require_own_tokenizer, weights_to_write
 _PREFIX = "transformer."
 _UNEMBEDDING = "lm_head.weight"
 _EMBEDDING = "wte.weight"
-# Kept as `Conv1D`, ``(in, out)``, where `nn.Linear` has ``(out, in)``.
+# Stored as `Conv1D`, ``(in, out)``, while `nn.Linear` has ``(out, in)``.
 _TRANSPOSED = re.compile(r"h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
 # Old files hold the causal mask and its fill value as buffers.
 _BUFFER = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
@@ -101,7 +101,7 @@ def read_gpt2(path_or_name: str | Path, *, int8: bool = False) -> GPT:
 def _weights(
     files: Mapping[Path, set[str] | None], expected: Mapping[str, tuple[int, ...]], folder: Path
 ) -> Iterator[tuple[str, Tensor]]:
-    """The weights of these shapes, as we keep them and by our names, one after another."""
+    """Yield the weights of these shapes, as we keep them and by our names, one after another."""
     missing = set(expected)
     tied: dict[str, Tensor] = {}
     for path, stored, weight in _read(files):
@@ -131,7 +131,7 @@ def _weights(
 
 
 def read_gpt2_tokenizer(path_or_name: str | Path) -> BPETokenizer:
-    """The tokenizer of a GPT-2 as `transformers` keeps it.
+    """Return the tokenizer of a GPT-2 as `transformers` keeps it.
 
     Args:
         path_or_name: as for `read_gpt2`. The folder holds `tokenizer.json`, or `vocab.json` and
@@ -191,7 +191,7 @@ def write_gpt2(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None
 
 
 def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
-    """The files of weights, and the names that the index lists for each."""
+    """Return the files of weights, and the names that the index lists for each."""
     if (folder / WEIGHTS).is_file():
         return {folder / WEIGHTS: None}
     if (folder / INDEX).is_file():

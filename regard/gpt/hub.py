@@ -1,8 +1,8 @@
 """A model's folder, by its path or by a name on the Hugging Face hub.
 
-Models of the hub are in the cache of `huggingface_hub` (the extra `hub`), where other programs find
-them too. They are fetched only for a caller that asks for it, each file whole or not at all, and
-nothing pickled ever is.
+Models of the hub are in the cache of `huggingface_hub` (the extra `hub`), shared with other
+programs. They are downloaded only on request, each file completely or not at all, and never
+pickled ones.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ def model_folder(
     parts: tuple[Part, ...] = ("weights", "tokenizer"),
     announce: Callable[[str], None] | None = None,
 ) -> Path:
-    """The folder of a model.
+    """Return the folder of a model.
 
     Args:
-        path_or_name: a folder; or, where there is none, a name on the hub, such as
+        path_or_name: a folder or, if it does not exist, a name on the hub, such as
             ``"openai-community/gpt2"``, which is looked up in the hub's cache.
-        fetch: whether a GPT-2 that the cache lacks is fetched. A terminal and a notebook show a bar
-            for each file.
-        parts: what the folder must hold beside `config.json`.
-        announce: called with a line about what is fetched, and its size, before the weights are.
+        fetch: whether to download a GPT-2 that the cache lacks, with a progress bar per file.
+        parts: the parts that the folder must hold besides `config.json`.
+        announce: called with the name and size of a download before it starts.
 
     Raises:
-        CheckpointError: there is neither such a folder nor, in the cache, a whole GPT-2 of that
-            name, or it can't be fetched; the message says what is missing, and what to do.
+        CheckpointError: if there is neither such a folder nor a complete GPT-2 of that name in the
+            cache, or it can't be downloaded; the message names what is missing and the cure.
     """
     folder = Path(path_or_name)
     if folder.is_dir():
@@ -65,12 +64,12 @@ def model_folder(
         ) from None
     try:
         cached = try_to_load_from_cache(name, CONFIG)
-    except ValueError:  # no repository can have such a name
+    except ValueError:  # not a valid name of a repository
         raise _no_model(name, "does not exist") from None
     lacking = "that model"
     if isinstance(cached, str):
         folder = Path(cached).parent
-        config_of(folder / CONFIG)  # weights of another kind are not worth fetching
+        config_of(folder / CONFIG)  # refuse another architecture before its weights are downloaded
         names = _missing(folder, parts)
         if not names:
             return folder
@@ -91,7 +90,7 @@ def _no_model(name: str, problem: str) -> CheckpointError:
 
 
 def _missing(folder: Path, parts: Container[Part]) -> list[str]:
-    """The files that a folder in the cache lacks, since they were never fetched or only some."""
+    """Return the files that a folder in the cache lacks."""
     present = {path.name for path in folder.iterdir() if path.is_file()}
     missing = []
     if "weights" in parts and WEIGHTS not in present:
@@ -102,21 +101,21 @@ def _missing(folder: Path, parts: Container[Part]) -> list[str]:
 
 
 def _listed(folder: Path) -> set[str]:
-    """The files of weights that an index names; what is wrong with it, the reader says."""
+    """Return the files of weights that an index names; what is wrong with it, the reader says."""
     places = load_json(folder / INDEX).get("weight_map")
     return {str(file) for file in places.values()} if isinstance(places, dict) else set()
 
 
 def _fetched(name: str, parts: Container[Part], announce: Callable[[str], None] | None) -> Path:
-    """Fetch what is needed into the cache: the configuration first, which says whether to go on.
+    """Download the needed files into the cache, the configuration first, which is checked.
 
-    One file after another and in this thread, so that Ctrl-C ends the work at once.
+    Files are downloaded one by one in this thread, so that Ctrl-C takes effect immediately.
     """
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.constants import HF_HUB_CACHE
 
     try:
-        # First, since this fails at once where there is no network, and a download tries again.
+        # First, since without a network this fails immediately, while a download retries.
         listing = HfApi().model_info(name, files_metadata=True, timeout=_SECONDS)
         sizes = {file.rfilename: file.size or 0 for file in listing.siblings or ()}
         _require_config(name, sizes)
@@ -146,7 +145,7 @@ def _require_config(name: str, files: Container[str]) -> None:
 
 
 def _weight_files(name: str, files: Iterable[str]) -> list[str]:
-    """The files of a repository that hold the weights, an index first."""
+    """Return the files of a repository that hold the weights, an index first."""
     if WEIGHTS in files:
         return [WEIGHTS]
     if INDEX in files:
@@ -173,7 +172,7 @@ def _tokenizer_files(name: str, files: Iterable[str]) -> list[str]:
 
 
 def _reason(name: str, error: Exception) -> str:
-    """Why nothing was fetched, and what to do."""
+    """Return why the download failed, and the cure."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.OfflineModeIsEnabled):

@@ -15,14 +15,13 @@ from regard.gpt.config import GPTConfig
 def check_ids(ids: Int[Tensor, "..."], config: GPTConfig) -> None:
     """Check that ids are integers of a model's vocabulary.
 
-    A model checks those on a CPU whenever it is called, unless they hold no numbers, as under
-    `torch.func.vmap`. Those on CUDA it leaves to the device, which refuses all further work after
-    an id outside the vocabulary: to read them here means to wait until it has done all that it was
-    given.
+    A model checks ids on a CPU at each call, unless they hold no values, as under
+    `torch.func.vmap`. Ids on CUDA are checked by the device, whose context is unusable after an
+    index out of range: reading them here would synchronize with all queued work.
 
     Args:
         ids: token ids, of any shape.
-        config: the model's.
+        config: the model's configuration.
 
     Raises:
         TypeError: `ids` is not a tensor of int64 or int32.
@@ -50,10 +49,11 @@ def checked_targets(
     """Check targets and their weights; return targets in int64, and a weight for each.
 
     Args:
-        targets: as they were given; those on CUDA are left to the device.
-        weights: likewise; None: the mean of all but `IGNORED`, NaN where there are none.
-        ids: whose shape they are to have.
-        vocabulary: how many tokens have a logit.
+        targets: the caller's targets; on CUDA they are checked by the device.
+        weights: the caller's weights; None is the mean over all targets but `IGNORED`, NaN without
+            any.
+        ids: the ids, whose shape both must have.
+        vocabulary: number of tokens with a logit.
 
     Raises:
         TypeError: `targets` is not a tensor of int64 or int32, or `weights` not one of floats.
@@ -112,7 +112,7 @@ def check_dtype(ids: object, name: str = "ids") -> None:
 
 
 def check_tokens(ids: Tensor) -> None:
-    """Check the dtype and the shape of ids, which are to be one token or more of each sequence."""
+    """Check dtype and shape of ids, which must hold at least one token per sequence."""
     check_dtype(ids)
     _check_dimensions(ids)
     if ids.shape[-1] == 0:
@@ -125,7 +125,7 @@ def _check_dimensions(ids: Tensor) -> None:
 
 
 def check_call(ids: Tensor, config: GPTConfig) -> None:
-    """Check the ids that a model is called with; those on CUDA it leaves to the device.
+    """Check the ids of a model's call; on CUDA their values are checked by the device.
 
     Raises:
         TypeError: `ids` is not a tensor of int64 or int32.
@@ -133,7 +133,7 @@ def check_call(ids: Tensor, config: GPTConfig) -> None:
             ``(T,)`` with T at most the context.
     """
     check_dtype(ids)
-    compiling = torch.compiler.is_compiling()  # a graph that a reading would cut
+    compiling = torch.compiler.is_compiling()  # reading values would break the graph
     if not (ids.is_cuda or compiling) and abstract_reason(ids, in_trace=False) is None:
         check_ids(ids, config)
     _check_dimensions(ids)
@@ -145,10 +145,10 @@ def check_call(ids: Tensor, config: GPTConfig) -> None:
 
 
 def check_logits_to_keep(count: int | Int[Tensor, " N"]) -> None:
-    """Check of how many last tokens, or of which positions, logits are wanted.
+    """Check the number of last tokens, or the positions, whose logits are computed.
 
     Raises:
-        TypeError: if that is neither a whole number nor a tensor of int64.
+        TypeError: if it is neither an integer nor a tensor of int64.
         ValueError: if it is negative, or a tensor of other than one dimension.
     """
     if isinstance(count, Tensor):

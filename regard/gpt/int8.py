@@ -1,9 +1,9 @@
-"""Matrices kept as int8, a quarter of float32: each row has a scale, activations stay as they are.
+"""Weight-only int8 quantization with a scale per row; activations are not quantized.
 
 A number w of a row is stored as the integer nearest to w / s, where s is the row's largest
-magnitude divided by 127. So the number used, ŵ, is at most s / 2 from w. All linear maps are stored
-so, and the token embeddings, which make the logits too: a step of generation reads no other matrix
-whole. Norms and biases are small, and of learned positions a step reads one row; these stay.
+magnitude divided by 127. So the dequantized ŵ differs from w by at most s / 2. All linear maps and
+the token embeddings, tied to the unembedding, are stored so: a generation step reads no other whole
+matrix. Norms and biases are small, and a step reads one row of learned positions; these stay.
 
 Axis letters: I inputs, O outputs of a map, V vocabulary, E model dimension.
 """
@@ -26,12 +26,11 @@ from regard.gpt.layers import Embedding, Linear, may_use_kernel
 LARGEST = 127
 """Symmetric int8 range: [−127, 127]."""
 _TILE = 2**22
-"""Elements of a matrix that are converted to floating point at a time, in quantisation and in a
-product of many vectors."""
-_VECTORS_PER_CALL = 8  # vectors that the kernel reads the matrix for
+"""Elements of a matrix that are converted to floating point at a time."""
+_VECTORS_PER_CALL = 8  # vectors per pass of the kernel over the matrix
 _MAX_VECTORS = {torch.float32: 64, torch.float16: 64, torch.bfloat16: 16}
-"""Most vectors for which the kernel, which reads the matrix once every few vectors, was measured to
-take less time than a library's product, which needs the matrix as floating point."""
+"""Maximum number of vectors for which the kernel was measured to be faster than a library's product
+of the dequantized matrix."""
 
 
 def quantized(weight: Float[Tensor, "O I"]) -> tuple[Int[Tensor, "O I"], Float[Tensor, "O"]]:
@@ -54,20 +53,19 @@ def _quantize(weight: Tensor, int8_weight: Tensor, scale: Tensor) -> None:
 
 
 def _tiles(matrix: Tensor) -> Iterator[slice]:
-    """Slices of rows that are converted to floating point at a time."""
+    """Yield slices of rows to convert to floating point at a time."""
     count = max(1, _TILE // max(1, matrix.shape[-1]))
     for start in range(0, len(matrix), count):
         yield slice(start, start + count)
 
 
 class Int8Matrix(nn.Module):
-    """A matrix of int8 with a scale a row.
+    """An int8 matrix with a scale per row.
 
     Attributes:
         int8_weight: ``(O, I)``.
-        scale: ``(O,)``, float32 whatever the model is converted to: row o stands for
-            ``scale[o] · int8_weight[o]``.
-        dtype: of the model's other parameters.
+        scale: ``(O,)``, always float32: row o represents ``scale[o] · int8_weight[o]``.
+        dtype: dtype of the model's other parameters.
     """
 
     int8_weight: Tensor
@@ -81,7 +79,7 @@ class Int8Matrix(nn.Module):
         self.dtype = weight.dtype
 
     def dequantized(self) -> Float[Tensor, "O I"]:
-        """The matrix in float32."""
+        """Return the matrix in float32."""
         return self.int8_weight * self.scale[:, None]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002 - nn.Module's
@@ -108,7 +106,7 @@ class Int8Linear(Int8Matrix):
         return int8_linear(x, self.int8_weight, self.scale, self.bias)
 
     def extra_repr(self) -> str:
-        """The shape, as `nn.Linear` shows it."""
+        """Return the shape, as `nn.Linear` shows it."""
         outputs, inputs = self.int8_weight.shape
         return f"in_features={inputs}, out_features={outputs}, bias={self.bias is not None}"
 
@@ -120,7 +118,7 @@ class Int8Embedding(Int8Matrix):
         super().__init__(embedding.weight)
 
     def forward(self, ids: Int[Tensor, "*b"]) -> Float[Tensor, "*b E"]:
-        """The rows of tokens, in the dtype of the model's other parameters."""
+        """Return the rows of tokens, in the dtype of the model's other parameters."""
         exact = torch.promote_types(self.dtype, torch.float32)
         rows = F.embedding(ids, self.int8_weight).to(exact)
         return (rows * F.embedding(ids, self.scale[:, None])).to(self.dtype)
@@ -130,15 +128,15 @@ class Int8Embedding(Int8Matrix):
         return int8_linear(x, self.int8_weight, self.scale, None)
 
     def extra_repr(self) -> str:
-        """The shape, as `nn.Embedding` shows it."""
+        """Return the shape, as `nn.Embedding` shows it."""
         return ", ".join(map(str, self.int8_weight.shape))
 
 
 def to_int8(model: nn.Module) -> None:
     """Replace the linear maps and the token embeddings of a GPT, one matrix after another.
 
-    Its other parameters require no gradient from then on, since it can't be trained. A model on the
-    meta device is changed too; `int8_state` makes the state that it loads.
+    Its other parameters no longer require gradients, since it can't be trained. For a model on the
+    meta device, `int8_state` makes the state dict to load.
     """
     for path, module in list(model.named_modules()):
         made: Int8Matrix
@@ -154,14 +152,14 @@ def to_int8(model: nn.Module) -> None:
 
 
 def int8_state(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """The state dict of a model that `to_int8` has changed, from floating-point weights.
+    """Return the state dict of a model that `to_int8` has changed, from floating-point weights.
 
     Args:
         model: the model.
         weights: names and weights of the original model, one at a time; none is kept.
     """
     matrices = {path for path, part in model.named_modules() if isinstance(part, Int8Matrix)}
-    # Allocate everything first: between the results, the memory freed by each weight would be lost.
+    # Allocate all results first, else freed weights would leave gaps between them.
     tensors = model.state_dict()
     memory = _huge_pages.allocate(*((t.shape, t.dtype) for t in tensors.values()))
     state = {name: part.zero_() for name, part in zip(tensors, memory, strict=True)}
@@ -180,12 +178,12 @@ def int8_linear(
     scale: Float[Tensor, "O"],
     bias: Float[Tensor, "O"] | None,
 ) -> Float[Tensor, "*b O"]:
-    """``x @ (scale · int8_weight)ᵀ + bias``; the matrix is never floating point as a whole.
+    """Compute ``x @ (scale · int8_weight)ᵀ + bias`` without dequantizing the whole matrix.
 
-    If `x` requires a gradient, autograd keeps the matrix in floating point until the backward pass.
+    If `x` requires a gradient, autograd keeps the dequantized matrix until the backward pass.
 
     Raises:
-        ValueError: a tensor is not on a CPU.
+        ValueError: if a tensor is not on a CPU.
     """
     if not (x.is_cpu and int8_weight.is_cpu):
         raise ValueError(
@@ -204,10 +202,10 @@ def int8_linear(
 
 
 def _by_rows(x: Tensor, int8_weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiply by some rows at a time, as floating point.
+    """Multiply by a few dequantized rows at a time.
 
-    In bfloat16 the integers are exact and their multiples are not, so that the scale comes last; in
-    float16 a sum may be too large before that, and so it is float32 until then.
+    In bfloat16 the integers are exact but their multiples are not, so the scale is applied last; in
+    float16 the sum could overflow before that, so it is float32.
     """
     dtype = torch.float32 if x.dtype == torch.float16 else x.dtype
     vectors = x.to(dtype)

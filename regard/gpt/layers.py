@@ -70,7 +70,7 @@ class Embedding(nn.Embedding):
             super().reset_parameters()
 
     def unembed(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b V"]:
-        """The logits: ``x @ weightᵀ``."""
+        """Return the logits: ``x @ weightᵀ``."""
         return linear(x, self.weight)
 
 
@@ -84,7 +84,7 @@ def linear(
 
 
 def may_use_kernel(*arguments: Any) -> bool:
-    """Whether a native kernel may compute a product in torch's place.
+    """Return whether a native kernel may compute a product in torch's place.
 
     False outside inference mode, where gradients may be required, and under anything that must see
     or changes the product: a graph, a transform, a profiler, autocast, a tensor subclass.
@@ -163,19 +163,19 @@ def _residual_norm(
 
 
 def supports(x: Tensor) -> bool:
-    """Whether the kernels support a tensor."""
+    """Return whether the kernels support a tensor."""
     return are_plain(x) and x.dtype in native.DTYPES and x.numel() > 0
 
 
 def supports_added(added: Tensor | None, x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether they support an addition to x: None, or a tensor in the dtype of products."""
+    """Return whether they support an addition to x: None, or a tensor in the dtype of products."""
     if added is None:
         return True
     return added.dtype == dtype and added.shape == x.shape and supports(added)
 
 
 def supports_parameter(x: Tensor) -> bool:
-    """Whether they support a parameter: float32 and contiguous."""
+    """Return whether they support a parameter: float32 and contiguous."""
     return are_plain(x) and x.dtype == torch.float32 and x.is_contiguous()
 
 
@@ -201,7 +201,7 @@ class Attention(nn.Module):
 
     @staticmethod
     def mask_of(config: GPTConfig, layer: int) -> Mask:
-        """The mask of a layer, by its window."""
+        """Return the mask of a layer, by its window."""
         size = config.layer_window(layer)
         return causal() if size is None else causal() & window(size)
 

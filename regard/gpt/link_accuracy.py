@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Predict = Callable[[Tensor], Tensor]
-"""From ``(B, T)`` token ids the most likely next token of every position, ``(B, T)``."""
+"""Maps token ids ``(B, T)`` to the likeliest next token of every position, ``(B, T)``."""
 
 _BATCH = 16
 
@@ -41,12 +41,12 @@ class LinkAccuracy:
 
     @property
     def share(self) -> float:
-        """Their share, from 0 to 1; NaN where there is none."""
+        """The fraction predicted, from 0 to 1; NaN without any."""
         return self.right / self.count if self.count else float("nan")
 
 
 def likeliest(model: GPT) -> Predict:
-    """A predictor: the most likely next token after each token of a text, by a model."""
+    """Return a predictor: the likeliest next token of each position, by a model."""
 
     def predict(ids: Tensor) -> Tensor:
         with torch.no_grad():
@@ -56,7 +56,7 @@ def likeliest(model: GPT) -> Predict:
 
 
 def bigram(ids: Tensor, vocab_size: int) -> Predict:
-    """What followed a token most often in a text, whatever stood before it.
+    """Return a bigram predictor: the most frequent next token of each token in a text.
 
     Args:
         ids: ``(N,)`` the text's tokens.
@@ -78,15 +78,15 @@ def bigram(ids: Tensor, vocab_size: int) -> Predict:
 def link_accuracy(
     predict: Predict, tokenizer: Tokenizer, stories: Iterable[Story], *, context: int
 ) -> dict[Kind, LinkAccuracy]:
-    """How many decided words are predicted from the text before them, by kind of link.
+    """Count the decided words that are predicted from the text before them, by kind of link.
 
     A word of several tokens is predicted if each of them is, given those before.
 
     Args:
         predict: the most likely next tokens: `likeliest(model)` or `bigram(...)`.
         tokenizer: of the ids that `predict` takes.
-        stories: the stories; the words of one that lie beyond the context are left out.
-        context: T, the most tokens that `predict` takes.
+        stories: the stories; words beyond the context are left out.
+        context: T, the maximum number of tokens that `predict` takes.
 
     >>> from regard.gpt import load
     >>> from regard.gpt.stories import Kind, stories
@@ -116,13 +116,13 @@ class TwinAccuracy:
 def twin_accuracy(
     predict: Predict, tokenizer: Tokenizer, pairs: Iterable[tuple[Story, Story]], *, context: int
 ) -> TwinAccuracy:
-    """How many pairs of stories that differ in the deciding word are predicted, each with its word.
+    """Count the pairs of stories, differing in the deciding word, of which both are predicted.
 
     Args:
         predict: the most likely next tokens.
         tokenizer: of the ids that `predict` takes.
         pairs: of `regard.gpt.stories.twins`; a story is right if all its links are.
-        context: T, the most tokens that `predict` takes.
+        context: T, the maximum number of tokens that `predict` takes.
 
     >>> from regard.gpt import load
     >>> from regard.gpt.stories import Kind, twins
@@ -144,7 +144,7 @@ def twin_accuracy(
 def _predicted(
     predict: Predict, tokenizer: Tokenizer, stories: Iterable[Story], context: int
 ) -> Iterator[list[tuple[Link, bool]]]:
-    """The links of each story within the context, and whether they are predicted."""
+    """Yield the links of each story within the context, and whether they are predicted."""
     rest = iter(stories)
     while some := list(islice(rest, _BATCH)):
         encoded = [tokenizer.encode(story.text)[:context] for story in some]
@@ -161,7 +161,7 @@ def _predicted(
 
 
 def _places(links: Sequence[Link], tokens: Sequence[str]) -> Iterable[tuple[Link, range]]:
-    """The tokens of each decided word that lies among the tokens as a whole."""
+    """Yield the tokens of each decided word that lies among the tokens as a whole."""
     spans = list(pairwise(accumulate(map(len, tokens), initial=0)))
     for link in links:
         start, stop = link.decided

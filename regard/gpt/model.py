@@ -1,12 +1,12 @@
 """A GPT in the layout of GPT-2, with the options of later models.
 
 By default: pre-norm blocks, learned positions, GELU, tied embeddings; the fields of `GPTConfig` are
-the options. This file knows neither accelerators nor files: `Engine` generates, `fuse` trains,
-`load`, `save`, `read_gpt2` and `to_int8` take a model from outside.
+the options. This file depends neither on accelerators nor on files: `Engine`, `fuse`, `load`,
+`save`, `read_gpt2` and `to_int8` are built on it.
 
 Axis letters: B batch, T tokens, E model dimension, H heads, G key/value heads, D head dimension, V
 vocabulary. Every leading dimension is optional: ``(T,)`` ids work as ``(B, T)`` ids do. The
-parameters carry GPT-2's own names (`wte`, `h.0.attn.c_attn.weight`, ...).
+parameters have GPT-2's names (`wte`, `h.0.attn.c_attn.weight`, ...).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Block(nn.Module):
     """One layer: attention and MLP, each reading a normalised copy and adding to the stream.
 
     Attributes:
-        fused: computes `run` in a node of the autograd graph, or returns None where it can't; None
-            unless `regard.gpt.fuse` sets it.
+        fused: computes `run` as one autograd node, or returns None if it can't; set by
+            `regard.gpt.fuse`, else None.
     """
 
     fused: Callable[[Block, Tensor, Tensor | None], tuple[Tensor, Tensor] | None] | None = None
@@ -93,9 +93,9 @@ class Block(nn.Module):
         cache: KVCache | None,
         mask: Mask | None,
     ) -> tuple[Tensor, Tensor]:
-        """Run the layer on ``x + added``; return the stream, and what the MLP adds to it.
+        """Run the layer on ``x + added``; return the stream, and the MLP's addition to it.
 
-        Each addition is left to the next norm, which reads the stream anyway.
+        Each addition is fused into the next norm, which reads the stream anyway.
         """
         is_plain = patterns is None and rotation is None and cache is None and mask is None
         if self.fused is not None and is_plain:
@@ -108,7 +108,7 @@ class Block(nn.Module):
         return x, self._dropped(self.mlp(normed))
 
     def _dropped(self, x: Tensor) -> Tensor:
-        """Apply dropout; skip the call where it is a no-op, since generation is all short calls."""
+        """Apply dropout; a no-op is skipped, since the overhead of calls counts in generation."""
         drop = self.drop
         if type(drop) is nn.Dropout and not drop.training and not has_hooks(drop):
             return x
@@ -122,7 +122,7 @@ class GPT(nn.Module):
         config: the model's shape.
 
     Attributes:
-        has_read: what it was trained on, in a sentence; None if not known.
+        has_read: a sentence on the training text; None if not known.
 
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019); the
     activation is eq. 2 of Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), in its tanh
@@ -154,8 +154,8 @@ class GPT(nn.Module):
         """Draw new weights as GPT-2 does, from torch's global generator.
 
         Normal with standard deviation `config.initial_std` (positions: half of it), biases 0, norms
-        1. The two matrices of a block that write to the residual stream start smaller by the square
-        root of their number, 2 x layers, so that the stream's variance does not grow with depth.
+        1. The two matrices of a block that write to the residual stream are divided by the square
+        root of their number, 2 × layers, so that the stream's variance does not grow with depth.
         """
         std = self.config.initial_std
         for name, parameter in self.named_parameters():
@@ -183,25 +183,24 @@ class GPT(nn.Module):
 
         Args:
             ids: ``(B, T)`` or ``(T,)`` token ids, int64 or int32, T at most `config.context`.
-            cache: the keys and values of earlier tokens, to which those of `ids` are appended;
-                together at most its capacity.
-            mask: combined with the causal mask; of all tokens in the cache. Such as
-                `regard.documents`, where a row holds several texts.
+            cache: the cache of earlier tokens, to which the keys and values of `ids` are appended.
+            mask: a mask over all tokens in the cache, combined with the causal mask, such as
+                `regard.documents` for rows with several texts.
             patterns: a list to append each layer's pattern to; see `with_patterns`.
-            logits_to_keep: compute the logits of so many last tokens alone, where there are more;
-                0: of all; or of the positions in a tensor ``(N,)``. As in transformers.
+            logits_to_keep: compute only the logits of so many last tokens, 0 for all; or of the
+                positions in a tensor ``(N,)``. As in transformers.
 
         Returns:
-            Logits ``(B, T, V)``, or of the tokens to keep.
+            Logits ``(B, T, V)``, or only those of the tokens to keep.
 
         Raises:
-            TypeError: `ids` is not a tensor of int64 or int32, `mask` not a `regard.Mask`, or
-                `logits_to_keep` neither a whole number nor a tensor of int64.
-            ValueError: `ids` has another number of dimensions, more tokens than the context or the
-                cache have room for, or an id outside the vocabulary, of which on CUDA the device
-                tells; see `check_ids`. Or `mask` meets a cache that evicts tokens, or does not fit.
-                Or `logits_to_keep` is negative, or not of one dimension.
-            IndexError: `logits_to_keep` names a position out of range.
+            TypeError: if `ids` is not a tensor of int64 or int32, `mask` not a `regard.Mask`, or
+                `logits_to_keep` neither an integer nor a tensor of int64.
+            ValueError: if `ids` has another number of dimensions, more tokens than fit into the
+                context or the cache, or an id outside the vocabulary (on CUDA the device fails; see
+                `check_ids`); if `mask` does not fit, or is used with a cache that evicts tokens; or
+                if `logits_to_keep` is negative, or not of one dimension.
+            IndexError: if `logits_to_keep` names a position out of range.
         """
         check_call(ids, self.config)
         check_logits_to_keep(logits_to_keep)
@@ -220,10 +219,10 @@ class GPT(nn.Module):
         cache: GPTCache | None = None,
         mask: Mask | None = None,
     ) -> tuple[Float[Tensor, "*b T V"], tuple[Pattern, ...]]:
-        """Compute `forward`, and return one lazy `Pattern` a layer with the logits.
+        """Compute `forward`, and also return a lazy `Pattern` per layer.
 
-        Each is of shape ``(B, H, T, S)``, S the tokens in the cache, these included: T without one.
-        With a cache their keys are views of its memory: read them before the next call with it.
+        Each has the shape ``(B, H, T, S)``, S the tokens in the cache, `ids` included. With a cache
+        their keys are views of its memory: read them before the next call with it.
         """
         patterns: list[Pattern] = []
         logits = self(ids, cache=cache, mask=mask, patterns=patterns)
@@ -237,29 +236,28 @@ class GPT(nn.Module):
         *,
         mask: Mask | None = None,
     ) -> Float[Tensor, ""]:
-        """The cross-entropy of the logits of `forward`, in nats.
+        """Return the cross-entropy of the logits of `forward`, in nats.
 
-        On a CPU, in float32 and bfloat16, it computes the logits of some positions at a time, with
+        On a CPU, in float32 and bfloat16, the logits are computed in chunks of positions, with
         their losses and gradients, so that a model with a large vocabulary trains in less time and
-        memory; such a loss can be differentiated once. It computes all logits at once in other
-        dtypes, on other devices, with int8 weights, if `weights` require a gradient, if this module
-        has hooks of its own or a subclass overrides `forward`, without the native kernels, and
-        under a compiler or a transform.
+        memory; such a loss can be differentiated only once. All logits are computed at once in
+        other dtypes, on other devices, with int8 weights, if `weights` require a gradient, if this
+        module has hooks or a subclass overrides `forward`, without the native kernels, and under a
+        compiler or a transform.
 
         Args:
             ids: as for `forward`.
-            targets: of the shape of `ids`, int64 or int32; the token that each position is to
-                predict, or -100 where there is none.
-            weights: of that shape, any dtype of floats; the weight of each position's loss in the
-                sum. None: the mean over the positions that have a target; NaN if none has, as of
+            targets: next tokens, in the shape of `ids`, int64 or int32; -100 for positions without
+                one.
+            weights: floating point, in the same shape; the weight of each position's loss in the
+                sum. None is the mean over the positions with a target; NaN without any, as in
                 `torch.nn.functional.cross_entropy`.
             mask: as for `forward`.
 
         Raises:
-            TypeError: as for `forward`, and of `targets` likewise; or `weights` is not a tensor of
-                floats.
-            ValueError: likewise; or `targets` or `weights` has another shape than `ids`, or there
-                are no positions to make a mean of.
+            TypeError: as for `forward`, also for `targets`; or if `weights` is not floating point.
+            ValueError: as for `forward`, also for `targets`; or if `targets` or `weights` has
+                another shape than `ids`, or the mean is over zero positions.
 
         >>> from regard.gpt import GPTConfig
         >>> model = GPT(GPTConfig(vocab_size=11, context=7, layers=2, heads=3, dim=12))
@@ -279,11 +277,11 @@ class GPT(nn.Module):
         return linear_cross_entropy(x, self.wte.weight, targets, weights)
 
     def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
-        """The logits of `forward` at the last token alone.
+        """Return the logits of `forward` at the last token alone.
 
-        For generation: no other position's logits are computed, unless hooks or a subclass's
-        `forward` need them. A single token, usually sampled from the model, is not checked against
-        the vocabulary. For speed, generate with an `Engine` of the model.
+        No other logits are computed, unless hooks or a subclass's `forward` need them. A single
+        token, usually sampled from the model, is not checked against the vocabulary. An `Engine` of
+        the model is faster.
 
         Args:
             ids: as for `forward`, at least one token.
@@ -291,8 +289,8 @@ class GPT(nn.Module):
 
         Raises:
             TypeError: as for `forward`.
-            ValueError: likewise; or `ids` has no token.
-            IndexError: a single token lies outside the vocabulary.
+            ValueError: likewise; or if `ids` has no token.
+            IndexError: if a single token is outside the vocabulary.
         """
         check_tokens(ids)
         if ids.shape[-1] != 1:
@@ -314,7 +312,7 @@ class GPT(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of its parameters, int8 matrices excepted; it computes in it."""
+        """The dtype of its parameters except int8 matrices, in which it computes."""
         return cast("Tensor", self.ln_f.weight).dtype
 
     @property
@@ -326,7 +324,7 @@ class GPT(nn.Module):
         """Switch to training mode, or with False to evaluation mode.
 
         Raises:
-            ValueError: the weights are int8.
+            ValueError: if the weights are int8.
         """
         if mode and self.has_int8_weights:
             raise ValueError(
@@ -356,7 +354,7 @@ class GPT(nn.Module):
     def _run(
         self, ids: Tensor, patterns: list[Pattern] | None, cache: GPTCache | None, mask: Mask | None
     ) -> Float[Tensor, "*b T E"]:
-        """The residual stream after the last norm."""
+        """Return the residual stream after the last norm."""
         check_mask(mask)
         if cache is None:
             positions = torch.arange(ids.shape[-1], device=ids.device)  # (T,)

@@ -1,9 +1,8 @@
 """The files of a model's folder: JSON, and tensors in safetensors, with checksums of both.
 
-A changed number in `config.json` can leave every shape as it is and make another model of the same
-weights. So the file of weights, which is written last, has checksums of the JSON files in its
-header, besides one of its own tensors. A JSON file's checksum is of its content and not of its
-bytes, so line ends and indentation don't matter.
+A change in `config.json` can keep every shape and yet change the model. So the file of weights,
+which is written last, has checksums of the JSON files in its header, and one of its own tensors. A
+JSON file's checksum is of its content, not of its bytes, so line ends and indentation don't matter.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def dump_json(content: Mapping[str, Any]) -> bytes:
-    """The bytes of a JSON file."""
+    """Return the bytes of a JSON file."""
     return (json.dumps(content, indent=2) + "\n").encode()
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; `CheckpointError` where it is damaged."""
+    """Return the object in a JSON file; `CheckpointError` where it is damaged."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except ValueError as error:  # not JSON, or not UTF-8
@@ -57,7 +56,7 @@ def json_checksum(content: Any) -> str:
 
 
 def json_checksums(files: Mapping[str, bytes]) -> dict[str, str]:
-    """The checksums of JSON files for the header of the weights, by a key for each name."""
+    """Return the checksums of JSON files for the header of the weights, by a key for each name."""
     return {f"sha256.{name}": json_checksum(json.loads(data)) for name, data in files.items()}
 
 
@@ -71,7 +70,7 @@ def require_written(weights: Path, contents: Mapping[str, Any]) -> None:
         contents: the content of each JSON file beside it, by name.
 
     Raises:
-        CheckpointError: one has changed since the weights were written.
+        CheckpointError: if one has changed since the weights were written.
     """
     header = about(weights)
     for name, content in contents.items():
@@ -84,7 +83,7 @@ def require_written(weights: Path, contents: Mapping[str, Any]) -> None:
 
 
 def dump(tensors: Mapping[str, Tensor], *, about: Mapping[str, str] | None = None) -> bytes:
-    """The contents of a file of these tensors; arguments as for `write`."""
+    """Return the contents of a file of these tensors; arguments as for `write`."""
     tensors, about = _with_checksum(tensors, about)
     return safetensors.torch.save(tensors, metadata=about)
 
@@ -100,7 +99,7 @@ def write(
         about: more entries of its header.
 
     Raises:
-        OSError: it can't be written, such as on a full disk.
+        OSError: if it can't be written, such as on a full disk.
     """
     tensors, about = _with_checksum(tensors, about)
     with as_os_error(path):
@@ -109,10 +108,10 @@ def write(
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The tensors in a file; compared with the file's checksum, if it has one.
+    """Return the tensors in a file; compared with the file's checksum, if it has one.
 
     Raises:
-        CheckpointError: the file is cut short, no file of tensors, or was changed.
+        CheckpointError: if the file is truncated, not a file of tensors, or was changed.
     """
     expected = about(path).get(_CHECKSUM)
     try:
@@ -128,7 +127,7 @@ def read_each(path: Path) -> Iterator[tuple[str, Tensor]]:
     """A model's weights in a file with their names, one after another, none of which is kept here.
 
     Raises:
-        CheckpointError: as for `read`, before the first; or one can't be a weight.
+        CheckpointError: as for `read`, before the first; or for an invalid weight.
     """
     with opened(path) as file:
         names = sorted(file.keys())
@@ -171,7 +170,7 @@ def _changed(path: Path) -> CheckpointError:
 
 
 def about(path: Path) -> dict[str, str]:
-    """The entries of a file's header, beside names and shapes.
+    """Return the entries of a file's header, beside names and shapes.
 
     Raises:
         CheckpointError: the file is cut short, or no file of tensors.
@@ -181,13 +180,13 @@ def about(path: Path) -> dict[str, str]:
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor, from the file's header; `CheckpointError` as for `about`."""
+    """Return the shape of each tensor, from the file's header; `CheckpointError` as for `about`."""
     with opened(path) as file:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (the file is not a mapping)
 
 
 def count_layers(names: Iterable[str]) -> int:
-    """The layers of a GPT whose weights have these names."""
+    """Return the layers of a GPT whose weights have these names."""
     return sum(name.endswith(".ln_1.weight") for name in names)
 
 
@@ -217,7 +216,7 @@ def _checksum_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
 def _with_checksum(
     tensors: Mapping[str, Tensor], about: Mapping[str, str] | None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors on the CPU, and the header's entries with their checksum."""
+    """Return the tensors on the CPU, and the header's entries with their checksum."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     return tensors, {**(about or {}), _CHECKSUM: checksum(tensors)}
 
@@ -227,7 +226,7 @@ def load_into_huge_pages(
 ) -> dict[str, Tensor]:
     """Copy the weights of a file to huge pages, in float32; they come one by one.
 
-    Else they would be read from where the system keeps the file, which is slower.
+    Reading them from the system's page cache of the file would be slower.
     """
     memory = _huge_pages.allocate(*((shape, torch.float32) for shape in shapes.values()))
     state = dict(zip(shapes, memory, strict=True))
@@ -237,10 +236,10 @@ def load_into_huge_pages(
 
 
 def to_huge_pages(model: nn.Module) -> None:
-    """Move the weights that lie on the CPU to huge pages, side by side.
+    """Move the weights on the CPU to huge pages, next to each other.
 
-    `load` gives a model whose weights lie there, until it is converted to another dtype. Parameters
-    and buffers stay the objects that they are.
+    `load` returns a model with its weights there, until it is converted to another dtype.
+    Parameters and buffers keep their identity.
     """
     tensors = [
         tensor

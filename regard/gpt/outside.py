@@ -1,4 +1,4 @@
-"""Whether a text lies outside of what the model that comes with the package has read."""
+"""Detects texts unlike the training text of the model that comes with the package."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from regard.gpt.training.evaluate import evaluate
 __all__ = ["NOTE", "is_outside"]
 
 UNLIKE = 3.5
-"""Nats a token above which a text is unlike what the model has read.
+"""Loss in nats per token above which a text is unlike the training text.
 
-As measured, none of 300 stories that it had not read, and of their first two sentences, was above:
-they lie at 0.2 to 1.7. All of 22 sentences of English, German and code were, at 3.8 to 11.3. So is
-a sentence in the manner of the stories that none of them says, at which the model may be sure.
+Measured on 300 unseen stories and their first two sentences, it is 0.2 to 1.7; on 22 sentences of
+English, German and code, 3.8 to 11.3. It is also above for sentences in the style of the stories
+that none of them contains, although the model's prediction may be certain.
 """
 FEWEST = 8
-"""Tokens of which fewer say too little: of the first ones any text is a surprise."""
+"""Minimum number of tokens: the first ones of any text have a high loss."""
 SURE = 0.5
 """Probability of an answer that the model knows, however unlike the text."""
 NOTE = (
@@ -29,7 +29,7 @@ NOTE = (
 
 
 def is_outside(model: GPT, ids: Sequence[int], probability: float = 0.0) -> bool:
-    """Whether a text is unlike what the model has read, by the mean surprise at its tokens.
+    """Return whether a text is unlike what the model has read, by the mean surprise at its tokens.
 
     Args:
         model: the model that comes with the package.

@@ -21,18 +21,18 @@ from regard.gpt.config import Sampling
 NO_TOKEN = -1
 """The id drawn on CUDA from logits that are not finite."""
 
-_STEPS = 256  # whose random numbers are copied to a GPU at once
-_BITS = 48  # of a random number: 1 − 2⁻⁴⁸ times a float64 is still below it
+_STEPS = 256  # steps whose random numbers are copied to a GPU at once
+_BITS = 48  # bits of a random number: (1 − 2⁻⁴⁸) · x rounds to less than x in float64
 
 
 class Sampler:
-    """Samples the tokens of some sequences, step by step.
+    """Samples the tokens of a batch of sequences, step by step.
 
     Args:
         sampling: the settings.
-        prompts: the ids that each sequence begins with.
+        prompts: the prompt of each sequence.
         vocab_size: V.
-        device: where the logits will be.
+        device: the device of the logits.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Sampler:
                 row[prompt.to(device).long()] = True
 
     def draw(self, logits: Float[Tensor, "B V"]) -> Int[Tensor, "B"]:
-        """The next token of each sequence; on CUDA `NO_TOKEN` where there is none.
+        """Return the next token of each sequence; on CUDA `NO_TOKEN` where there is none.
 
         Raises:
-            ValueError: the largest logit of a sequence is not finite, except on CUDA, which would
-                have to be waited for; see `require_tokens`.
+            ValueError: if the largest logit of a sequence is not finite, except on CUDA, to avoid
+                synchronization; see `require_tokens`.
         """
         likeliest, chosen = logits.max(dim=-1)  # (B,)
         if not logits.is_cuda and not all(map(isfinite, likeliest.tolist())):
@@ -72,7 +72,7 @@ class Sampler:
         if self._uniforms is not None:
             shares = probabilities(logits, self._sampling)
             chosen = pick(shares, self._uniforms.at(self._step))
-            if logits.is_cuda:  # of shares that are NaN it picks a token beyond the last
+            if logits.is_cuda:  # NaN probabilities would pick a token beyond the last
                 chosen = chosen.clamp(max=logits.shape[-1] - 1)
         self._step += 1
         if self._held is not None:
@@ -81,12 +81,12 @@ class Sampler:
 
 
 class _Uniforms:
-    """The random numbers of some sequences, copied to their device many steps at once.
+    """The random numbers of a batch, copied to the device for many steps at once.
 
     Args:
-        seed: of the text.
-        copies: how many equal prompts come before each, ``(B,)`` on the device.
-        device: where the numbers are needed.
+        seed: the seed.
+        copies: number of equal prompts before each, ``(B,)`` on the device.
+        device: the device of the result.
     """
 
     def __init__(self, seed: int, copies: Int[Tensor, "B"], device: torch.device) -> None:
@@ -95,7 +95,7 @@ class _Uniforms:
         self._table: Tensor | None = None
 
     def at(self, step: int) -> Float[Tensor, "B"]:
-        """The numbers of a step; steps are asked for in order."""
+        """Return the numbers of a step; steps are asked for in order."""
         if self._table is None or step - self._first == len(self._table):
             self._first = step
             count = _STEPS if self._device.type == "cuda" else 1
@@ -109,10 +109,10 @@ class _Uniforms:
 
 
 def require_tokens(tokens: Int[Tensor, "..."]) -> None:
-    """Require that drawn tokens, on the CPU, are tokens.
+    """Check that drawn tokens, on the CPU, are valid.
 
     Raises:
-        ValueError: the logits that one was drawn from were not finite.
+        ValueError: if one was drawn from logits that were not finite.
     """
     if bool((tokens == NO_TOKEN).any()):
         raise _not_finite()
@@ -128,9 +128,9 @@ def _not_finite() -> ValueError:
 def penalised(
     logits: Float[Tensor, "B V"], present: Bool[Tensor, "B V"], penalty: float
 ) -> Float[Tensor, "B V"]:
-    """Make the tokens that a sequence holds less likely, or more with a penalty below 1."""
+    """Apply the repetition penalty to the tokens that a sequence holds."""
     bounds = torch.finfo(logits.dtype)
-    penalty = min(max(penalty, bounds.tiny), bounds.max)  # else it would be 0 or infinite there
+    penalty = min(max(penalty, bounds.tiny), bounds.max)  # else 0 or infinity in this dtype
     moved = torch.where(logits > 0, logits / penalty, logits * penalty)
     return torch.where(present, moved.clamp(bounds.min, bounds.max), logits)
 
@@ -138,7 +138,7 @@ def penalised(
 def probabilities(logits: Float[Tensor, "B V"], sampling: Sampling) -> Float[Tensor, "B V"]:
     """The distribution of the next token, in float32 at least: all filters, then a softmax."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    coldest = torch.finfo(logits.dtype).tiny  # a divisor below it would be 0
+    coldest = torch.finfo(logits.dtype).tiny  # a smaller divisor would be 0
     centred = logits - logits.amax(dim=-1, keepdim=True)
     scaled = centred / max(sampling.temperature, coldest)
     if sampling.top_k is not None and sampling.top_k < scaled.shape[-1]:
@@ -153,10 +153,10 @@ def probabilities(logits: Float[Tensor, "B V"], sampling: Sampling) -> Float[Ten
 
 
 def pick(shares: Float[Tensor, "B V"], uniform: Float[Tensor, "B"]) -> Int[Tensor, "B"]:
-    """The token at which the running sum of the probabilities passes a number in [0, 1).
+    """Return the token at which the cumulative probability exceeds a number in [0, 1).
 
-    In the order of the ids, not of the probabilities: two tokens that are almost equally likely
-    then change nothing by changing places.
+    Tokens are in the order of ids, not of probabilities, so that rounding, which may swap almost
+    equally likely tokens, does not change the result.
     """
     running = shares.double().cumsum(dim=-1)  # (B, V)
     drawn = uniform[:, None] * running[:, -1:]  # below the last entry
@@ -164,13 +164,13 @@ def pick(shares: Float[Tensor, "B V"], uniform: Float[Tensor, "B"]) -> Int[Tenso
 
 
 def uniform(seed: int, copy: int, step: int) -> float:
-    """A random number in [0, 1) that is a function of three others."""
+    """Return a pseudorandom number in [0, 1), a function of seed, copy and step."""
     digest = blake2b(struct.pack("<3Q", seed, copy, step), digest_size=_BITS // 8).digest()
     return int.from_bytes(digest, "little") / 2**_BITS
 
 
 def _copies(prompts: Sequence[Int[Tensor, "N"]]) -> Int[Tensor, "B"]:
-    """The number of equal prompts before each, counted on their device."""
+    """Return the number of equal prompts before each, counted on their device."""
     longest = max(map(len, prompts))
     rows = torch.stack([F.pad(p.long(), (0, longest - len(p)), value=NO_TOKEN) for p in prompts])
     before = [(rows[:row] == rows[row]).all(dim=-1).sum() for row in range(len(rows))]
@@ -178,7 +178,7 @@ def _copies(prompts: Sequence[Int[Tensor, "N"]]) -> Int[Tensor, "B"]:
 
 
 def _top_k(logits: Tensor, k: int) -> Tensor:
-    """The k largest entries of each row; among equals the first ones."""
+    """Keep the k largest entries of each row, the first ones in case of ties."""
     least = logits.topk(k, dim=-1).values[..., -1:]  # (B, 1)
     above, equal = logits > least, logits == least
     free = k - above.sum(dim=-1, keepdim=True)
@@ -186,9 +186,9 @@ def _top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def _top_p(scaled: Tensor, p: float) -> Tensor:
-    """As few of the largest entries as make up p; among equals the first ones."""
+    """Keep the fewest largest entries that sum to p, the first ones in case of ties."""
     falling, order = scaled.sort(dim=-1, descending=True, stable=True)
     upto = torch.softmax(falling, dim=-1).cumsum(dim=-1)
-    kept = F.pad(upto[..., :-1], (1, 0)) < p  # the sum of the likelier ones is too little
-    kept[..., 0] = True  # also where p is too small for the dtype
+    kept = F.pad(upto[..., :-1], (1, 0)) < p  # the sum of the likelier ones is below p
+    kept[..., 0] = True  # even if p underflows in the dtype
     return torch.empty_like(kept).scatter_(-1, order, kept)

@@ -39,19 +39,19 @@ class Tokenizer(Protocol):
         """The id of the token that ends a document; None for a tokenizer without one."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
 
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """The ids of each of some texts, as `encode` gives them."""
+        """Return the ids of each of some texts, as `encode` gives them."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids."""
+        """Return the text of some ids."""
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The text of each id, as a displayable piece."""
+        """Return the text of each id, as a displayable piece."""
 
     def to_json(self) -> str:
-        """Everything there is to keep, as JSON."""
+        """Serialize the tokenizer as JSON."""
 
     def save(self, folder: str | Path) -> None:
         """Write `tokenizer.json` to `folder`, which is made if it does not exist."""
@@ -86,11 +86,11 @@ class CharTokenizer(Tokenizer):
 
     @property
     def end(self) -> None:
-        """Characters alone: no token ends a document."""
+        """None, since no token ends a document."""
         return
 
     def encode(self, text: str) -> list[int]:
-        """The id of each character.
+        """Return the id of each character.
 
         Raises:
             ValueError: a character is not in the vocabulary; the message names it.
@@ -106,27 +106,27 @@ class CharTokenizer(Tokenizer):
             ) from None
 
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """The ids of each of some texts; `ValueError` as for `encode`."""
+        """Return the ids of each of some texts; `ValueError` as for `encode`."""
         known = _code_points(self.characters)  # in order
         encoded = []
         for text in texts:
             signs = _code_points(text)
             ids = np.searchsorted(known, signs).clip(max=len(known) - 1)
             if (known[ids] != signs).any():
-                self.encode(text)  # which names the character
+                self.encode(text)  # raises an error that names the character
             encoded.append(ids.astype(np.int64))
         return encoded
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids; `ValueError` for an id outside the vocabulary."""
+        """Return the text of some ids; `ValueError` for an id outside the vocabulary."""
         return "".join(self.tokens(ids))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The character of each id; `ValueError` for an id outside the vocabulary."""
+        """Return the character of each id; `ValueError` for an id outside the vocabulary."""
         return [self.characters[i] for i in checked(ids, self.vocab_size)]
 
     def to_json(self) -> str:
-        """The characters, as JSON."""
+        """Return the characters, as JSON."""
         return json.dumps({"type": "characters", "characters": self.characters})
 
     @classmethod
@@ -142,7 +142,7 @@ class CharTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The tokenizer in `folder`; `ValueError` if it is of another kind."""
+        """Return the tokenizer in `folder`; `ValueError` if it is of another kind."""
         return cls.from_json(Path(folder, FILE).read_text("utf-8"))
 
 
@@ -151,7 +151,7 @@ def _code_points(text: str) -> NDArray[np.uint32]:
 
 
 def require_utf8(text: str, name: str = "text") -> None:
-    """Raise ValueError where a text, called so, holds half of a surrogate pair."""
+    """Raise ValueError if a text, named so in the error, holds half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -163,7 +163,7 @@ def require_utf8(text: str, name: str = "text") -> None:
 
 
 def checked(ids: Iterable[int], vocab_size: int) -> Sequence[int]:
-    """The ids as plain integers; `ValueError` for the first one outside the vocabulary."""
+    """Return the ids as plain integers; `ValueError` for the first one outside the vocabulary."""
     known = [index(i) for i in ids]
     for i in known:
         if not 0 <= i < vocab_size:
@@ -172,13 +172,13 @@ def checked(ids: Iterable[int], vocab_size: int) -> Sequence[int]:
 
 
 class Detokenizer:
-    """The text of one sequence, returned as soon as it is final.
+    """Decodes one sequence incrementally; text is returned as soon as it is final.
 
-    The bytes of an incomplete character and the beginning of a possible stop string are held back.
+    Bytes of an incomplete character and the beginning of a possible stop string are held back.
     A token that ends a document ends the text.
 
     Args:
-        tokenizer: of the tokens.
+        tokenizer: the tokenizer.
         stop: strings; the text ends before the first one that is complete.
     """
 
@@ -186,19 +186,19 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._ids: list[int] = []  # tokens whose text is not final
-        self._emitted = 0  # characters of their text that left `_ids`
+        self._emitted = 0  # characters of their text already returned
         self._held = ""  # complete characters that may begin a stop string
         self.stopped = False
 
     def add(self, token: int) -> str:
-        """Add a token; the text that is final now."""
+        """Add a token, and return the text that is final now."""
         if self.stopped:
             return ""
         if token == self._tokenizer.end:
             return self.end()
         self._ids.append(token)
         text = self._tokenizer.decode(self._ids)
-        whole = len(text.rstrip(_UNKNOWN))  # the rest may still become a character
+        whole = len(text.rstrip(_UNKNOWN))  # the rest may be an incomplete character
         new = text[self._emitted : whole]
         self._emitted = max(self._emitted, whole)
         if whole == len(text):  # later tokens decode without these
@@ -206,7 +206,7 @@ class Detokenizer:
         return self._until_stop(new)
 
     def end(self) -> str:
-        """The text that was held back, after the last token."""
+        """Return the text that was held back, after the last token."""
         if self.stopped:
             return ""
         text = self._until_stop(self._tokenizer.decode(self._ids)[self._emitted :])
@@ -228,6 +228,6 @@ class Detokenizer:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of a text that begins a stop string."""
+    """Return the length of the longest end of a text that begins a stop string."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,4 +1,4 @@
-"""What a caller's model has to be: a GPT, maybe wrapped; in evaluation mode; fit for a file."""
+"""Checks of a caller's model: a GPT, maybe wrapped; its mode; weights that can be saved."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["as_gpt", "evaluating", "require_own_tokenizer", "weights_to_write"]
 
 
 def as_gpt(model: nn.Module, *, whole: bool = True) -> GPT:
-    """The GPT inside what torch.compile, DataParallel or DistributedDataParallel made of it.
+    """Return the GPT inside wrappers of torch.compile, DataParallel or DistributedDataParallel.
 
     Args:
         model: the model.
-        whole: whether its weights are read outside of its own call, which shards do not allow.
+        whole: whether its weights are read outside its forward pass, which FSDP does not allow.
 
     Raises:
-        TypeError: it is no GPT.
-        ValueError: FSDP keeps shards of it, and `whole` is True.
+        TypeError: if it is not a GPT.
+        ValueError: if FSDP shards it, and `whole` is True.
     """
     inner = unwrapped(model)
     if whole:
@@ -40,7 +40,7 @@ def as_gpt(model: nn.Module, *, whole: bool = True) -> GPT:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluate without dropout and gradients; restore each module's mode afterwards."""
+    """Use evaluation mode without gradients inside the block; each module's mode is restored."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -53,16 +53,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def weights_to_write(model: GPT, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """A model's weights under its own names, checked so that a file of them can be loaded.
+    """Return a model's weights under its own names, checked so that a file of them can be loaded.
 
     Args:
         model: the model.
         dtype: the precision to write; None is that of the model.
 
     Raises:
-        ValueError: a file of them could not be read again: the model is sharded, has other weights
-            than its configuration says, or weights that are not finite numbers of floating point,
-            or hold none, or int8 matrices.
+        ValueError: if `load` could not read them: the model is sharded or on the meta device, has
+            int8 matrices, other weights than its configuration, or weights that are not finite or
+            not floating point.
     """
     if model.has_int8_weights:
         raise ValueError(

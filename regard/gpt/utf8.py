@@ -1,4 +1,4 @@
-"""UTF-8 text as it is read: line ends and byte order marks."""
+"""Decoding of UTF-8 text: line ends and byte order marks are normalised."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def decode_utf8(blocks: Iterable[bytes], source: str) -> Iterator[str]:
 
 
 def normalized(text: str) -> str:
-    r"""A text with the line ends of `decode_utf8`, and without a byte order mark.
+    r"""Return a text with the line ends of `decode_utf8`, and without a byte order mark.
 
     >>> normalized("\ufeffone\r\ntwo\r")
     'one\ntwo\n'

@@ -1,1 +1,1 @@
-"""Integrations, a file a library; importing one needs that library."""
+"""Integrations, one module per library, which needs that library."""

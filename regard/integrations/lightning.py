@@ -16,8 +16,8 @@ __all__ = ["MonitorCallback"]
 class MonitorCallback(Callback):  # type: ignore[misc] # lightning need not be installed
     """Reads a monitor's updates inside those of a `lightning.Trainer`.
 
-    An update goes from one step of the optimizer to the next, over all batches whose gradients it
-    accumulates; its number is the trainer's `global_step` before it.
+    An update covers one step of the optimizer, with all batches whose gradients it accumulates; its
+    number is the trainer's `global_step` before it.
 
     Args:
         monitor: the monitor, of the `LightningModule` or of a model inside it.
@@ -38,13 +38,13 @@ class MonitorCallback(Callback):  # type: ignore[misc] # lightning need not be i
             self.monitor.begin(trainer.global_step)
 
     def on_train_batch_end(self, trainer: Any, *batch: Any) -> None:  # noqa: ARG002 - likewise
-        """End it, where the optimizer made its step."""
+        """End the update if the optimizer made a step."""
         if self._current is not None and trainer.global_step > self._current:
             self._current = None
             self.monitor.end()
 
     def on_train_end(self, *trainer: Any) -> None:  # noqa: ARG002 - likewise
-        """End an update that was interrupted."""
+        """Discard an update that was interrupted."""
         self._cancel()
 
     def on_exception(self, *trainer: Any) -> None:  # noqa: ARG002 - likewise

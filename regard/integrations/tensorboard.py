@@ -18,11 +18,11 @@ class TensorBoardWriter:
     """A writer of a `regard.Monitor` that writes TensorBoard's files.
 
     Args:
-        folder: where to; made at the first update. Numbers of later updates in it, which an
-            interrupted training run left, are no longer shown.
+        folder: the folder, created at the first update. Numbers of later updates, left by an
+            interrupted training run, are no longer shown.
 
     Raises:
-        ModuleNotFoundError: without TensorBoard, which the extra ``trackers`` brings.
+        ModuleNotFoundError: without TensorBoard, which the extra ``trackers`` installs.
 
     Example:
         >>> from regard.integrations.tensorboard import TensorBoardWriter
@@ -31,7 +31,7 @@ class TensorBoardWriter:
 
     def __init__(self, folder: str | Path) -> None:
         with needing("trackers"):
-            import tensorboard  # noqa: F401 - only to fail where it is missing
+            import tensorboard  # noqa: F401 - only to fail if it is missing
         self._folder = str(folder)
         self._writer: SummaryWriter | None = None
 

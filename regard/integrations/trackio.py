@@ -12,7 +12,7 @@ class TrackioWriter:
     """A writer of a `regard.Monitor` that logs to a run of Trackio (the extra ``trackers``).
 
     Args:
-        run: what ``trackio.init(...)`` gave; without ``space_id`` it stays on this machine.
+        run: the run of ``trackio.init(...)``; without ``space_id`` it stays on this machine.
 
     Example:
         >>> from regard.integrations.trackio import TrackioWriter

@@ -40,9 +40,9 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc] # its class is not
         self.monitor.begin(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - likewise
-        """End it, after the optimizer's step."""
+        """End the update, after the optimizer's step."""
         self.monitor.end()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - likewise
-        """End an update that was interrupted."""
+        """Discard an update that was interrupted."""
         self.monitor.cancel()

@@ -13,11 +13,11 @@ _AXIS = "attention/update"
 class WandbWriter:
     """A writer of a `regard.Monitor` that logs to a run of Weights & Biases (extra ``trackers``).
 
-    The numbers are charted over ``attention/update``, their own axis: a run's steps count what is
-    logged, by whomever, and numbers of a step that has passed would be lost.
+    The x axis is ``attention/update``: a run's step counts all calls that log, by any code, and
+    numbers of an earlier step would be lost.
 
     Args:
-        run: what ``wandb.init(...)`` gave; ``mode="offline"`` keeps it on this machine.
+        run: the run of ``wandb.init(...)``; ``mode="offline"`` keeps it on this machine.
 
     Example:
         >>> from regard.integrations.wandb import WandbWriter

@@ -18,7 +18,7 @@ from regard._shapes import Float
 from regard._tensors import version
 from regard.errors import RecordError
 from regard.inputs import Problem, Scoring, ScoringOptions, check
-from regard.intercept._mask_reduction import reduce_mask
+from regard.intercept._mask_reduction import equal, reduce_mask
 from regard.masks import causal, dense
 from regard.pattern.reading import sizes_of, take, take_with_context
 from regard.pattern.readout import Readout
@@ -148,11 +148,11 @@ class Call:
         """
         if not (self.modules and other.modules and self.modules[-1] is other.modules[-1]):
             return False
-        if not (self.query.is_set_to(other.query) and _equal(self.key, other.key)):
+        if not (self.query.is_set_to(other.query) and equal(self.key, other.key)):
             return False
         then = other.query_state  # a model may reuse the memory of its query
         if not (
-            _equal(self.query, then) if isinstance(then, Tensor) else version(self.query) == then
+            equal(self.query, then) if isinstance(then, Tensor) else version(self.query) == then
         ):
             return False
         ours, theirs = self.problem(), other.problem()
@@ -160,7 +160,7 @@ class Call:
             (None,) * 3 if s is None else s.tensors for s in (ours.rows.spans, theirs.rows.spans)
         )
         return (ours.scale, ours.softcap) == (theirs.scale, theirs.softcap) and all(
-            _equal(one, another)
+            equal(one, another)
             for one, another in (
                 (ours.rows.start, theirs.rows.start),
                 (ours.rows.stop, theirs.rows.stop),
@@ -171,12 +171,6 @@ class Call:
                 *zip(spans, others, strict=True),
             )
         )
-
-
-def _equal(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one.dtype == other.dtype and torch.equal(one, other)
 
 
 def sdpa_call(

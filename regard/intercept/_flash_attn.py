@@ -177,7 +177,7 @@ def flash_attn_with_kvcache(
 def _of_batch(
     q: Tensor, k: Tensor, v: Tensor, scoring: Scoring, dropout: float, returns_more: str
 ) -> LibraryCall:
-    """A call of tensors ``(B, L, H, D)``."""
+    """Return the call of tensors ``(B, L, H, D)``."""
     query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
     return LibraryCall(
         call=Call(query=query, key=key, value=value, scoring=scoring, dropout=dropout),

@@ -74,12 +74,13 @@ class MaskReducer:
         """Deduplicate equal matrices, since a model may create a new one per layer."""
         for _, _, old in self._cache:
             known, mask = old.mask, new.mask
-            if _equal(known.allowed, mask.allowed) and _equal(known.bias, mask.bias):
+            if equal(known.allowed, mask.allowed) and equal(known.bias, mask.bias):
                 return replace(new, mask=replace(mask, allowed=known.allowed, bias=known.bias))
         return new
 
 
-def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+def equal(one: Tensor | None, other: Tensor | None) -> bool:
+    """Return True for tensors with the same dtype, shape and values, and for two missing ones."""
     if one is None or other is None:
         return one is other
     return one.dtype == other.dtype and torch.equal(one, other)

@@ -1,7 +1,7 @@
 """What attention means: roles of heads, weights of spans, what an answer needs, watching training.
 
-Everything here is a function of a `Recording`, or of a model that is run with changes; the core
-knows none of it.
+Everything here is a function of a `Recording`, or of a model that is run with interventions; the
+core does not depend on it.
 """
 
 from regard.lens import circuits

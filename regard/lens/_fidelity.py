@@ -1,7 +1,7 @@
-"""What compressing a cache did to each head: how far its weights moved, the worst first.
+"""Fidelity of a compressed cache: the divergence of each head's weights, the largest first.
 
 Axes: N layers, B batch, H query heads, G key/value heads, L queries, S keys of the full cache, s of
-the compressed one, D head dimension.
+the compressed cache, D head dimension.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LISTED = 12  # heads that are printed
 
 @dataclass(frozen=True, kw_only=True)
 class HeadFidelity:
-    """How far one head's weights moved.
+    """The divergence of one head's weights.
 
     Example:
         >>> import regard, torch
@@ -47,22 +47,22 @@ class HeadFidelity:
     layer: int
     head: int
     mean: float
-    """Divergence of a row, over all of them."""
+    """Mean divergence over the rows."""
     largest: float
-    """Of the row where it is largest."""
+    """Largest divergence of a row."""
     query: int
-    """Number of that row in the recording of the full cache."""
+    """Index of that row in the recording of the full cache."""
     kept: float
-    """Share of the full cache's keys that the compressed one has."""
+    """Fraction of the full cache's keys that the compressed cache holds."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fidelity(Sequence[HeadFidelity]):
-    """All heads of a model, those whose weights moved most first; `fidelity` makes it.
+    """The divergences of all heads of a model, the largest first; made by `fidelity`.
 
     Attributes:
-        kind: what is measured: ``"js"``, ``"kl"`` or ``"tv"``.
-        heads: one entry a head, by their mean.
+        kind: the divergence: ``"js"``, ``"kl"`` or ``"tv"``.
+        heads: one entry per head, sorted by mean divergence.
 
     Example:
         >>> import regard, torch
@@ -86,7 +86,7 @@ class Fidelity(Sequence[HeadFidelity]):
         return len(self.heads)
 
     def frame(self) -> pd.DataFrame:
-        """Lay it out as a pandas data frame, a row a head, the worst first."""
+        """Return a pandas data frame with a row per head, the largest divergence first."""
         import pandas as pd
 
         return pd.DataFrame([vars(head) for head in self.heads])
@@ -113,29 +113,29 @@ def fidelity(
     *,
     keys: Int[Tensor, "..."] | Sequence[Int[Tensor, "..."]] | None = None,
 ) -> Fidelity:
-    """Measure what compressing a cache did to each head: the divergence of its weights.
+    """Measure how compressing a cache changed each head: the divergence of its weights.
 
     Both recordings are of the same model over the same last tokens, one with the full cache and one
     with a compressed cache. The recording of the full cache may have more rows: the last ones
-    are compared. Later layers also differ by what earlier ones did: their queries are others.
+    are compared. The queries of later layers differ too, since earlier layers gave other outputs.
 
     Args:
-        full: with all keys.
-        compressed: with fewer keys, or with others in their places, such as quantised ones.
-        kind: as for `Pattern.divergence`, from the full cache's weights to the compressed one's:
+        full: the recording with all keys.
+        compressed: the recording with fewer keys, or with approximate ones, such as quantised keys.
+        kind: as for `Pattern.divergence`, from the full cache's weights to the compressed cache's:
             ``"kl"`` is infinite wherever a key with weight was evicted.
-        keys: which of the full cache's keys the compressed one's are, ``(s,)``, or by batch entry
-            and head or key head, ``(B, H, s)`` or ``(B, G, s)``; one for all layers or one each,
-            in any order. Those not named, of the tokens that came since, are the last ones. None
-            matches keys with the same numbers.
+        keys: indices of the compressed cache's keys in the full cache, ``(s,)``, or by batch entry
+            and head or key head, ``(B, H, s)`` or ``(B, G, s)``; one tensor for all layers or one
+            per layer, in any order. Keys of later tokens may be left out. None matches keys whose
+            vectors are equal.
 
     Returns:
-        The heads, the worst first: their divergences averaged over rows and batch, and where they
-        are largest. It prints as a table, and `Fidelity.frame` has all of it.
+        The heads, the largest divergence first: its mean over rows and batch, and the row where it
+        is largest. It prints as a table; `Fidelity.frame` has all heads.
 
     Raises:
-        ValueError: for recordings of other layers, heads or rows, and for keys that do not fit.
-        RecordError: if the compressed cache has keys that the full one has not, or if a recording
+        ValueError: if the recordings differ in layers, heads or rows, and for keys that do not fit.
+        RecordError: if the compressed cache has keys that the full cache lacks, or if a recording
             is of several runs.
         TypeError: for keys that are not integers.
 
@@ -209,7 +209,7 @@ def _of_layer(
 
 
 def _complete(keys: Int[Tensor, "..."], whole: Tensor, part: Tensor) -> Tensor:
-    """Add the last keys of the full cache to those that are named."""
+    """Append the last keys of the full cache to the given indices."""
     check_integers(keys, "keys")
     missing = part.shape[-2] - keys.shape[-1]
     if missing <= 0:
@@ -221,7 +221,7 @@ def _complete(keys: Int[Tensor, "..."], whole: Tensor, part: Tensor) -> Tensor:
 def _match(
     layer: Layer, whole: Float[Tensor, "B G S D"], part: Float[Tensor, "B G s D"], queries: int
 ) -> Int[Tensor, "B G s"] | None:
-    """Match keys with the same numbers, equal ones in their order; None to go place by place."""
+    """Match keys with equal vectors, duplicates in order; None matches by position."""
     numbers, own = torch.cat((whole, part.to(whole.device)), dim=-2), whole.shape[-2]
     equal = torch.stack([_number_equal(head) for head in numbers.flatten(0, 1)])
     ours, places = equal[:, :own].sort(dim=-1, stable=True)
@@ -247,7 +247,7 @@ def _match(
 
 
 def _number_equal(keys: Float[Tensor, "S D"]) -> Int[Tensor, " S"]:
-    """Number keys, equal ones alike."""
+    """Return an integer for each key; equal keys get the same one."""
     return keys.unique(dim=0, return_inverse=True)[1]
 
 

@@ -86,14 +86,15 @@ def rollout(
     One row or column of it takes a vector through the layers; no L × L product is made.
 
     Args:
-        recording: of square layers over the same positions.
-        query: a target position, negative from the end: how much of each source position
-            reaches it, a row.
-        source: in its place, a source position: how much of it reaches each target, a column.
-        residual: share of the residual stream, in [0, 1].
+        recording: its layers must be square and over the same positions.
+        query: a target position, negative from the end; the result is its row of the rollout, the
+            share of each source position.
+        source: instead of `query`, a source position; the result is its column, its share in each
+            target position.
+        residual: weight of the residual stream, in [0, 1].
 
     Returns:
-        ``(B, S)``; a row sums to 1 where every query sees something.
+        ``(B, S)``; a row sums to 1 if every query sees a key.
 
     Raises:
         ValueError: unless exactly one position is given, and for layers that are not square.

@@ -1,8 +1,8 @@
-"""What a head compares and what it copies: its QK and OV maps, as low-rank factors.
+"""The QK and OV circuits of a head: what it compares and what it copies, as low-rank factors.
 
 A head's four matrices act on the residual stream in two pairs. Each pair is an E × E matrix of rank
-D, kept as its two factors and never multiplied out. Vectors are rows, as in ``x @ weight``: the
-paper, which writes columns, has the transposes of these maps.
+D, kept as its two factors and never multiplied out. Vectors are rows, as in ``x @ weight``; in the
+paper they are columns, so its maps are the transposes of these.
 
 Axes: E model dimension, H query heads, G key/value heads, D head dimension, V vocabulary.
 
@@ -27,7 +27,7 @@ from regard._tensors import matmul_alone
 __all__ = ["LowRank", "copying", "ov", "qk"]
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_ROWS = 4096  # of the vocabulary that are held in float64 at once
+_ROWS = 4096  # rows of the vocabulary converted to float64 at a time
 _SUPPORTED = (
     "supported are regard.gpt's GPT, and of transformers GPT-2 (h[i].attn.c_attn, c_proj) and "
     "Llama-like models (layers[i].self_attn.q_proj, k_proj, v_proj, o_proj)"
@@ -36,7 +36,7 @@ _SUPPORTED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LowRank:
-    """The E × E matrix ``left @ right`` of rank D at most, never formed; a linear operator.
+    """A linear operator: the E × E matrix ``left @ right`` of rank at most D, never formed.
 
     Args:
         left: ``(E, D)``.
@@ -86,9 +86,9 @@ class LowRank:
         return f"LowRank({width} × {width}, rank at most {rank}, {dtype}, {self.left.device})"
 
     def singular_values(self) -> Float[Tensor, "D"]:
-        """Compute the D largest singular values, in falling order; the other E − D are zero.
+        """Compute the D largest singular values, largest first; the other E − D are zero.
 
-        In float64: the triangles of two QR decompositions, O(E·D²), and an SVD of D × D.
+        In float64: the triangular factors of two QR decompositions, O(E·D²), and an SVD of D × D.
 
         Raises:
             ValueError: if a factor holds NaN or infinite values.
@@ -99,9 +99,9 @@ class LowRank:
         return torch.linalg.svdvals(first @ second.mT)
 
     def eigenvalues(self) -> Complex[Tensor, "D"]:
-        """Compute the D eigenvalues that need not be zero, in no order; the other E − D are zero.
+        """Compute the D eigenvalues that may be nonzero, unordered; the other E − D are zero.
 
-        In complex128. Those of ``left @ right`` are those of ``right @ left``, which is D × D.
+        In complex128. ``left @ right`` and ``right @ left``, which is D × D, have the same ones.
 
         Raises:
             ValueError: if a factor holds NaN or infinite values.
@@ -136,7 +136,7 @@ class LowRank:
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Let ``tensor @ circuit`` come here; no other torch function takes a circuit."""
+        """Support ``tensor @ circuit``; any other torch function raises an error."""
         cure = "write it down: map.left @ map.right"
         return matmul_alone(LowRank, function, types, args, kwargs, cure)
 
@@ -150,26 +150,26 @@ class LowRank:
 
 
 def qk(model: nn.Module, layer: int, head: int) -> LowRank:
-    """The map by which a head compares: ``x @ qk @ y`` is its score of destination x for source y.
+    """Return the QK circuit of a head: ``x @ qk @ y`` is its score of destination x for source y.
 
-    The score is q·k before scaling: 1/√D is not in the map. Nor are biases, nor a normalisation and
-    its gains: x and y are the input of the projections. Nor are rotary positions: it is the map at
-    equal positions, where the two rotations cancel.
+    The score is q·k before scaling, without 1/√D and biases. x and y are the inputs of the
+    projections, after normalisation. Rotary positions are left out: it is the map at equal
+    positions, where the two rotations cancel.
 
     Args:
         model: regard's GPT, or one of transformers: GPT-2, or Llama-like (Llama, Mistral, Qwen2,
-            Gemma, ...), with or without a head for language.
-        layer: which block, from 0.
-        head: which query head, from 0; where heads share keys and values, with the shared ones.
+            Gemma, ...), with or without a language-model head.
+        layer: index of the block, from 0.
+        head: index of the query head, from 0; with grouped heads, its shared key head is used.
 
     Returns:
         Left is the query matrix ``(E, D)``, right the transposed key matrix ``(D, E)``. Both are
-        views of the model's weights, without gradients: change those, and it changes.
+        views of the model's weights, without gradients.
 
     Raises:
         TypeError: if the model is of another kind, normalises queries or keys inside its attention
-            (which leaves no such map), or has quantised or adapted matrices; or for an index that
-            is not an integer.
+            (for which no such map exists), or has quantised matrices or adapters; or for an index
+            that is not an integer.
         IndexError: if there is no such layer or head.
         ValueError: if the sizes of the matrices do not fit together, or they hold no values.
 
@@ -184,10 +184,10 @@ def qk(model: nn.Module, layer: int, head: int) -> LowRank:
 
 
 def ov(model: nn.Module, layer: int, head: int) -> LowRank:
-    """The map by which a head copies: ``x @ ov`` is its output where all its weight is on source x.
+    """Return the OV circuit of a head: ``x @ ov`` is its output if all its weight is on source x.
 
-    As in `qk`, x is the input of the value matrix, without biases. What a model may do to the
-    heads' sum before it adds it to the residual stream, normalise or scale, is left out too.
+    As in `qk`, x is the input of the value matrix, without biases. A normalisation or scaling of
+    the heads' sum before it is added to the residual stream is left out too.
 
     Args:
         model: as for `qk`.
@@ -195,8 +195,8 @@ def ov(model: nn.Module, layer: int, head: int) -> LowRank:
         head: as for `qk`.
 
     Returns:
-        Left is the value matrix ``(E, D)``, right the head's share of the output matrix ``(D, E)``;
-        D is the width of a value. Both are views, as for `qk`.
+        Left is the value matrix ``(E, D)``, right the head's slice of the output matrix ``(D, E)``;
+        D is the head dimension of the values. Both are views, as for `qk`.
 
     Raises:
         TypeError, IndexError, ValueError: as for `qk`; normalised queries and keys are allowed.
@@ -214,21 +214,21 @@ def ov(model: nn.Module, layer: int, head: int) -> LowRank:
 
 
 def copying(model: nn.Module, layer: int, head: int) -> float:
-    """The copying score of a head, −1 to 1: how far it raises the logits of tokens it attends to.
+    """Compute the copying score of a head, −1 to 1: whether it raises logits of attended tokens.
 
     Σλ / Σ|λ| over the eigenvalues λ of the full OV circuit, embedding · ov · unembedding, V × V.
-    The nonzero ones are those of a D × D matrix, which alone is formed, in float64. It is 1 if
-    every direction raises the logits of its own tokens, −1 if every one lowers them, and 0 for a
-    head that writes nothing. Normalisations, biases and positions have no part in it.
+    The nonzero ones are those of a D × D matrix, the only one formed, in float64. It is 1 if
+    every direction raises the logits of its own tokens, −1 if every one lowers them, and 0 if the
+    output of the head is 0. Normalisations, biases and positions are left out.
 
     Args:
-        model: as for `qk`, but it must end in an unembedding.
+        model: as for `qk`, with an unembedding.
         layer: as for `qk`.
         head: as for `qk`.
 
     Raises:
         TypeError, IndexError, ValueError: as for `ov`; also TypeError for a model without an
-            unembedding, ValueError for one of another vocabulary or weights that are not finite.
+            unembedding, ValueError if its vocabulary is not the embedding's, or for NaN or inf.
 
     Example:
         >>> from regard.gpt import GPT, GPTConfig
@@ -248,18 +248,18 @@ def copying(model: nn.Module, layer: int, head: int) -> float:
 
 
 def _eigenvalues(core: Tensor) -> Tensor:
-    """Eigenvalues of a small matrix, on the CPU: not every torch has them on a GPU."""
+    """Return the eigenvalues of a small matrix, on the CPU: not every torch has them on a GPU."""
     return torch.linalg.eigvals(core.cpu()).to(core.device)
 
 
-# Where the matrices lie in a model: one function a family
+# The matrices of a model: a function per family
 
 
 class _Layer(NamedTuple):
     matrices: tuple[Tensor, ...]  # for rows: (E, H·D), (E, G·D), (E, G·Dv), (H·Dv, E)
     dim: int  # D
     tied: bool = False  # the unembedding is the embedding, transposed
-    extras: tuple[str, ...] = ()  # what else acts inside the attention
+    extras: tuple[str, ...] = ()  # further modules inside the attention
 
 
 class _Head(NamedTuple):
@@ -269,7 +269,7 @@ class _Head(NamedTuple):
 
 
 def _gpt(block: nn.Module) -> _Layer | None:
-    """Our GPT: one `nn.Linear` for queries, keys and values; its forward ties the embedding."""
+    """Read our GPT: one `nn.Linear` for queries, keys and values; the embedding is tied."""
     projection, heads = _get(block, "attn.c_attn"), _get(block, "attn.heads")
     if not isinstance(projection, nn.Linear) or not isinstance(heads, int):
         return None
@@ -280,7 +280,7 @@ def _gpt(block: nn.Module) -> _Layer | None:
 
 
 def _gpt2(block: nn.Module) -> _Layer | None:
-    """GPT-2 of transformers: the same as a `Conv1D`, whose weight is transposed."""
+    """Read GPT-2 of transformers: the same as a `Conv1D`, whose weight is transposed."""
     projection, dim = _get(block, "attn.c_attn"), _get(block, "attn.head_dim")
     if projection is None or isinstance(projection, nn.Linear) or not isinstance(dim, int):
         return None
@@ -289,7 +289,7 @@ def _gpt2(block: nn.Module) -> _Layer | None:
 
 
 def _llama(block: nn.Module) -> _Layer | None:
-    """Llama-like models: four `nn.Linear`; heads may share keys and values."""
+    """Read Llama-like models: four `nn.Linear`; heads may share keys and values."""
     attention, dim = _get(block, "self_attn"), _get(block, "self_attn.head_dim")
     names = ("q_proj", "k_proj", "v_proj", "o_proj")
     if not isinstance(dim, int) or any(_get(attention, name) is None for name in names):
@@ -341,7 +341,7 @@ def _find(model: nn.Module, layer: int, head: int) -> _Head:
 
 
 def _vocabulary(model: nn.Module, *, tied: bool) -> tuple[Tensor, Tensor]:
-    """The embedding ``(V, E)`` and the unembedding ``(E, V)``."""
+    """Return the embedding ``(V, E)`` and the unembedding ``(E, V)``."""
     model = unwrapped(model)
     paths = ("wte", "transformer.wte", "embed_tokens", "model.embed_tokens")
     embedding = _matrix("embedding", _first(model, *paths))
@@ -362,7 +362,7 @@ def _vocabulary(model: nn.Module, *, tied: bool) -> tuple[Tensor, Tensor]:
 
 
 def _matrix(name: str, module: Any) -> Tensor:
-    """A module's weight such that rows are multiplied from the left: ``x @ weight``."""
+    """Return a module's weight in the layout of ``x @ weight``."""
     weight = getattr(module, "weight", None)
     plain = isinstance(module, nn.Linear | nn.Embedding) or type(module).__name__ == "Conv1D"
     dtype = getattr(weight, "dtype", "no weight")

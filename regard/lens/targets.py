@@ -1,4 +1,4 @@
-"""The number that effects are measured on, and the queries that predict it.
+"""Targets: the number that effects are measured on, and the queries that predict it.
 
 Axes: B batch, T tokens, A tokens of an answer, V vocabulary.
 """
@@ -37,11 +37,11 @@ class _TokenTarget:
         return self.named(f"token {self.token}")
 
     def named(self, token: str) -> str:
-        """Describe the target, given the token's name."""
+        """Describe the target with the token's name."""
         return f"{self._name} of {token} at position {self.position}"
 
     def queries(self, length: int) -> tuple[int, int]:
-        """The query that predicts the token, and one past it, of a text of so many tokens."""
+        """Return start and stop of the query that predicts the token, in a text of a length."""
         (query,) = chosen(check_indices("position", self.position), length, "position")
         return query, query + 1
 
@@ -63,8 +63,8 @@ class LogProbability(_TokenTarget):
     """Log-probability of a token, in nats.
 
     Args:
-        token: its id.
-        position: the token after which it is expected; negative from the end.
+        token: the token's id.
+        position: the position of the query that predicts it; negative from the end.
 
     Example:
         >>> import regard, torch
@@ -86,8 +86,8 @@ class Logit(_TokenTarget):
     """Logit of a token.
 
     Args:
-        token: its id.
-        position: the token after which it is expected; negative from the end.
+        token: the token's id.
+        position: the position of the query that predicts it; negative from the end.
 
     Example:
         >>> import regard, torch
@@ -130,10 +130,10 @@ class Answer:
         return f"log-probability of tokens {first}:{stop}"
 
     def queries(self, length: int) -> tuple[int, int]:
-        """The first query that predicts the answer, and one past the last.
+        """Return start and stop of the queries that predict the answer.
 
         Raises:
-            ValueError: for an answer that holds no token after the first.
+            ValueError: for an answer without tokens after the text's first one.
         """
         numbers = chosen(check_indices("tokens", self.tokens), length, "tokens")
         if not numbers or numbers[0] < 1 or numbers != tuple(range(numbers[0], numbers[-1] + 1)):
@@ -146,11 +146,11 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class _AnswerOf:
-    """Log-probability of an answer, of which the tokens are known."""
+    """Log-probability of an answer whose token ids are known."""
 
     ids: Int[Tensor, " A"]
     ahead: int
-    """How far the first query that predicts it stands from the text's end."""
+    """Distance of the first query that predicts it from the text's end."""
 
     def __call__(self, output: Any) -> Float[Tensor, " B"]:
         logits = _logits(output)
@@ -161,7 +161,7 @@ class _AnswerOf:
             )
         rows = logits[:, logits.shape[1] - self.ahead :].unbind(1)
         return torch.stack(
-            [  # one by one: of a large vocabulary, several in float64 would take gigabytes
+            [  # one by one: with a large vocabulary, several in float64 would take gigabytes
                 row.double().log_softmax(dim=-1)[:, token]
                 for row, token in zip(rows, self.ids.tolist(), strict=False)
             ]
@@ -174,7 +174,7 @@ class Loss:
 
     ids: Int[Tensor, " T"]
     present: Tensor | None = None
-    """Which tokens are not padding, ``(T,)``."""
+    """True for tokens that are not padding, ``(T,)``."""
 
     def __str__(self) -> str:
         return "loss"
@@ -189,7 +189,7 @@ class Loss:
             )
         following = self.ids[1:].to(logits.device)
         losses = torch.stack(
-            [  # one by one: of a large vocabulary, several in float32 would take gigabytes
+            [  # one by one: with a large vocabulary, several in float32 would take gigabytes
                 F.cross_entropy(sequence[:-1].float(), following, reduction="none")
                 for sequence in logits
             ]
@@ -206,16 +206,16 @@ Target = LogProbability | Logit | Answer | Literal["loss"] | Callable[[Any], Any
 def target_of(
     target: Target, model: nn.Module, inputs: Mapping[str, Any] | None, tokens: Any = None
 ) -> tuple[str, Callable[[Any], Any]]:
-    """Name a target, and the function that reads it from a model's output.
+    """Return the name of a target, and the function that reads it from a model's output.
 
     Args:
-        target: as `effects` has it.
-        model: whose output it is read from.
+        target: as for `effects`.
+        model: the model.
         inputs: the model's keyword inputs, with ``input_ids`` if known; None if nothing is known.
-        tokens: a tokenizer, by which a token is named; strings name none but those of the text.
+        tokens: a tokenizer that names the target's token; strings only name those of the text.
 
     Raises:
-        TypeError: for anything else.
+        TypeError: for any other target.
         ValueError: for the loss of a text that is not known, or too short.
     """
     if isinstance(target, str):
@@ -238,9 +238,9 @@ def target_of(
 
 
 def last_positions(target: Target, length: int) -> int | None:
-    """How many of the last positions' logits a target needs, of a text of so many tokens.
+    """Return how many of the last positions' logits a target needs, in a text of a length.
 
-    None if it needs all, or may: a position from 0 is not known from the end.
+    None if it may need all, as with a non-negative position.
     """
     if isinstance(target, Answer):
         return length - target.queries(length)[0]
@@ -251,9 +251,9 @@ def last_positions(target: Target, length: int) -> int | None:
 
 
 def last_logits_for(target: Target, model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The argument that has a model compute no logits before the target's position.
+    """Return the argument by which a model computes no logits before the target's position.
 
-    Empty where all are needed, or may be, as by labels.
+    Empty if all may be needed, for example for labels.
     """
     ids = inputs.get("decoder_input_ids", inputs.get("input_ids"))
     count = last_positions(target, ids.shape[-1]) if isinstance(ids, Tensor) else None
@@ -263,7 +263,7 @@ def last_logits_for(target: Target, model: nn.Module, inputs: Mapping[str, Any])
 
 
 def numbers(result: Any, count: int) -> Float[Tensor, " B"]:
-    """Check what a target gave: a number for each of so many sequences.
+    """Check the result of a target: a number per sequence.
 
     Raises:
         TypeError: if it is not a tensor or a number.
@@ -288,7 +288,7 @@ def _loss(target: str, model: nn.Module, inputs: Mapping[str, Any] | None) -> Lo
         raise ValueError(f"target must be 'loss', not {target!r}; strings name no other target")
     ids = _ids_of(target, model, inputs)
     if ids.shape[-1] < 2:
-        raise ValueError("target='loss' needs at least two tokens, the second of which is foreseen")
+        raise ValueError("target='loss' needs at least two tokens: the first is not predicted")
     mask = None if inputs is None else inputs.get(f"{_prefix(model)}attention_mask")
     present = mask[0].bool() if isinstance(mask, Tensor) and mask.shape == ids.shape else None
     return Loss(ids[0], present)
@@ -297,7 +297,7 @@ def _loss(target: str, model: nn.Module, inputs: Mapping[str, Any] | None) -> Lo
 def _ids_of(
     target: str | Answer, model: nn.Module, inputs: Mapping[str, Any] | None
 ) -> Int[Tensor, "1 T"]:
-    """The ids of the text, whose tokens a target is the probability of."""
+    """Return the ids of the text, which a target needs."""
     prefix = _prefix(model)
     if prefix and isinstance(target, Answer):
         raise ValueError(
@@ -315,7 +315,7 @@ def _ids_of(
 
 
 def _prefix(model: nn.Module) -> str:
-    """What an encoder-decoder has before the names of its text's inputs."""
+    """Return the prefix of an encoder-decoder's inputs for its target text."""
     return (
         "decoder_" if getattr(getattr(model, "config", None), "is_encoder_decoder", False) else ""
     )

@@ -15,17 +15,18 @@ for the heads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard._arguments import check_dtype, check_integers, check_tensor, check_whole
+from regard._arguments import check_dtype, check_integers, check_tensor, check_whole, tensor_of
 from regard._contexts import abstract_reason
 from regard._shapes import Bool, Float, Int, Shaped
 from regard._tensors import align, flat, matrix, require, upload
-from regard.masks._join import both, same_place
 from regard.masks._terms import Causal, Documents, Intervals, Padding, Prefix, Term, Window, runs
 from regard.masks.bounds import AffineBounds, IndexBounds, intersect_affine
 from regard.masks.rows import Rows
@@ -66,10 +67,10 @@ class Mask:
             return NotImplemented
         return Mask(
             terms=self.terms + other.terms,
-            offset=same_place(self.offset, other.offset, "offsets"),
-            positions=same_place(self.positions, other.positions, "positions"),
-            allowed=both(self.allowed, other.allowed, torch.logical_and),
-            bias=both(self.bias, other.bias, torch.add),
+            offset=_same_place(self.offset, other.offset, "offsets"),
+            positions=_same_place(self.positions, other.positions, "positions"),
+            allowed=_both(self.allowed, other.allowed, torch.logical_and),
+            bias=_both(self.bias, other.bias, torch.add),
             score_changes=self.score_changes + other.score_changes,
         )
 
@@ -396,3 +397,36 @@ def _require_values(tensor: Shaped[Tensor, "..."], name: str) -> None:
             f"{name} can't be checked under {why}; make the mask outside it, or hide keys with "
             "dense(...)"
         )
+
+
+def _both(
+    one: Tensor | None, other: Tensor | None, combine: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor | None:
+    """Combine two dense parts; None stands for a missing one."""
+    if one is None or other is None:
+        return one if other is None else other
+    try:
+        return combine(one, other)
+    except RuntimeError as error:
+        raise ValueError(
+            f"dense masks joined by & do not broadcast: {tuple(one.shape)}, {tuple(other.shape)}"
+        ) from error
+
+
+def _same_place(one: Any, other: Any, name: str) -> Any:
+    """Return the offset, or the positions, that two masks share.
+
+    Raises:
+        ValueError: if they differ; for tensors on CUDA, an assertion runs on the device instead.
+    """
+    if one is None or other is None:
+        return one if other is None else other
+    if one is other:
+        return one
+    tensors = [place for place in (one, other) if isinstance(place, torch.Tensor)]
+    message = f"masks joined by & have different {name}"
+    if any(tensor.is_cuda for tensor in tensors):
+        require((tensor_of(one) == tensor_of(other)).all(), message)
+    elif not torch.equal(tensor_of(one), tensor_of(other)):
+        raise ValueError(f"{message}: {one}, {other}")
+    return one

@@ -2,10 +2,9 @@
 
 from regard.errors import RecordError
 from regard.intercept import use_in_transformers
-from regard.record._files import load
 from regard.record._read_while_running import read_while_running
 from regard.record._record import record
-from regard.record._recording import Recording
+from regard.record._recording import Recording, load
 from regard.record.layer import Layer
 from regard.record.readings import LayerReadings, Reading, Readings
 from regard.record.token_names import token_names

@@ -1,7 +1,7 @@
 """A recording in a folder: `recording.json` and a file of tensors that it names.
 
-The first line of the index holds the checksum of the lines below it, among which is that of the
-tensors' file: whatever is flipped on a disk is noticed. Version 1 had neither.
+The first line of the index is a checksum of the lines below it, which contain the checksum of the
+tensors' file, so corrupted data is detected. Version 1 had no checksums.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension.
 """
@@ -31,7 +31,6 @@ from regard.masks import dense
 from regard.masks.bounds import AffineBounds, IndexBounds
 from regard.masks.spans import Spans, trimmed
 from regard.pattern import Pattern
-from regard.record._recording import Recording
 from regard.record.layer import CallPattern, CallSize, Labels, Layer, split_into_calls
 from regard.record.sites import KINDS
 
@@ -44,29 +43,28 @@ _NUMBERS = {"position": "position", "first": "first_start", "behind": "first_sto
 """Fields of `AffineBounds` by their names in the file."""
 
 
-def write(folder: str | Path, recording: Recording, *, overwrite: bool) -> None:
-    """Write a recording; see `Recording.save`.
+def write(folder: Path, layers: Sequence[Layer], labels: Labels, *, overwrite: bool) -> None:
+    """Write the layers and labels of a recording; see `Recording.save`.
 
     Tensors are written to a file with a new name; the index that names it is then moved into place
     atomically. So at any moment the folder holds the complete old or new recording.
     """
     import safetensors.torch
 
-    folder = Path(folder)
     if folder.exists():
         _require_ours(folder, overwrite=overwrite)
     tensors = _Tensors()
     mark = secrets.token_hex(16)
-    layers = [_described(layer, tensors) for layer in recording.layers]
-    has_spans = any("spans" in layer for layer in layers)
+    entries = [_described(layer, tensors) for layer in layers]
+    has_spans = any("spans" in entry for entry in entries)
     index = {
         "format": _FORMAT,
         "version": _VERSION_WITH_SPANS if has_spans else _VERSION,
         "mark": mark,
         "tensors": "",
-        "tokens": recording.tokens,
-        "source_tokens": recording.source_tokens,
-        "layers": layers,
+        "tokens": labels.target,
+        "source_tokens": labels.source,
+        "layers": entries,
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _TENSORS.format(mark)
@@ -97,33 +95,10 @@ def _is_ours(name: str) -> bool:
     return fnmatch(name, _TENSORS.format("*")) or fnmatch(name, f"*{_INDEX}*")
 
 
-def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording:
-    """Load a recording that `Recording.save` wrote; no code in it is executed.
-
-    Checksums are verified. Files of format version 1 have none; in those only unreadable or
-    inconsistent data is detected.
-
-    Args:
-        folder: the folder.
-        device: the device of the tensors.
-
-    Raises:
-        RecordError: if the folder holds no recording, or a damaged one.
-
-    Example:
-        >>> import regard, tempfile, torch
-        >>> from regard.nn import MultiHeadAttention
-        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
-        >>> with regard.record() as recording:
-        ...     _ = layer(torch.randn(1, 5, 6))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     recording.save(folder)
-        ...     regard.load(folder)
-        Recording(1 layer)
-    """
+def read(folder: Path, device: str | torch.device) -> tuple[list[Layer], Labels]:
+    """Read the layers and labels of a recording; see `load`."""
     from safetensors import SafetensorError, safe_open
 
-    folder = Path(folder)
     try:
         index = _opened(folder / _INDEX)
         tensors = folder / _TENSORS.format(_mark(index["mark"]))
@@ -143,7 +118,7 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording
         ) from error
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         raise RecordError(f"the recording in {folder} is damaged: {error}") from error
-    return Recording(lambda: layers, lambda: labels)
+    return layers, labels
 
 
 def _checksum(path: Path) -> str:

@@ -19,6 +19,7 @@ from regard._tensors import Mover
 from regard.errors import RecordError
 from regard.pattern import Pattern
 from regard.pattern.readouts import Readout
+from regard.record._files import read, write
 from regard.record.layer import Labels, Layer, Tokens, describe_repeats
 from regard.record.readings import Readings, read_all
 from regard.record.sites import AttentionKind, choose_kind, kinds_of
@@ -264,9 +265,8 @@ class Recording:
         Raises:
             FileExistsError: if the folder holds a recording, or anything else.
         """
-        from regard.record._files import write
-
-        write(folder, self, overwrite=overwrite)
+        labels = Labels(self.tokens, self.source_tokens)
+        write(Path(folder), self.layers, labels, overwrite=overwrite)
 
     def free(self) -> None:
         """Release all tensors; the recording cannot be used afterwards."""
@@ -277,6 +277,34 @@ class Recording:
         freed = self._layers is None
         labels = None if self._labels is None else self._labels()
         return _restored, (None if freed else self.layers, labels)
+
+
+def load(folder: str | Path, *, device: str | torch.device = "cpu") -> Recording:
+    """Load a recording that `Recording.save` wrote; no code in it is executed.
+
+    Checksums are verified. Files of format version 1 have none; in those only unreadable or
+    inconsistent data is detected.
+
+    Args:
+        folder: the folder.
+        device: the device of the tensors.
+
+    Raises:
+        RecordError: if the folder holds no recording, or a damaged one.
+
+    Example:
+        >>> import regard, tempfile, torch
+        >>> from regard.nn import MultiHeadAttention
+        >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+        >>> with regard.record() as recording:
+        ...     _ = layer(torch.randn(1, 5, 6))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     recording.save(folder)
+        ...     regard.load(folder)
+        Recording(1 layer)
+    """
+    layers, labels = read(Path(folder), device)
+    return Recording(lambda: layers, lambda: labels)
 
 
 def _restored(layers: Sequence[Layer] | None, labels: Labels | None) -> Recording:

@@ -233,7 +233,7 @@ class _Sums(_Part):
         return self.readout.finish(mapped(torch.clone, self._lengthened(sizes)), sizes)
 
     def one_by_one(self) -> _Part:
-        """A maximum needs no change; weights are added row by row."""
+        """Return a maximum needs no change; weights are added row by row."""
         return _WeightSums(self) if _sums_weights(self.readout) else self
 
     def add_weights(self, weights: Float[Tensor, "N R S"]) -> None:

@@ -1,4 +1,4 @@
-"""Attention to look at.
+"""Display of attention in terminals, notebooks and figures.
 
 `regard.view.terminal` and `regard.view.report` need rich, `regard.view.plot` needs matplotlib, and
 `regard.view.notebook` needs neither.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-# What shows things of lower rooms, by `regard._display.show`, and the module that has it.
+# Renderers of objects of lower rooms, found by `regard._display.show`, and their modules.
 _RENDERERS = {
     "as_text": "terminal",
     "effects_html": "notebook",
@@ -35,10 +35,10 @@ _RENDERERS = {
 
 
 def renderer(name: str) -> Callable[..., Any]:
-    """Import what shows a thing, by its name.
+    """Import a renderer by its name.
 
     Raises:
-        ImportError: without the library that it needs.
+        ImportError: without a library that the renderer needs.
     """
     show: Callable[..., Any] = getattr(import_module(f"regard.view.{_RENDERERS[name]}"), name)
     return show

@@ -1,4 +1,4 @@
-"""What `regard effects` prints: the heads and the tokens that a prediction rests on.
+"""The output of `regard effects`: the heads and the tokens that a prediction depends on.
 
 Axes: H heads, T tokens.
 """
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from regard.lens import Effect, Effects
 from regard.lens.naming.forward_pass import ForwardPass
-from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar
+from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar, heading
 from regard.view.terminal import label
 from regard.view.tokens import visible
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 __all__ = ["effects_report"]
 
-_ROWS = 8  # of a table; the rest is counted
+_ROWS = 8  # maximum of a table; the others are counted
 _BAR, _SHORT = 14, 5  # terminal cells of the longest bar, on a wide terminal and on a narrow one
 _LABEL = 16  # terminal cells of a token
-_GAIN = "#4a86c5"  # of a bar that says that the prediction gains
+_GAIN = "#4a86c5"  # bar of an effect above 0
 
 _ROUNDING = 0.005
-"""Nats of which less is 0.00 as it is shown: nothing is called needed for that."""
+"""Nats below which an effect is shown as 0.00; such effects are not reported as needed."""
 
 
 def effects_report(
     result: ForwardPass, target: str, measured: Sequence[Effects]
 ) -> Iterator[RenderableType]:
-    """Lay out the effects on the last token's prediction.
+    """Render the effects on the prediction after the last token.
 
     Args:
-        result: the text as the model's heads see it.
-        target: the token whose log-probability the effects are of.
+        result: the forward pass over the text.
+        target: the token whose log-probability is the target of the effects.
         measured: effects over heads, over keys, or both.
     """
     last = len(result.tokens) - 1
@@ -54,13 +54,13 @@ def effects_report(
     subjects = [f"the probability of “{visible(target)}”", "it"]
     found = (_finding(*pair, weights) for pair in zip(measured, subjects, strict=False))
     yield Text(" ".join(found))
-    yield _heading(f"{len(result.tokens)} token{'s' if last else ''}, token {last} marked")
+    yield heading(f"{len(result.tokens)} token{'s' if last else ''}, token {last} marked")
     yield TokenStrip(result.tokens, last)
     yield NextTokens(result, last)
     probability = _probability(measured[0].unchanged)
     for effects in measured:
         what = "heads" if effects.over == "heads" else "tokens"
-        yield _heading(f"The {what} that {visible(target)} ({probability}) rests on")
+        yield heading(f"The {what} that {visible(target)} ({probability}) rests on")
         table = _heads(effects, result, weights) if what == "heads" else _keys(effects, weights)
         if table.rows:
             yield table
@@ -71,12 +71,12 @@ def effects_report(
 
 
 def _finding(effects: Effects, subject: str, weights: Float[Tensor, "N H T"]) -> str:
-    """What the prediction needs most; of tokens also whether heads look at it most.
+    """Describe what the prediction needs most; for tokens, also which is looked at most.
 
     Args:
-        effects: over heads or over keys.
-        subject: what falls.
-        weights: of the last query in each head.
+        effects: effects over heads or over keys.
+        subject: the subject of the sentence, such as "it".
+        weights: the last query's weights in each head.
     """
     if effects.over == "heads":
         needed = _needed(effects, effects.places)
@@ -97,7 +97,7 @@ def _finding(effects: Effects, subject: str, weights: Float[Tensor, "N H T"]) ->
 
 
 def _needed(effects: Effects, places: Sequence[tuple[int, int]]) -> Effect | None:
-    """What the prediction loses most without; None where it loses 0.00 as that is shown."""
+    """Return the most negative effect; None if it is shown as 0.00."""
     every = effects.largest(effects.values.numel())
     least = min((one for one in every if one.place in places), key=lambda one: one.value)
     return least if least.value <= -_ROUNDING else None
@@ -110,15 +110,15 @@ def _falls(effects: Effects, effect: Effect) -> str:
 
 @dataclass(frozen=True)
 class _Table:
-    """The largest effects, a row each; on a narrow terminal with a short bar and fewer columns."""
+    """A row per effect; on a narrow terminal with a short bar and fewer columns."""
 
     effects: Effects
     first: str
-    """The name of the first column."""
+    """Name of the first column."""
     columns: tuple[str, ...]
-    """Those of the last ones."""
+    """Names of the last columns."""
     rows: Sequence[tuple[str, Effect, tuple[str, ...]]]
-    """The cell of the first column, the effect, and the cells of the last columns."""
+    """Cell of the first column, effect, and cells of the last columns."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         count = len(self.columns)
@@ -169,7 +169,7 @@ def _heads(effects: Effects, result: ForwardPass, weights: Float[Tensor, "N H T"
 def _keys(effects: Effects, weights: Float[Tensor, "N H T"]) -> _Table:
     rows = []
     for effect in _largest(effects):
-        row = weights[..., slice(*effect.place)].sum(dim=-1)  # (N, H): of a block, all together
+        row = weights[..., slice(*effect.place)].sum(dim=-1)  # (N, H): the sum over a block
         layer, head = divmod(int(row.argmax()), row.shape[1])
         cells = f"{float(row.max()):.2f} in {layer}.{head}", f"{float(row.mean()):.2f}"
         rows.append((_name(effect.name), effect, cells))
@@ -177,7 +177,7 @@ def _keys(effects: Effects, weights: Float[Tensor, "N H T"]) -> _Table:
 
 
 def _largest(effects: Effects) -> list[Effect]:
-    """The largest effects, without those that are 0.00 as they are shown."""
+    """Return the largest effects, without those shown as 0.00."""
     return [one for one in effects.largest(_ROWS) if abs(one.value) >= _ROUNDING]
 
 
@@ -187,10 +187,6 @@ def _probability(logarithm: float) -> str:
 
 
 def _name(name: str) -> str:
-    """A block of keys: its numbers, and its tokens as far as they fit."""
+    """Name a block of keys by its positions, and its tokens as far as they fit."""
     where, _, tokens = name.partition(" ")
     return label(where, tokens, _LABEL)
-
-
-def _heading(text: str) -> Text:
-    return Text(f"\n{text}", "bold")

@@ -1,4 +1,4 @@
-"""Elements of what a notebook shows: headings, lines and tables, in the notebook's own colours."""
+"""HTML elements for notebooks: headings, lines and tables, in the notebook's own colours."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _HEADING = f"{_CELL};font-weight:normal;opacity:.7"
 
 
 def whole(parts: Callable[[], Iterable[str]], shown: object) -> str:
-    """Join the parts; an error is shown in their place."""
+    """Join the parts; an exception is shown instead of them."""
     done: list[str] = []
     try:
         done.extend(parts())
-    except Exception as error:  # noqa: BLE001 - a notebook must go on, whatever happened
+    except Exception as error:  # noqa: BLE001 - display must not fail
         name = html.escape(plain(shown))
         done = [f"<pre>{name}</pre>{line(f'nothing to show: {reason(error)}')}"]
     return f'<div style="line-height:1.45">{"".join(done)}</div>'
 
 
 def plain(shown: object) -> str:
-    """Describe an object in text, whatever happens."""
+    """Return the repr of an object, or its type if the repr fails."""
     try:
         return repr(shown)
     except Exception:  # noqa: BLE001 - likewise
@@ -32,22 +32,22 @@ def plain(shown: object) -> str:
 
 
 def reason(error: Exception) -> str:
-    """The message of an error."""
+    """Return the message of an exception."""
     return str(error) or type(error).__name__
 
 
 def heading(name: str, what: str) -> str:
-    """The name of an object, and a description."""
+    """Return a heading with the name of an object and a description."""
     return f"<div><b>{html.escape(name)}</b> {html.escape(what)}</div>"
 
 
 def line(text: str) -> str:
-    """A remark."""
+    """Return a remark."""
     return f'<div style="opacity:.7">{html.escape(text)}</div>'
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of texts with names above its columns."""
+    """Return a table of texts with column names."""
     head = _row("th", _HEADING, names)
     body = "".join(_row("td", _CELL, row) for row in rows)
     return f'<table style="{_TABLE}"><thead>{head}</thead><tbody>{body}</tbody></table>'

@@ -1,9 +1,9 @@
-"""What a notebook shows of a pattern, steps, effects and a recording: HTML, complete in itself.
+"""HTML for notebooks of a pattern, steps, effects and a recording, self-contained.
 
-Text in the notebook's own colours and a picture as a data URI, always on white paper, so that both
-are legible on a light page and on a dark one. No address, nothing from outside. A notebook must not
-fail because of what it shows, so an error is shown in its place. Of a long pattern a sample of the
-queries is read, spread evenly, and the text says so.
+Text has the notebook's own colours, a picture is a data URI on a white background, so that both
+are legible in light and dark themes. Nothing is loaded from elsewhere. Display must not raise, so
+an exception is shown as text. In a long pattern only evenly spaced queries are read, and the text
+says so.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ __all__ = [
 ]
 
 LARGEST = 130_000
-"""Most characters of a still picture; a larger one is drawn with fewer dots."""
+"""Maximum characters of a static picture; a larger one is drawn at a lower resolution."""
 
 _DENSITY, _COARSEST = 150, 32  # dots per inch
 _COLOURS = 256
-_HEADS = 8  # of a pattern
-_LAYERS_DOWN, _HEADS_ACROSS = 24, 16  # of a recording
+_HEADS = 8  # maximum of a pattern
+_LAYERS_DOWN, _HEADS_ACROSS = 24, 16  # maxima of a recording
 _LAYERS_LISTED = 64
-_WEIGHTS = 2**25  # most weights to compute for a picture, all heads together
-_SCORED = 2**24  # most weights of a recording whose heads are named unasked
-_THUMBNAILS = {64: 48, 160: 32}  # pixels of a side, for up to so many heads
+_WEIGHTS = 2**25  # maximum weights to compute for a picture of all heads
+_SCORED = 2**24  # maximum weights of a recording whose heads are scored automatically
+_THUMBNAILS = {64: 48, 160: 32}  # maximum number of heads: pixels per side
 _SMALLEST = 24
 
 _PAPER = "background:#fff;border-radius:4px;margin:6px 0;max-width:100%;height:auto"
 
 
 def pattern_html(pattern: Pattern) -> str:
-    """A pattern: what it is, and its heads; of many the first."""
+    """Render a pattern: its size, and its first heads."""
 
     def parts() -> Iterable[str]:
         dtype = str(pattern.dtype).removeprefix("torch.")
@@ -75,7 +75,7 @@ def pattern_html(pattern: Pattern) -> str:
 
 
 def steps_html(steps: Steps) -> str:
-    """Steps: each with its shape and what it means, and the last query's way through them."""
+    """Render steps: each with its shape and caption, and a figure of the last query."""
 
     def parts() -> Iterable[str]:
         yield heading("Steps", f"of one attention, scale {steps.scale:.4g}")
@@ -87,7 +87,7 @@ def steps_html(steps: Steps) -> str:
 
 
 def recording_html(recording: Recording) -> str:
-    """A recording: its heads in a grid, and the list of its layers."""
+    """Render a recording: its heads in a grid, and a list of its layers."""
 
     def parts() -> Iterable[str]:
         layers = recording.layers
@@ -107,7 +107,7 @@ def recording_html(recording: Recording) -> str:
 
 
 def recording_png(recording: Recording) -> str | None:
-    """A recording's heads as a still picture, a PNG in base64; None where matplotlib is missing."""
+    """Return a recording's heads as a PNG in base64; None without matplotlib."""
     try:
         import regard.view.plot  # noqa: F401 - says what is missing
     except ImportError:
@@ -116,7 +116,7 @@ def recording_png(recording: Recording) -> str | None:
 
 
 def effects_html(effects: Effects) -> str:
-    """Effects: the number that they are of, and each of them in colours."""
+    """Render effects: the target, and a figure."""
 
     def parts() -> Iterable[str]:
         yield heading("Effects", f"on the {effects.target}, which is {effects.unchanged:.4g}")
@@ -140,7 +140,7 @@ def _draw_pattern(pattern: Pattern) -> Figure:
 
 
 def _first(pattern: Pattern) -> Pattern:
-    """The first heads of the first sequence."""
+    """Return the first heads of the first sequence."""
     while pattern.ndim > 3:
         pattern = pattern[0]
     return pattern[:_HEADS] if pattern.ndim > 2 and pattern.shape[0] > _HEADS else pattern
@@ -155,7 +155,7 @@ def _draw_recording(recording: Recording) -> Figure:
 
 
 def _read_recording(recording: Recording) -> tuple[list[Thumbnails], str]:
-    """Thumbnails of the first heads and layers, and a note on them."""
+    """Return thumbnails of the first heads and layers, and a note on them."""
     from regard.view.plot.heads import Thumbnails, named, of_first
 
     layers = recording.of_kind().layers
@@ -203,7 +203,7 @@ def _more(layers: Sequence[Layer], heads: int) -> list[str]:
 
 
 def _thinned(pattern: Pattern, most: int) -> Pattern:
-    """The pattern, or some of its queries, spread evenly, that have so many weights at most."""
+    """Return the pattern, or evenly spaced queries of it with at most so many weights."""
     queries = pattern.shape[-2]
     rows = max(most // max(pattern.shape.numel() // max(queries, 1), 1), 16)
     if rows >= queries:
@@ -212,7 +212,7 @@ def _thinned(pattern: Pattern, most: int) -> Pattern:
 
 
 def _picture(draw: Callable[[], Figure], shown: object) -> Iterable[str]:
-    """A figure as an image; without matplotlib, or without anything to draw, the reason."""
+    """Yield a figure as an image; without matplotlib, or with nothing to draw, the reason."""
     try:
         import regard.view.plot  # noqa: F401 - says what is missing
 
@@ -222,14 +222,14 @@ def _picture(draw: Callable[[], Figure], shown: object) -> Iterable[str]:
 
 
 def _image(figure: Figure) -> str:
-    """A figure as an image element."""
+    """Return a figure as an image element."""
     width = round(96 * figure.get_figwidth())
     source = f"data:image/png;base64,{_small_png(figure)}"
     return f'<div><img alt="" width="{width}" style="{_PAPER}" src="{source}"></div>'
 
 
 def _small_png(figure: Figure) -> str:
-    """A figure as PNG in base64, with fewer dots where it would be too large."""
+    """Return a figure as PNG in base64, at a lower resolution if it would be too large."""
     density = _DENSITY
     data = _png(figure, density)
     while len(data) > LARGEST and density > _COARSEST:
@@ -239,7 +239,7 @@ def _small_png(figure: Figure) -> str:
 
 
 def _png(figure: Figure, density: int) -> str:
-    from PIL import Image  # matplotlib needs it, too
+    from PIL import Image  # a dependency of matplotlib
 
     from regard.view.plot.style import on_paper
 

@@ -1,4 +1,4 @@
-"""What `regard passages` prints: passages with bars, looked at beside needed, and quotations."""
+"""The output of `regard passages`: weight and effect of each passage, and quotations."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["passages_report"]
 
-_ROWS = 12  # of the table; the rest is counted
+_ROWS = 12  # maximum of the table; the others are counted
 _BAR = 8  # terminal cells of the longest bar
-_LEAST = 20  # terminal cells of a passage, where there is room for them
-_TEXT = 200  # characters of a passage that a cell is cut from
-_QUOTE = 700  # characters of a quotation
-_GAIN = "#4a86c5"  # of a bar that says that the answer gains
+_LEAST = 20  # minimum terminal cells of a passage, if there is room
+_TEXT = 200  # maximum characters of a passage before it is cut to its cell
+_QUOTE = 700  # maximum characters of a quotation
+_GAIN = "#4a86c5"  # bar of an effect above 0
 _ABOUT = (
     "Weight: what the queries that predict the answer give to the passage, the first token and "
     "sinks left out; the mean over {heads}."
@@ -35,12 +35,12 @@ _ABOUT = (
 def passages_report(
     passages: Sequence[Passage], weights: SpanWeights, effects: Effects, answer: str
 ) -> Iterator[RenderableType]:
-    """Lay out what an answer looked at and needed.
+    """Render which passages an answer looked at and which it needed.
 
     Args:
-        passages: those of a document.
-        weights: the weights of the answer's queries on them.
-        effects: on the answer's log-probability, over the passages.
+        passages: the passages of a document.
+        weights: the weights of the answer's queries on the passages.
+        effects: effects of the passages on the answer's log-probability.
         answer: the answer's text.
     """
     yield Text.assemble(("Answer", "bold"), f" {_quoted(answer, _QUOTE)}")
@@ -63,13 +63,13 @@ def passages_report(
 
 @dataclass(frozen=True)
 class _Table:
-    """A row a passage, in what a terminal has of width; on a narrow one without bars."""
+    """A row per passage, as wide as the terminal; on a narrow one without bars."""
 
     passages: Sequence[Passage]
     weights: SpanWeights
     effects: Effects
     numbers: Sequence[int]
-    """The passages that are shown, in their order."""
+    """Indices of the passages to show, in order."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         boundless = options.update(max_width=sys.maxsize)
@@ -131,7 +131,7 @@ def _place(passage: Passage) -> str:
 
 
 def _summary_of(effects: Effects) -> str:
-    """What Δ is, and what it is with all passages hidden."""
+    """Describe Δ, and give the log-probability with all passages hidden."""
     first, stop = effects.hidden_from or (0, 0)
     queries = f"quer{'y' if stop == first + 1 else 'ies'} {_token_range((first, stop))}"
     return (
@@ -147,23 +147,23 @@ def _heads_of(weights: SpanWeights) -> str:
 
 
 def _quoted(text: str, width: int) -> str:
-    """A text in one line, cut to so many characters."""
+    """Join the lines of a text, and cut it to a number of characters."""
     return readable(shorten(text, width, placeholder=" …"))
 
 
 def _signed(value: float) -> str:
-    """A change with its sign."""
+    """Format a change with its sign."""
     return f"{value:+.2f}".replace("-", "−")
 
 
 def _token_range(span: tuple[int, int]) -> str:
-    """The first and the last token."""
+    """Format the first and the last token."""
     first, stop = span
     return str(first) if stop == first + 1 else f"{first}–{stop - 1}"
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """Numbers, or the first and the last of many that follow each other."""
+    """Format numbers; many consecutive ones as the first and the last."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]}–{numbers[-1]}"
     return ", ".join(map(str, numbers))

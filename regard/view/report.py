@@ -1,4 +1,4 @@
-"""What `regard explain` prints, in order: all heads of a model, or one head step by step."""
+"""The output of `regard explain`: all heads of a model, or one head step by step."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from regard.view.summary import (
     every_query,
     findings,
     head_table,
+    heading,
     strongest_keys,
     walk,
 )
@@ -31,43 +32,39 @@ _SIDE_BY_SIDE = 3  # key tables that fit on 80 columns
 
 
 def all_heads(result: ForwardPass, query: int) -> Iterator[RenderableType]:
-    """Lay out what was found, the tokens, a line for each head, and one query's strongest keys."""
+    """Render the findings, the tokens, a line for each head, and one query's strongest keys."""
     yield Text()
     yield findings(result, query)
-    yield _heading(f"{_tokens(result)}, token {query} marked")
+    yield heading(f"{_tokens(result)}, token {query} marked")
     yield TokenStrip(result.tokens, query)
     yield NextTokens(result, query)
-    yield _heading("What each head does on this text")
+    yield heading("What each head does on this text")
     yield head_table(result)
-    yield _heading(f"What {_named(result, query)} attends to, in the most informative heads")
+    yield heading(f"What {_named(result, query)} attends to, in the most informative heads")
     yield strongest_keys(result, result.heads.most_informative(_SIDE_BY_SIDE), query)
 
 
 def one_head(
     result: ForwardPass, head: HeadScores, steps: Steps, query: int
 ) -> Iterator[RenderableType]:
-    """Lay out what every token attends to in one head, and how it comes about.
+    """Render what every token attends to in one head, and the computation of one query.
 
     Args:
-        result: the text as the model's heads see it.
-        head: one of them.
-        steps: its computation, from ``(T, D)`` query, key and value.
+        result: the forward pass over the text.
+        head: the head to show.
+        steps: its steps, from ``(T, D)`` query, key and value.
         query: the token to follow through the computation.
     """
-    yield _heading(f"{_tokens(result)}, token {query} marked")
+    yield heading(f"{_tokens(result)}, token {query} marked")
     yield TokenStrip(result.tokens, query)
     evidence = f" ({head.evidence})" if head.evidence else ""
-    yield _heading(f"Layer {head.layer} head {head.head}: {head.role}{evidence}")
+    yield heading(f"Layer {head.layer} head {head.head}: {head.role}{evidence}")
     yield Text(f"{head.role.meaning[0].upper()}{head.role.meaning[1:]}.")
     yield every_query(result, head, query)
-    yield _heading(f"{_named(result, query)}, step by step")
+    yield heading(f"{_named(result, query)}, step by step")
     yield walk(steps, result, query)
-    yield _heading("Every step of this head; of what is larger than the terminal, the name alone")
+    yield heading("Every step of this head; of what is larger than the terminal, the name alone")
     yield from step_tables(steps, result.tokens, whole=True)
-
-
-def _heading(text: str) -> Text:
-    return Text(f"\n{text}", "bold")
 
 
 def _tokens(result: ForwardPass) -> str:

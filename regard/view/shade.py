@@ -1,4 +1,4 @@
-"""Weights as background shades, readable on a dark terminal and on a light one."""
+"""Weights as background colours, readable in dark and light terminals."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from rich.text import Text
 
 __all__ = ["legend", "shade"]
 
-# From grey to full colour at one lightness: the terminal's own background is unknown, and a ramp
-# from pale to deep would read backwards on half of them. Black figures keep a contrast above 7:1
-# on each shade.
+# From grey to full colour at constant lightness: the terminal's background is unknown, and a ramp
+# from light to dark would look inverted on dark ones. Black digits have a contrast above 7:1 on
+# each colour.
 _SHADES = {
     0.1: Style(color="#000000", bgcolor="#aea59f"),
     0.2: Style(color="#000000", bgcolor="#c09e8a"),
@@ -20,7 +20,7 @@ _SHADES = {
 
 
 def shade(weight: float) -> Style:
-    """Style of a cell that holds a weight: the more weight, the more colour; none below 0.1.
+    """Return the style of a weight's cell: more colour for more weight, none below 0.1.
 
     >>> shade(0.01).bgcolor is None, shade(0.5) == shade(0.59)
     (True, True)
@@ -33,7 +33,7 @@ def shade(weight: float) -> Style:
 
 
 def legend() -> Text:
-    """The scale of the shades, its steps in figures."""
+    """Return a legend of the colours with their weights."""
     text = Text("shade: ", style="dim")
     for least, style in _SHADES.items():
         text.append(f" {least:g} ", style)

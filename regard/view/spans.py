@@ -1,4 +1,4 @@
-"""What is shown of spans: how much heads look at each kind, and which heads are needed for it.
+"""Weights and effects of spans as text and HTML: a row per kind.
 
 Axes: K kinds, N layers, H heads.
 """
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["link_effects_html", "link_effects_text", "span_weights_html", "span_weights_text"]
 
-_FEW = "too few spans"  # in place of the numbers of a kind
-_WIDTH = 100  # most characters of a line of prose
-_NAME = 70  # most characters of the name of a kind
+_FEW = "too few spans"  # instead of the numbers of a kind
+_WIDTH = 100  # maximum characters of a line of prose
+_NAME = 70  # maximum characters of the name of a kind
 _WEIGHTS = ("kind", "spans", "mean", "looks most", "weight", "decoys", "control")
 _EFFECTS = (
     *("kind", "links", "right", "looks most", "weight", "decoys", "control", "Δ"),
@@ -43,12 +43,12 @@ _ABOUT_EFFECTS = (
 
 
 def span_weights_text(weights: SpanWeights) -> str:
-    """A line a kind."""
+    """Return a line a kind."""
     return _text(*_weights_table(weights))
 
 
 def span_weights_html(weights: SpanWeights) -> str:
-    """A row a kind."""
+    """Return a row a kind."""
 
     def parts() -> Iterable[str]:
         names, rows, about = _weights_table(weights)
@@ -60,12 +60,12 @@ def span_weights_html(weights: SpanWeights) -> str:
 
 
 def link_effects_text(effects: LinkEffects) -> str:
-    """A line a kind."""
+    """Return a line a kind."""
     return _text(_EFFECTS, _effects_rows(effects), _ABOUT_EFFECTS)
 
 
 def link_effects_html(effects: LinkEffects) -> str:
-    """A row a kind."""
+    """Return a row a kind."""
 
     def parts() -> Iterable[str]:
         yield heading("Looked at and needed", _counted(effects.weights, "link"))
@@ -78,7 +78,7 @@ def link_effects_html(effects: LinkEffects) -> str:
 def _weights_table(
     weights: SpanWeights,
 ) -> tuple[Sequence[str], list[tuple[str, ...]], str]:
-    """The names of the columns, a row a kind, and a remark; heads only where there are enough."""
+    """Return column names, a row per kind, and a remark; heads are named only with enough spans."""
     rows = []
     has_heads = any(count >= ENOUGH for count in weights.counts.values())
     for number, (kind, count) in enumerate(weights.counts.items()):
@@ -113,7 +113,7 @@ def _effects_rows(effects: LinkEffects) -> Iterator[tuple[str, ...]]:
 
 
 def _looking(weights: SpanWeights, kind: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The place of the head that looks most at the deciding words of a kind, and its cells."""
+    """Return the position of the head with the largest weight on a kind, and its cells."""
     mean = weights.spans.mean[kind]
     place = _least(-mean)
     return place, (
@@ -125,7 +125,7 @@ def _looking(weights: SpanWeights, kind: int) -> tuple[tuple[int, ...], tuple[st
 
 
 def _least(values: Tensor) -> tuple[int, ...]:
-    """The place of the least number, NaN left out."""
+    """Return the index of the smallest number, ignoring NaN."""
     flat = values.nan_to_num(nan=float("inf")).argmin()
     return tuple(int(index) for index in torch.unravel_index(flat, values.shape))
 
@@ -152,7 +152,7 @@ def _counted(weights: SpanWeights, what: str) -> str:
 
 
 def _text(names: Sequence[str], rows: Iterable[Sequence[str]], about: str) -> str:
-    """A table whose columns are as wide as they need to be, and a remark."""
+    """Format a table with columns of minimal width, and a remark."""
     lines = [tuple(names), *map(tuple, rows)]
     shorter = [line for line in lines if _FEW not in line]
     widths = [max(len(line[column]) for line in shorter) for column in range(len(names))]

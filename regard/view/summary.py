@@ -1,4 +1,4 @@
-"""What `regard explain` prints: the tokens, a line for each head, the strongest keys of a query."""
+"""Parts of `regard explain`: the tokens, a line for each head, the strongest keys of a query."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ __all__ = [
     "every_query",
     "findings",
     "head_table",
+    "heading",
     "strongest_keys",
     "walk",
 ]
 
 STRIP = 96
-"""Most tokens that the strip shows; the rest is counted."""
+"""Maximum number of tokens in the strip; the others are counted."""
 QUERIES = 40
-"""Most queries of which `every_query` shows the keys; the rest is counted."""
+"""Maximum number of queries in `every_query`; the others are counted."""
 KEYS = 6
-"""How many of a query's strongest keys are shown; the rest is summed."""
+"""Number of a query's strongest keys that are shown; the weight of the others is summed."""
 
 ACCENT = "#e5793a"
 _UNNAMED = (Role.MIXED, Role.BETWEEN, Role.TOO_SHORT)
@@ -53,9 +54,14 @@ _NAMES = (role.removesuffix(" token") for role in _SHARES)
 _COLUMNS = ("score", "queries", *_NAMES, "spread", "distance")
 
 
+def heading(text: str) -> Text:
+    """Return a heading after a blank line."""
+    return Text(f"\n{text}", "bold")
+
+
 @dataclass(frozen=True)
 class TokenStrip:
-    """The tokens in reading order with a bar after each, the query marked; no token is broken."""
+    """The tokens in order, separated by bars, with the query marked; no token is split."""
 
     tokens: Sequence[str]
     query: int
@@ -79,7 +85,7 @@ class TokenStrip:
             if i > shown + 1:
                 yield Text(f" … {i - shown - 1} more … ", "dim"), False
             token, shown = self.tokens[i], i
-            text = readable(token) if token.strip(" ") else visible(token)  # spaces alone: as signs
+            text = readable(token) if token.strip(" ") else visible(token)  # only spaces: as signs
             yield (
                 Text.assemble((text, "reverse" if i == self.query else ""), ("│", "dim")),
                 "\n" in token,
@@ -90,7 +96,7 @@ class TokenStrip:
 
 @dataclass(frozen=True)
 class NextTokens:
-    """What the model expects after one token, the likeliest first, as many as a line holds."""
+    """The likeliest tokens after one token, as many as fit on a line."""
 
     result: ForwardPass
     query: int
@@ -107,7 +113,7 @@ class NextTokens:
 
 
 def findings(result: ForwardPass, query: int) -> Text:
-    """What the model expects after one token, and what its heads do, in a few sentences."""
+    """Describe in a few sentences the prediction after one token and the roles of the heads."""
     token, probability = result.predictions[query][0]
     expected = f"“{visible(token)}” ({probability:.2f})"
     sentences = [f"After “{visible(result.tokens[query])}” the model expects {expected}."]
@@ -121,9 +127,9 @@ def findings(result: ForwardPass, query: int) -> Text:
 
 
 def head_table(result: ForwardPass) -> RenderableType:
-    """A line for each head: its role, how sure that is, its shares; in bold the one it rests on.
+    """Render a line for each head: role, evidence, shares; the role's own share in bold.
 
-    A narrow terminal shows as many columns as fit whole; the rest is counted.
+    A narrow terminal shows as many whole columns as fit; the others are counted.
     """
     undecided = [Text(line, "dim") for line in _undecided(result)]
     return Group(_HeadTable(result), *undecided)
@@ -147,7 +153,7 @@ class _HeadTable:
         return console.measure(self._table(shown, sys.maxsize), options=boundless).maximum
 
     def _table(self, shown: int, width: int) -> Table:
-        """The table with its first `shown` columns of scores, for `width` terminal cells."""
+        """Build the table with its first `shown` columns of scores, for `width` terminal cells."""
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
         table.add_column("head", justify="right", min_width=len("head"))
         table.add_column("role", no_wrap=True, max_width=max(1, width - len("head ")))
@@ -166,19 +172,19 @@ class _HeadTable:
 
 
 def strongest_keys(result: ForwardPass, heads: Sequence[HeadScores], query: int) -> RenderableType:
-    """The keys that one query attends to most, in some heads, side by side."""
+    """Render the strongest keys of one query in several heads, side by side."""
     row = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     row.add_row(*(_keys_of(result, head, query) for head in heads))
     return row
 
 
 def every_query(result: ForwardPass, head: HeadScores, query: int) -> RenderableType:
-    """The three strongest keys of every query in one head; of long texts, around one query."""
+    """Render the three strongest keys of every query in one head; in long texts, near one query."""
     top = result.pattern(head).topk(3)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("token", no_wrap=True)
-    for heading in ("attends most to", "then to", "then to"):
-        table.add_column(heading, no_wrap=True)
+    for title in ("attends most to", "then to", "then to"):
+        table.add_column(title, no_wrap=True)
     shown = -1
     for i in _windows(len(result.tokens), query, QUERIES):
         if i > shown + 1:
@@ -197,7 +203,7 @@ def every_query(result: ForwardPass, head: HeadScores, query: int) -> Renderable
 
 
 def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
-    """One query from its scores to its weights: the strongest keys, and the rest summed up."""
+    """Render one query from scores to weights: its strongest keys, and the sum of the others."""
     weights = steps.weights[query, : query + 1]
     top = weights.topk(min(KEYS, query + 1))
     scores = steps.scores[query, top.indices].tolist()
@@ -205,8 +211,8 @@ def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
     pattern = figure_format(max(map(abs, scores)))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("key", no_wrap=True)
-    for heading in ("query · key", f"× {steps.scale:.3g}", "softmax"):
-        table.add_column(heading, justify="right")
+    for title in ("query · key", f"× {steps.scale:.3g}", "softmax"):
+        table.add_column(title, justify="right")
     table.add_column("")
     for key, score, logit, weight in zip(
         top.indices.tolist(), scores, scaled, top.values.tolist(), strict=True
@@ -226,7 +232,7 @@ def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
 
 
 def _cells(head: HeadScores) -> list[Text]:
-    """The columns of a head, in bold the share that its role rests on."""
+    """Return the columns of a head, with the role's share in bold."""
     queries = "–" if head.queries is None else str(head.queries)
     role = head.undecided if head.role.is_open else head.role
     return [Text(head.estimate or "–"), Text(queries), *_shares(head, role)]
@@ -242,7 +248,7 @@ def _shares(scores: PatternScores, role: Role | None) -> list[Text]:
 
 
 def _counted(heads: Sequence[HeadScores]) -> str:
-    """How many heads do what, those with most to see first."""
+    """Describe how many heads have each role, the most informative first."""
     counts = Counter(head.role for head in heads)
     if counts[Role.ALONE]:
         return "A single token can only attend to itself."
@@ -257,7 +263,7 @@ def _counted(heads: Sequence[HeadScores]) -> str:
 
 
 def _undecided(result: ForwardPass) -> Iterable[str]:
-    """Which heads may have a role besides, in a line."""
+    """Yield a sentence on the heads with an undecided role."""
     heads: dict[Role, list[str]] = {}
     for head in result.heads:
         if head.undecided is not None:
@@ -294,13 +300,13 @@ def _others(count: int) -> str:
 
 
 def bar(weight: float, cells: int, style: str = ACCENT) -> Text:
-    """A bar of so many terminal cells for a weight of 1."""
+    """Return a bar for a weight; weight 1 is `cells` terminal cells long."""
     eighths = round(max(0.0, min(1.0, weight)) * cells * 8)
     return Text("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip(), style)
 
 
 def _windows(length: int, around: int, most: int) -> Iterable[int]:
-    """Positions to show of so many: all, or the first quarter and the surroundings of one."""
+    """Yield the positions to show: all, or the first quarter and those around one."""
     if length <= most:
         return range(length)
     head = most // 4

@@ -1,4 +1,4 @@
-"""What a notebook shows of heads' scores, of readouts and of caches: tables, cut where long."""
+"""HTML tables for notebooks of heads' scores, readouts and caches; long ones are cut."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS = {"entropy": ", nats", "distance": ", tokens"}
 
 
 def fidelity_html(fidelity: Fidelity) -> str:
-    """A row a head, the worst first."""
+    """Render a row per head, the largest divergence first."""
 
     def parts() -> Iterable[str]:
         unit = {"tv": "share of weight that moved"}.get(fidelity.kind, "nats")
@@ -42,7 +42,7 @@ def fidelity_html(fidelity: Fidelity) -> str:
 
 
 def heads_html(heads: Heads) -> str:
-    """A row a head: its role, how sure that is, and its scores."""
+    """Render a row per head: role, evidence and scores."""
 
     def parts() -> Iterable[str]:
         about = "score ± interval of 95 %; shares are means over queries"
@@ -66,7 +66,7 @@ def heads_html(heads: Heads) -> str:
 
 
 def readings_html(readings: Readings) -> str:
-    """A row a readout: its axes, and the range of its numbers."""
+    """Render a row per readout: its axes, and the range of its numbers."""
 
     def parts() -> Iterable[str]:
         yield heading("Readings", f"{len(readings)}; readings[name].frame() has all numbers")
@@ -82,7 +82,7 @@ def readings_html(readings: Readings) -> str:
 def _axes(entry: Reading) -> str:
     sizes = {tuple(part.shape) for part in entry.parts}
     if len(sizes) != 1:
-        return " × ".join(entry.axes)  # of different sizes from layer to layer
+        return " × ".join(entry.axes)  # sizes differ from layer to layer
     shape = (len(entry.parts), *sizes.pop())
     return " × ".join(f"{axis} {size}" for axis, size in zip(entry.axes, shape, strict=True))
 

@@ -1,9 +1,8 @@
-"""The steps of an attention as the small tables that one would work out by hand.
+"""The steps of an attention call as small tables, as in a calculation by hand.
 
-Every step has its name, its shape with axis letters, a line on what it means and its figures; the
-tables stand side by side where they fit. Of long matrices the first `ROWS` rows and `COLUMNS`
-columns are shown (fewer columns where the terminal is narrower), of several batch entries and heads
-the first.
+Every step has its name, its shape with axis letters, a caption and its numbers; tables are placed
+side by side if they fit. Of long matrices the first `ROWS` rows and `COLUMNS` columns are shown
+(fewer columns in a narrow terminal), of several batch entries and heads the first.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ _AXES = {
 }
 _SHADED = {"weights", "dropped"}
 _GAP = 3  # between tables side by side
-_NARROWEST = 24  # of a table with its caption: three of them stand side by side on 80 columns
-_CELL = 6  # a figure such as 0.25 and a space on either side
-_LABEL = 12  # longest row label; 80 columns still hold ten columns of figures beside it
+_NARROWEST = 24  # minimum width of a table with its caption: three fit into 80 columns
+_CELL = 6  # a number such as 0.25 and a space on either side
+_LABEL = 12  # maximum width of a row label, which leaves room for ten numbers in 80 columns
 _DIM = Style(dim=True)
 
 
 def as_text(steps: Steps) -> str:
-    """The tables of `step_tables` as text, as wide as the terminal.
+    """Return the tables of `step_tables` as text, as wide as the terminal.
 
-    Where standard output is not a terminal they are 80 columns wide and hold no colours.
+    If standard output is not a terminal, they are 80 columns wide and have no colours.
     """
     console = Console(highlight=False)
     with console.capture() as capture:
@@ -62,18 +61,18 @@ def as_text(steps: Steps) -> str:
 def step_tables(
     steps: Steps, tokens: Sequence[str] | None = None, *, whole: bool = False
 ) -> Iterator[RenderableType]:
-    """Lay all steps out as tables.
+    """Render all steps as tables.
 
     Args:
         steps: from `regard.explain`.
-        tokens: of a self-attention, one for each position: they label queries and keys.
-        whole: name what can't be shown whole, in place of showing a part of it.
+        tokens: one token per position, for self-attention, as labels of queries and keys.
+        whole: list steps that do not fit by name only, instead of showing a part.
 
     Yields:
-        What rich prints; without a head, names and shapes alone.
+        Renderables of rich; for empty batches or heads only names and shapes.
 
     Raises:
-        ValueError: if there is not one token for each query and for each key.
+        ValueError: unless there is one token for each query and each key.
     """
     if tokens is not None and {len(tokens)} != set(steps.weights.shape[-2:]):
         queries, keys = steps.weights.shape[-2:]
@@ -92,12 +91,12 @@ def step_tables(
 
 
 def label(position: int | str, token: str, width: int) -> str:
-    """A position, or a range of them, and its token, at most so many terminal cells wide."""
+    """Return a position, or a range, and its token, at most `width` terminal cells wide."""
     return _cut(f"{position} {visible(token)}", width)
 
 
 def figure_format(largest: float) -> str:
-    """Format for the figures of a table: two decimals, more where all are small.
+    """Return the format of a table's numbers: two decimals, more if all are small.
 
     >>> format(0.3986, figure_format(1.0)), format(0.0123, figure_format(0.02))
     ('0.40', '0.012')
@@ -112,7 +111,7 @@ def figure_format(largest: float) -> str:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """One step, laid out for a width."""
+    """The table of one step, fitted to a width."""
 
     width: int
     caption: Text
@@ -122,11 +121,11 @@ class _Fitted:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """One step: caption and figures, as wide as there is room and no wider than needed."""
+    """One step: caption and numbers."""
 
     caption: Text
     meaning: str
-    figures: list[list[float]]  # of the rows and columns that may be shown
+    figures: list[list[float]]  # of the first `ROWS` rows and `COLUMNS` columns
     hidden: list[list[bool]]
     rows: int
     columns: int
@@ -161,7 +160,7 @@ class _Matrix:
         )
 
     def fit(self, width: int) -> _Fitted:
-        """Lay it out within so many terminal cells."""
+        """Fit the table into a width in terminal cells."""
         cells = self._cells()
         cell = max((cell_len(text) for row in cells for text in row), default=0) + 1
         cell = max(cell, _CELL) if self.columns > 1 else cell
@@ -207,11 +206,11 @@ class _Matrix:
 
 @dataclass(frozen=True)
 class _Flow:
-    """Tables in reading order, as many side by side as fit."""
+    """Tables in order, as many side by side as fit."""
 
     matrices: list[_Matrix]
     whole: bool
-    """Whether what can't be shown whole is named alone."""
+    """Whether steps that do not fit are listed by name only."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line: list[_Fitted] = []
@@ -255,7 +254,7 @@ def _side_by_side(line: Sequence[_Fitted]) -> Iterator[RenderableType]:
 
 
 def _first(tensor: Tensor, axes: int = 2) -> Tensor:
-    """The first batch entry's first head."""
+    """Return the first head of the first batch entry."""
     return tensor.detach()[(0,) * (tensor.ndim - axes)]
 
 
@@ -286,7 +285,7 @@ def _left_out(rows: int, columns: int) -> str:
 
 
 def _right(text: str, width: int) -> str:
-    """Right-aligned but for a space, so that a shade has a margin on either side."""
+    """Align right, with a trailing space as the margin of a coloured cell."""
     return f"{' ' * (width - 1 - cell_len(text))}{text} "
 
 

@@ -1,4 +1,4 @@
-"""Tokens as they are shown: nothing invisible, nothing that moves the cursor."""
+"""Display of tokens: without invisible characters, or any that move the cursor."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import unicodedata
 __all__ = ["readable", "visible"]
 
 _SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
-# Categories of Unicode that have no shape of their own: control, format, surrogate, private use,
-# unassigned, line and paragraph separators.
+# Categories of Unicode without a glyph: control, format, surrogate, private use, unassigned, line
+# and paragraph separators.
 _SHAPELESS = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def visible(token: str) -> str:
-    r"""Write a token so that every character of it can be seen.
+    r"""Return a token with every character visible.
 
-    Space, newline, tab and carriage return become ␣ ↵ ⇥ ␍; what has no shape becomes its code
-    point; a combining mark at the start stands on a dotted circle.
+    Space, newline, tab and carriage return become ␣ ↵ ⇥ ␍; a character without a glyph becomes its
+    code point; a combining mark at the start gets a dotted circle.
 
     >>> visible(" is"), visible("\n\n"), visible("a\u200bb"), visible("")
     ('␣is', '↵↵', 'a<U+200B>b', '∅')
@@ -30,7 +30,7 @@ def visible(token: str) -> str:
 
 
 def readable(token: str) -> str:
-    r"""Write a token as it reads within a text: as `visible`, but with its spaces as spaces.
+    r"""Return a token as in `visible`, but with spaces as they are.
 
     >>> readable(" is"), readable("a\u200bb\n")
     (' is', 'a<U+200B>b↵')
@@ -41,7 +41,7 @@ def readable(token: str) -> str:
 
 
 def _is_plain(token: str) -> bool:
-    """Whether all of it is printable ASCII, as most tokens are: a long text has many thousands."""
+    """Return True for printable ASCII; a fast test, since most tokens are."""
     return token.isascii() and token.isprintable()
 
 

@@ -32,7 +32,7 @@ from regard.gpt.stories._lexicon import (
     WOMEN,
     made_up_names,
 )
-from regard.gpt.stories._patterns import vocabulary
+from regard.gpt.stories._wordings import vocabulary
 from regard.gpt.stories.scenes import renumbered
 
 WORD = re.compile(r"[A-Za-z]+(?:[-'][a-z]+)*")

@@ -15,9 +15,8 @@ from PIL import Image
 import regard
 from regard.nn import MultiHeadAttention
 from regard.record import Recording
-from regard.view.plot.colour import WeightNorm, ramp, scale_for, shades
+from regard.view.plot.colour import FEW, WeightNorm, ramp, scale_for, shades, usual
 from regard.view.plot.labels import drawable, ticks
-from regard.view.scale import FEW, usual
 
 ODD = ["$x_1$", " cat", "\n", "a_b^c", "🦙", "\\frac", "%"]
 

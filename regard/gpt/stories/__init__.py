@@ -1,6 +1,6 @@
-"""A world of short stories in which it is known which earlier words decide a word.
+"""A generator of short stories with ground truth on which earlier words determine a word.
 
-`story(seed)` tells one, with its links; `check(text)` reads one, and says what contradicts what.
+`story(seed)` generates one, with its links; `check(text)` finds contradictions in a text.
 """
 
 from regard.gpt.stories._check import Mistake, Review, check, review

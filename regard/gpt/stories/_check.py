@@ -1,4 +1,4 @@
-"""Read a story as a text alone, and say where it contradicts itself."""
+"""Finds contradictions in the text of a story."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from regard.gpt.stories._lexicon import inflect
-from regard.gpt.stories._patterns import Match, has_values, matches, sentence_stop, tokens_of
 from regard.gpt.stories._story import CLOSING, Kind, Span
 from regard.gpt.stories._template import Slot
+from regard.gpt.stories._wordings import Match, has_values, matches, sentence_stop, tokens_of
 from regard.gpt.stories._world import FORM_KINDS, KINDS, World
 
 _ARTICLE = re.compile(r"\b([Aa]n?) (hour|[a-z])")
@@ -17,7 +17,7 @@ _ARTICLE = re.compile(r"\b([Aa]n?) (hour|[a-z])")
 
 @dataclass(frozen=True)
 class Mistake:
-    """A word that contradicts what stands before it.
+    """A word that contradicts the text before it.
 
     Example:
         >>> from regard.gpt.stories import check
@@ -34,7 +34,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Review:
-    """What a story's reading gave: its mistakes, and the sentences that no passage explains.
+    """The result of `review`: mistakes, and sentences that match no passage.
 
     Example:
         >>> from regard.gpt.stories import review, story
@@ -47,11 +47,11 @@ class Review:
 
 
 def check(text: str) -> list[Mistake]:
-    """What a text says against its own facts; empty for every story of the generator.
+    """Return the contradictions in a text; empty for every story of the generator.
 
     Args:
-        text: a story of this world, told by the generator or by a model. Sentences that no passage
-            of the world explains are passed over; `review` names them.
+        text: a story of the generator or of a model. Sentences that match no passage of the world
+            are ignored; `review` lists them.
 
     Example:
         >>> from regard.gpt.stories import check, story
@@ -64,7 +64,7 @@ def check(text: str) -> list[Mistake]:
 
 
 def review(text: str) -> Review:
-    """The mistakes of a text, and where its sentences are none of this world's.
+    """Return the mistakes of a text, and the spans of sentences that match no passage.
 
     Example:
         >>> from regard.gpt.stories import review
@@ -90,7 +90,7 @@ def review(text: str) -> Review:
 
 
 class _Reader:
-    """The world as a text states it, passage after passage."""
+    """The facts of the world, read from a text passage by passage."""
 
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
@@ -99,16 +99,16 @@ class _Reader:
         self._scene = 0
 
     def preference(self, match: Match) -> tuple[int, bool]:
-        """The longest match, and among those one that goes on with the scene."""
-        return match.stop, match.pattern.scene == self._scene
+        """Return a sort key: the longest match first, then one that continues the scene."""
+        return match.stop, match.wording.scene == self._scene
 
     def read(self, match: Match) -> None:
-        if not match.words:  # it states nothing, and may stand amid a scene
+        if not match.words:  # it states no fact, and may interrupt a scene
             return
-        if match.pattern.scene != self._scene:
+        if match.wording.scene != self._scene:
             self._values = {}
-        self._scene = match.pattern.scene
-        for slot, word, _ in match.words:  # what is free names those that it speaks of
+        self._scene = match.wording.scene
+        for slot, word, _ in match.words:  # free slots introduce names
             if not slot.form and not slot.takes_fact:
                 self._values[slot.variable] = word
         for slot, word, span in match.words:
@@ -140,7 +140,7 @@ class _Reader:
 
 
 def _marks(text: str) -> Iterator[Mistake]:
-    """Quotation marks and brackets that are not closed in their paragraph, or never opened."""
+    """Yield quotation marks and brackets that are not closed in their paragraph, or not opened."""
     for paragraph in re.finditer(r"(?:[^\n]|\n(?!\n))+", text):
         opened: list[re.Match[str]] = []
         for mark in re.finditer(r'["()]', paragraph.group()):

@@ -1,4 +1,4 @@
-"""Choices that are the same on every machine: made of `random.Random(seed).random()` alone."""
+"""Random choices, the same on every machine: based only on `random.Random(seed).random()`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ T = TypeVar("T")
 
 
 class Draw:
-    """Draws from lists, by one sequence of random numbers."""
+    """Draws from lists with one sequence of random numbers."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed).random
 
     def below(self, stop: int) -> int:
-        """A whole number in [0, stop)."""
+        """Return a whole number in [0, stop)."""
         return int(self._random() * stop)
 
     def chance(self, probability: float) -> bool:
-        """True as often as `probability` says."""
+        """Return True with a probability."""
         return self._random() < probability
 
     def one(self, items: Sequence[T]) -> T:
-        """One of the items."""
+        """Return one of the items."""
         return items[self.below(len(items))]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """All items in a random order."""
+        """Return all items in a random order."""
         rest = list(items)
         return [rest.pop(self.below(len(rest))) for _ in items]

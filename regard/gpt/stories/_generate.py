@@ -1,4 +1,4 @@
-"""Make stories: an opening, some scenes, questions at times, an ending."""
+"""Generates stories: an opening, some scenes, sometimes questions, an ending."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from regard.gpt.stories.scenes import (
     lines,
 )
 
-_LENGTHS = (55, 60, 70, 90, 110, 130, 145, 160)  # words after which no scene begins
-_SCENES = 0.75  # share of the stories that are a single scene: few words to choose from
-_BETWEEN = 0.1  # share of the pauses of a scene in which something else is seen
+_LENGTHS = (55, 60, 70, 90, 110, 130, 145, 160)  # words after which no new scene begins
+_SCENES = 0.75  # fraction of stories with a single scene, which has few candidate words
+_BETWEEN = 0.1  # fraction of the pauses in a scene with an unrelated sight
 
 
 def story(seed: int) -> Story:
-    """The story of a seed: the same text, to the byte, on every machine.
+    """Return the story of a seed: the same text, to the byte, on every machine.
 
     Args:
         seed: a whole number, at least 0.
@@ -70,7 +70,7 @@ def story(seed: int) -> Story:
 
 
 def stories(seed: int, count: int) -> Iterator[Story]:
-    """The stories of the seeds from `seed` to `seed + count - 1`.
+    """Yield the stories of the seeds from `seed` to `seed + count - 1`.
 
     Example:
         >>> from regard.gpt.stories import stories
@@ -82,7 +82,7 @@ def stories(seed: int, count: int) -> Iterator[Story]:
 
 
 def corpus(seed: int, characters: int) -> list[str]:
-    """Texts of stories, from `seed` on, that have at least so many characters together.
+    """Return texts of stories, from `seed` on, with at least so many characters in total.
 
     Example:
         >>> from regard.gpt.stories import corpus
@@ -98,7 +98,7 @@ def corpus(seed: int, characters: int) -> list[str]:
 
 
 def children_of(draw: Draw) -> list[str]:
-    """Three children, of whom at least one is a girl and one a boy."""
+    """Draw the names of three children, at least one girl and one boy."""
     while True:
         children = draw.shuffled(CLASSES["person"])[:3]
         if len({gender(child) for child in children}) == 2:
@@ -106,7 +106,7 @@ def children_of(draw: Draw) -> list[str]:
 
 
 def roles_of(draw: Draw, children: list[str]) -> dict[str, str]:
-    """The children as person, person2 and person3; the first two with different pronouns."""
+    """Return the children as person, person2 and person3; the first two with different pronouns."""
     first, second, third = draw.shuffled(children)
     if gender(first) == gender(second):
         second, third = third, second

@@ -1,4 +1,4 @@
-"""The words of the world by class, and what is known of them: gender, number, rhyme, remedy."""
+"""The words of the world by class, and their properties: gender, number, rhyme, remedy."""
 
 from __future__ import annotations
 
@@ -136,14 +136,14 @@ WORDS: Mapping[str, str] = {
 
 
 def gender(word: str) -> int:
-    """0 for she, 1 for he, 2 for it."""
+    """Return 0 for she, 1 for he, 2 for it."""
     if word in GIRLS or word in WOMEN:
         return 0
     return 1 if word in BOYS or word in MEN else 2
 
 
 def inflect(word: str, form: str, word_class: str) -> str | None:
-    """The form of a word that stands for it, agrees with it or rhymes with it; None without one."""
+    """Return a word's pronoun, agreeing form or rhyme; None without one."""
     if form in _PRONOUNS:
         return _PRONOUNS[form][gender(word)]
     if form in _VERBS:
@@ -152,7 +152,7 @@ def inflect(word: str, form: str, word_class: str) -> str | None:
 
 
 def form_classes(form: str) -> set[str]:
-    """The classes of the words that a form can give."""
+    """Return the classes of the words that a form can give."""
     if form in _PRONOUNS:
         return {"reflexive" if form == "self" else "pronoun"}
     if form in _VERBS:
@@ -161,7 +161,7 @@ def form_classes(form: str) -> set[str]:
     return {CLASS_OF[word] for word in words}
 
 
-# Words of a class that suit a relation, where not all do: "cat" and "mat" more often than others.
+# Words of a class that suit a relation, if not all do; "cat" is repeated to be more frequent.
 SUITABLE: Mapping[str, list[str]] = {
     "animal": [word for word in _ANIMALS if word not in {"whale", "seal", "bug", "bat", "bee"}],
     "animal verse": list(_RHYMES),
@@ -186,6 +186,6 @@ _SYLLABLES = (
 
 
 def made_up_names() -> list[str]:
-    """Names that are words of no language: a thousand."""
+    """Return a thousand invented names."""
     first, second, third = _SYLLABLES
     return [(a + b + c).capitalize() for a in first for b in second for c in third]

@@ -1,7 +1,6 @@
-"""A guesser that knows every passage of the world and the order of its words, and no word itself.
+"""A baseline that predicts a decided word from the passage and word order alone.
 
-What it gets right, the wording of the stories tells: a link that it predicts can be answered
-without the word that is said to decide it.
+A link that it predicts can be answered without knowing the deciding word.
 """
 
 from __future__ import annotations
@@ -15,18 +14,22 @@ from regard.gpt.stories._story import Kind, Link, Story
 
 _WORD = re.compile(r"[A-Za-z]+(?:-[a-z]+)*|\S")
 _SENTENCES = re.compile(r"[.?!]\"? ")
-# The word that decides is the one that names who or what is meant; it is hidden from the guesser.
+# The deciding word, which identifies the referent, is hidden from the baseline.
 _HIDDEN = {Kind.PRONOUN, Kind.AGREEMENT, Kind.SPEAKER}
-_NUMBERS = {"animals": "animal", "items": "animal", "thing": "animal"}  # what agreement tells apart
+_NUMBERS = {
+    "animals": "animal",
+    "items": "animal",
+    "thing": "animal",
+}  # the competing noun
 
-Guess = tuple[str, int]  # an order, and a place in it
+Guess = tuple[str, int]  # an order, and a position in it
 
 
 class OrderGuesser:
-    """Predicts decided words from the passage and the order of the words that could decide it.
+    """Predicts decided words from the passage and the order of the candidate words.
 
     Args:
-        stories: those that it learns from: after which passage the answer stood at which place.
+        stories: the training stories, from which it counts the answer's positions per passage.
 
     Example:
         >>> from regard.gpt.stories import OrderGuesser, stories
@@ -46,7 +49,7 @@ class OrderGuesser:
         self._best = {key: _most_frequent(hits) for key, hits in counts.items() if hits}
 
     def is_right(self, story: Story, link: Link) -> bool:
-        """Whether it guesses the decided word of a link."""
+        """Return whether it guesses the decided word of a link."""
         for key in _keys(story, link):
             if key in self._best:
                 return self._best[key] in _hits(story, link)
@@ -54,12 +57,12 @@ class OrderGuesser:
 
 
 def _most_frequent(hits: Counter[Guess]) -> Guess:
-    """Of several that are equally frequent the first by name: sets have no order of their own."""
+    """Return the most frequent guess, the alphabetically first in case of ties."""
     return min(hits, key=lambda guess: (-hits[guess], guess))
 
 
 def _keys(story: Story, link: Link) -> list[tuple[object, ...]]:
-    """What it knows of the place of a link, the most exact first: sentences as classes of words."""
+    """Return the features of a link, the most specific first: sentences as classes of words."""
     start = story.text.rfind("\n\n", 0, link.decided[0]) + 1
     before = story.text[start : link.decided[0]]
     places = [0, *(match.end() for match in _SENTENCES.finditer(before))]
@@ -73,7 +76,7 @@ def _classes(text: str) -> list[str]:
 
 
 def _hits(story: Story, link: Link) -> set[Guess]:
-    """Which guesses name the decided word."""
+    """Return the guesses that give the decided word."""
     decided = story.text[slice(*link.decided)].lower()
     hidden = link.deciding[0] if link.kind in _HIDDEN else None
     forms = {story.text[slice(*span)].lower(): decided for span in link.deciding}

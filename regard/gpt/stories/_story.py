@@ -1,4 +1,4 @@
-"""What a story is: its text, and for the words that follow from earlier words, from which ones."""
+"""The data of a story: its text, links between words, and facts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLOSING = {'"': '"', "(": ")"}  # opening mark → closing mark
 
 
 class Kind(Enum):
-    """Why a word follows from earlier words; the value is the reason in a sentence.
+    """The kind of a link; the value explains it in a sentence.
 
     Example:
         >>> from regard.gpt.stories import Kind
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Link:
-    """A word of a story that follows from earlier words of it.
+    """A word of a story that follows from earlier words.
 
     Spans are `(start, stop)` in characters of the story's text.
 
@@ -50,13 +50,13 @@ class Link:
     kind: Kind
     decided: Span  # the word that follows
     deciding: tuple[Span, ...]  # the earlier words that it follows from
-    decoys: tuple[Span, ...]  # earlier words that are candidates too, and wrong
-    alternatives: tuple[str, ...]  # for each decoy the word that would stand here if it decided
+    decoys: tuple[Span, ...]  # earlier candidates that do not decide
+    alternatives: tuple[str, ...]  # for each decoy, the word that would follow from it
 
 
 @dataclass(frozen=True)
 class Fact:
-    """What a story states: a relation, what it is about, its value, and the words that state it.
+    """A fact of a story: relation, arguments, value, and the words that state it.
 
     Example:
         >>> from regard.gpt.stories import story
@@ -73,7 +73,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Story:
-    """A story with its links, in the order of their decided words, and what holds at its end.
+    """A story with its links, in the order of their decided words, and the facts at its end.
 
     Example:
         >>> from regard.gpt.stories import story

@@ -1,4 +1,4 @@
-"""Tell passages one after the other, keeping the facts and the links between words."""
+"""Writes passages one after another, and tracks facts and links between words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ARTICLE = re.compile(r"\b[aA] $")
 
 
 class Teller:
-    """A story that is being written: its text so far, its links and its world."""
+    """A story under construction: its text, links and world."""
 
     def __init__(self, draw: Draw, lines: list[str]) -> None:
         self.draw = draw
@@ -30,7 +30,7 @@ class Teller:
         self._drawable = {**CLASSES, "name": made_up_names(), "line": lines}
 
     def tell(self, template: str, values: dict[str, str]) -> None:
-        """Add a passage; variables without a value get one, which `values` keeps."""
+        """Add a passage; variables without a value are drawn and stored in `values`."""
         start = len(self.text)
         pieces = choices(template)
         chosen = "".join(p if isinstance(p, str) else self.draw.one(p) for p in pieces)
@@ -42,7 +42,7 @@ class Teller:
                 self._write_slot(part, values, start)
 
     def draw_words(self, template: str, values: dict[str, str]) -> None:
-        """Give the variables of a passage without choices a value, where any word may stand."""
+        """Draw values for the free variables of a passage without choices."""
         for part in parts(template):
             if isinstance(part, Slot) and part.variable not in values and _is_free(part):
                 values[part.variable] = self._draw_word(part)
@@ -60,7 +60,7 @@ class Teller:
     def _close(self, mark: str, opened: int, position: int) -> None:
         inside = self.text[opened + 1 : position]
         if mark == '"' and inside[-1] == ",":
-            return  # the sentence goes on; any of its commas might end the speech
+            return  # the sentence continues; any of its commas might end the speech
         other = "(" if mark == '"' else '"'
         decoys: tuple[Span, ...] = ()
         if other in self._marks:
@@ -88,7 +88,7 @@ class Teller:
             self._link_fact(operation, fact, slot, span)
             self.world.apply(operation, word, values, span)
         self._mentions[slot.word_class, word] = span
-        if slot.variable.endswith("0"):  # takes its value from a fact, each time anew
+        if slot.variable.endswith("0"):  # its value comes from a fact, each time again
             del values[slot.variable]
 
     def _decided_by(self, slot: Slot, values: Mapping[str, str]) -> Fact | None:
@@ -164,7 +164,7 @@ class Teller:
             for (word_class, word), place in self._mentions.items()
             if word_class == slot.word_class
         }
-        if operation.relation == "needs":  # no word of the text, but what follows from one
+        if operation.relation == "needs":  # not a word of the text, but inferred from one
             others = [f for f in self.world.facts.values() if f.relation == "needs"]
             candidates = {other.spans[-1]: other.value for other in others}
         rivals = {
@@ -197,7 +197,7 @@ class Teller:
 
 
 def _is_free(slot: Slot) -> bool:
-    """Whether any word of its class may stand in a slot."""
+    """Return whether any word of its class may stand in a slot."""
     return not slot.takes_fact and slot.word_class != "number"
 
 

@@ -1,4 +1,4 @@
-"""The language in which passages are written down, for telling and for reading alike.
+"""The template language of passages, for generation and parsing.
 
 `{person}` is a slot: a word of the class `person`; `{person2}` is another one of the same class.
 `[small|young]` is a choice among literal texts. A slot may have
@@ -28,7 +28,7 @@ _CHOICE = re.compile(r"\[([^\]]*)\]")
 
 @dataclass(frozen=True)
 class Operation:
-    """What a slot does to the facts: its sign, the relation, and the variables it is about."""
+    """An operation of a slot on the facts: sign, relation and variables."""
 
     sign: str
     relation: str
@@ -42,12 +42,12 @@ class Slot:
     word_class: str
     variable: str
     form: str | None
-    has_mark: bool  # whether the form follows from words before it
+    has_mark: bool  # whether the form follows from earlier words
     operations: tuple[Operation, ...]
 
     @property
     def takes_fact(self) -> bool:
-        """Whether a fact decides the word, rather than the word a fact."""
+        """True if a fact determines the word, rather than the word a fact."""
         return any(operation.sign in {"?", "??", ">"} for operation in self.operations)
 
 
@@ -56,7 +56,7 @@ Part = str | Slot
 
 @cache
 def parts(template: str) -> tuple[Part, ...]:
-    """Literal texts and slots of a template without choices."""
+    """Parse a template without choices into literal texts and slots."""
     result: list[Part] = []
     start = 0
     for match in _SLOT.finditer(template):
@@ -76,12 +76,12 @@ def parts(template: str) -> tuple[Part, ...]:
 
 @cache
 def choices(template: str) -> tuple[str | tuple[str, ...], ...]:
-    """The pieces of a template, in turn fixed texts and tuples of texts to choose from."""
+    """Return the pieces of a template, alternating fixed texts and tuples of choices."""
     pieces = _CHOICE.split(template)
     return tuple(tuple(p.split("|")) if i % 2 else p for i, p in enumerate(pieces))
 
 
 def expand(template: str) -> list[str]:
-    """All templates without choices that a template stands for."""
+    """Return all expansions of a template's choices."""
     options = [(p,) if isinstance(p, str) else p for p in choices(template)]
     return ["".join(pieces) for pieces in itertools.product(*options)]

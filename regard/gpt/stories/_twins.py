@@ -1,7 +1,7 @@
-"""Pairs of short stories that differ in the word that decides their last word, and in that word.
+"""Minimal pairs of short stories that differ in the deciding word and the decided last word.
 
-Whoever knows what decides gets both of a pair right; whoever goes by the order or the wording of a
-story gives both the same answer. The passages are those of no story of `story(seed)`.
+A model that uses the deciding word gets both of a pair right; one that uses word order or wording
+gives both the same answer. Their passages do not occur in the stories of `story(seed)`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from regard.gpt.stories.scenes import SIGHTS, Scene, lines, renumbered, scene
 
 _OTHER = {"1": "2", "2": "1"}
 
-# What is stated, what happens then, who or what is named once more, what was asked before, what is
-# asked, so that no other words are right as well. The last passage is told once as it is and once
-# with 1 and 2 exchanged, or, where ` || ` stands in it, once in either form. `twins` balances the
-# beats between the first and the last.
+# Groups of passages: the statement, an event, another mention, an earlier question, the question
+# itself, to which only one word is right. The last passage is used as it is and with 1 and 2
+# exchanged or, if it contains ` || `, in both forms. `twins` balances the passages in between.
 _FRAMES: dict[Kind, tuple[Scene, ...]] = {
     Kind.PRONOUN: (
         scene("""
@@ -293,19 +292,19 @@ And so what {person} needed was {remedy0?needs person}
 
 
 def twins(kind: Kind, count: int, seed: int = 0) -> list[tuple[Story, Story]]:
-    """Pairs of stories whose last word, or line, is decided by the one word that differs.
+    """Generate pairs of stories whose last word, or line, is decided by the one word that differs.
 
-    In the first of a pair what was named first is asked for, in the second what was named second.
-    The pairs are balanced in what else tells them apart from a story: how many other sentences lie
-    between (none to three), which of the two was named last, and which was asked for before.
+    The first of a pair asks for the entity named first, the second for the one named second. The
+    pairs are balanced in the number of sentences in between (0 to 3), in which of the two was
+    named last, and in which was asked for before.
 
     Args:
         kind: the kind of their link.
-        count: how many pairs; a multiple of 36 is balanced.
-        seed: of the words.
+        count: number of pairs; a multiple of 36 is balanced.
+        seed: seed of the words.
 
     Returns:
-        Pairs of stories that end with the decided words, which are all their links.
+        Pairs of stories that end with the decided words, which are their only links.
 
     Example:
         >>> from regard.gpt.stories import Kind, twins
@@ -317,7 +316,7 @@ def twins(kind: Kind, count: int, seed: int = 0) -> list[tuple[Story, Story]]:
 
 
 def _pair(kind: Kind, number: int, seed: int) -> tuple[Story, Story]:
-    """Two tellings that draw alike; another seed where both have the same answer."""
+    """Generate a pair with the same draws; retry with another seed if both answers are equal."""
     for attempt in range(1000):
         key = (seed * 100_003 + number) * 1009 + attempt
         one, other = (_tell(kind, number, key, is_other=is_other) for is_other in (False, True))
@@ -363,7 +362,7 @@ def _of(passage: str, which: int) -> str:
 
 
 def _last_words(links: list[Link], kind: Kind) -> list[Link]:
-    """The link of the last word; of a line that is repeated those of all its words."""
+    """Return the link of the last word; of a line that is repeated those of all its words."""
     if kind is not Kind.REPETITION:
         return links[-1:]
     return links

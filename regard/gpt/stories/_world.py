@@ -65,7 +65,7 @@ class World:
         self.facts: dict[tuple[str, ...], Fact] = {}
 
     def expected(self, operation: Operation, values: Mapping[str, str]) -> Fact | None:
-        """The fact that decides the word of a slot; None where nothing decides it."""
+        """Return the fact that decides the word of a slot; None where nothing decides it."""
         key = _key(operation, values)
         if operation.sign in {"?", "??", "~"}:
             return self.facts.get(key)

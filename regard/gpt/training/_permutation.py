@@ -1,4 +1,4 @@
-"""Random numbers and permutations as pure functions: no state, on any machine the same."""
+"""Pseudorandom numbers and permutations as pure functions: stateless, the same on any machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ROUNDS = 6
 
 
 def mix(*numbers: int) -> int:
-    """A whole number below 2**63 that depends on all of `numbers` and on their order.
+    """Return a whole number below 2**63 that depends on all of `numbers` and on their order.
 
     SplitMix64's step and finaliser (Steele et al., "Fast Splittable Pseudorandom Number
     Generators", 2014), once for each number.
@@ -28,7 +28,7 @@ def mix(*numbers: int) -> int:
 
 
 def permuted(index: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
-    """The images of some indices under a random permutation of ``0 … size - 1``.
+    """Return the images of some indices under a random permutation of ``0 … size - 1``.
 
     A Feistel network on the next power of four, walked until it falls below `size` (Black and
     Rogaway, "Ciphers with Arbitrary Finite Domains", 2002: cycle walking). So a permutation of any
@@ -36,8 +36,8 @@ def permuted(index: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]
 
     Args:
         index: the indices, each below `size`.
-        size: how many there are.
-        key: which permutation, below 2**63.
+        size: size of the permuted range.
+        key: identifies the permutation, below 2**63.
 
     >>> sorted(permuted(np.arange(5), 5, key=3).tolist())
     [0, 1, 2, 3, 4]

@@ -15,7 +15,7 @@ from regard.gpt.training.corpus import require_texts, sections, split_texts, tex
 from regard.gpt.utf8 import NotUTF8Error, decode_utf8
 
 _BLOCK = 1 << 20  # bytes read at a time
-_NAMED = 20  # files that a message names
+_NAMED = 20  # maximum number of files that a message names
 
 
 class Piece(NamedTuple):
@@ -24,7 +24,7 @@ class Piece(NamedTuple):
     text: str
     held_out: bool
     ends: bool
-    """Whether a document ends with it, or the next piece is on the other side of the split."""
+    """True if a document ends here, or the next piece is on the other side of the split."""
 
 
 class Source(Protocol):
@@ -34,11 +34,11 @@ class Source(Protocol):
     """Bytes of text, approximately."""
 
     def notice(self) -> str | None:
-        """A line about skipped files, if any."""
+        """Return a line about skipped files, if any."""
         return None
 
     def __iter__(self) -> Iterator[Piece]:
-        """The pieces, in order; those of a document follow each other."""
+        """Return the pieces, in order; those of a document follow each other."""
 
     def describe(self) -> dict[str, Any]:
         """Number of texts, bytes and checksum; after all pieces have been read."""
@@ -47,12 +47,12 @@ class Source(Protocol):
 def source_of(
     texts: Sequence[str] | Path, *, validation: float, seed: int, utf8_only: bool
 ) -> Source:
-    """The pieces of texts in memory, or of a file or a folder that is too large for it.
+    """Return the pieces of texts in memory, or of a file or a folder that is too large for it.
 
     Args:
         texts: the texts, or the path of a file or a folder.
-        validation: the share to hold out.
-        seed: fixes what is held out.
+        validation: the fraction to hold out.
+        seed: seed of the choice of held-out text.
         utf8_only: whether files that are not UTF-8 text are skipped.
 
     Raises:
@@ -105,8 +105,8 @@ class Texts(Source):
 class Files(Source):
     """Files, read in blocks; each is a document.
 
-    A file is cut into sections at line ends, of about 4,000 characters or, where the whole is
-    small, fewer; some are held out, spread evenly over all.
+    A file is cut into sections at line ends, of about 4,000 characters, or fewer if the text is
+    small; held-out sections are evenly distributed.
     """
 
     path: Path
@@ -118,12 +118,12 @@ class Files(Source):
     _summary: _Summary = field(init=False)
 
     def __post_init__(self) -> None:
-        # Small enough that some are held out whatever the size of the text.
+        # Small enough that some sections are held out even of a small text.
         share = min(self.validation, 1 - self.validation)
         self.section = max(1, min(4000, self.size // 40, int(self.size * share / 4)))
 
     def notice(self) -> str | None:
-        """A line about the skipped files, if any."""
+        """Return a line about the skipped files, if any."""
         if not self.skipped:
             return None
         count, total = len(self.skipped), len(self.skipped) + len(self.files)
@@ -165,14 +165,14 @@ class Files(Source):
         return summary | {"passed_over": len(self.skipped)} if self.skipped else summary
 
     def _sections(self, file: Path) -> Iterator[str]:
-        """The sections of a file; none where it is empty."""
+        """Yield the sections of a file; none where it is empty."""
         rest = ""
         for text in _decoded(file):
             if text and not rest:
                 self._summary.begin()
             self._summary.add(text)
             if complete := list(sections(rest + text, self.section)):
-                rest = complete.pop()  # may go on in the next block
+                rest = complete.pop()  # may continue in the next block
             yield from complete
         if rest:
             yield rest
@@ -202,16 +202,16 @@ class _Summary:
 
 
 def _is_held_out(number: int, share: float, seed: int) -> bool:
-    """Whether a section is held out.
+    """Return whether a section is held out.
 
-    Multiples of the golden ratio spread over the unit interval more evenly than random numbers, so
-    every stretch of text has about its share held out.
+    Multiples of the golden ratio cover the unit interval more evenly than random numbers, so about
+    the same fraction of every part of the text is held out.
     """
     return (mix(seed) / 2**63 + number * 0.6180339887498949) % 1 < share
 
 
 def _not_utf8(files: Sequence[Path]) -> dict[Path, str]:
-    """The files that are not UTF-8 text, each with its error."""
+    """Return the files that are not UTF-8 text, each with its error."""
     errors = {}
     for file in files:
         try:
@@ -223,7 +223,7 @@ def _not_utf8(files: Sequence[Path]) -> dict[Path, str]:
 
 
 def _describe(root: Path, errors: Mapping[Path, str]) -> str:
-    """The error of the first of some files, and the names of the others."""
+    """Return the error of the first of some files, and the names of the others."""
     first, *others = errors
     return errors[first] + (f"; neither are {_names(root, others)}" if others else "")
 
@@ -235,7 +235,7 @@ def _names(root: Path, files: Sequence[Path]) -> str:
 
 
 def _decoded(file: Path) -> Iterator[str]:
-    """The text of a UTF-8 file in blocks."""
+    """Yield the text of a UTF-8 file in blocks."""
     try:
         with file.open("rb") as opened:
             yield from decode_utf8(iter(lambda: opened.read(_BLOCK), b""), str(file))

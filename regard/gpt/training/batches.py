@@ -1,4 +1,4 @@
-"""The batches of training: windows of text, and repeated random spans of tokens.
+"""Training batches: windows of text, and repeated random spans of tokens.
 
 Axes: R rows of a batch, T tokens of a row, N tokens of the text.
 """
@@ -21,10 +21,10 @@ from regard.gpt.training.config import TrainConfig
 from regard.gpt.training.schedule import context_length, is_focused
 from regard.masks import Mask, documents
 
-_ONE = 1 << 20  # a share of rows is a whole number of 1/_ONE
-_RARE = 3e-3  # of all tokens of the text, at most: the share of a rare token
-_UNFOCUSED = 0.1  # weight in the loss of a target outside of what `TrainConfig.focus` is for
-_COUNTED = 1 << 20  # tokens that are counted at once: a copy of all may not fit into memory
+_ONE = 1 << 20  # fractions of rows are multiples of 1/_ONE
+_RARE = 3e-3  # maximum frequency of a rare token in the text
+_UNFOCUSED = 0.1  # weight in the loss of targets that `TrainConfig.focus` reduces
+_COUNTED = 1 << 20  # tokens counted at once: a copy of all may not fit into memory
 _ORDER, _SHIFT, _RUNS = range(3)  # keys of random numbers, by use
 
 
@@ -44,9 +44,9 @@ class Batch:
     Attributes:
         ids: ``(R, T)`` int64.
         targets: ``(R, T)`` int64; the next token of each position, or `IGNORED`.
-        weights: ``(R, T)`` float32; what each target counts in the loss, 0 where it is ignored.
-        starts: ``(R,)`` where in the text each row begins; -1 for a random span.
-        passes: ``(R,)`` how many times the text had been read before; 0 for a random span.
+        weights: ``(R, T)`` float32; weight of each target in the loss, 0 where it is ignored.
+        starts: ``(R,)``, start of each row in the text; -1 for a random span.
+        passes: ``(R,)``, number of earlier passes over the text; 0 for a random span.
     """
 
     ids: Tensor
@@ -58,16 +58,16 @@ class Batch:
     def split(
         self, accumulate: int, *, rank: int, ranks: int
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Ids, targets and weights of each of a rank's forward passes; all weights sum to 1.
+        """Return ids, targets and weights of each of a rank's forward passes; weights sum to 1.
 
-        Every rank makes as many, since ranks wait for each other. A pass has the rows that it has
-        in a single process, so several ranks need fewer passes. A rank without rows for its last
-        pass runs a row whose targets are all ignored.
+        Every rank makes the same number of passes, since ranks wait for each other. A pass has as
+        many rows as in a single process, so several ranks need fewer passes. A rank without rows
+        for its last pass runs a row whose targets are all ignored.
 
         Args:
-            accumulate: passes of a single process.
-            rank: the rank's number.
-            ranks: how many ranks share the batch.
+            accumulate: number of passes of a single process.
+            rank: index of the rank.
+            ranks: number of ranks that share the batch.
         """
         rows = len(self.ids)
         each = rows // accumulate
@@ -85,30 +85,30 @@ class Batch:
 class Batches:
     """The batch of every update, as a pure function of its number.
 
-    The text is cut into windows. A pass over it visits each of them once, in a random order; the
-    next pass cuts at other places, so at most a window's length is left out at either end.
-    Where windows become longer (`context_length`), the first pass with the new length begins.
+    The text is divided into windows. A pass visits each of them once, in random order; the next
+    pass shifts the boundaries, so at most a window's length is left out at either end. When windows
+    become longer (`context_length`), a new pass begins.
 
-    A share `config.repeats` of the rows, evenly spread, holds a span of uniformly random tokens,
+    A fraction `config.repeats` of the rows, evenly distributed, holds a span of random tokens,
     repeated to fill the row. Such a row can only be continued by attending to the span's earlier
     copy, as an induction head does (Olsson et al., "In-context Learning and Induction Heads",
     2022). The first copy can't be predicted, so its targets are ignored. A span's length is random,
     an eighth to a half of the row, so that the copy is recognised by content and not by distance.
 
-    In the first share `config.focus` of the updates a target counts a tenth in the loss, unless it
-    is rare in the text and stands in the same document of the row before, as names do. Such a token
-    is predicted by attending to that place, and its gradient, at first small, is else lost among
-    those of the many tokens that can't be predicted.
+    In the first fraction `config.focus` of the updates a target has a tenth of its weight in the
+    loss, unless it is rare in the text and occurred earlier in the same document of the row, as
+    names do. Such a token is predicted by attending to its earlier occurrence; its gradient is
+    small at first, and would otherwise be lost among those of unpredictable tokens.
 
     Args:
         tokens: ``(N,)`` ids of the text, in memory or memory-mapped.
         context: T of a full window.
         vocab_size: V; random tokens are below it.
         config: the recipe.
-        end: the token that ends a document; None: the text is one document.
+        end: the token that ends a document; None if the text is one document.
 
     Raises:
-        Error: the text has fewer than `context + 1` tokens.
+        Error: if the text has fewer than `context + 1` tokens.
     """
 
     tokens: NDArray[np.integer]
@@ -121,12 +121,12 @@ class Batches:
         require_window(len(self.tokens), self.context)
 
     def rows(self, step: int) -> int:
-        """The rows of an update's batch: fewer, where windows are longer."""
+        """Return the number of rows of an update's batch: fewer for longer windows."""
         length = context_length(step, self.context, self.config)
         return self.config.batch * self.config.accumulate * (self.context // length)
 
     def batch(self, step: int) -> Batch:
-        """The batch of an update.
+        """Return the batch of an update.
 
         Args:
             step: the update's number, from 0.
@@ -156,7 +156,7 @@ class Batches:
         )
 
     def _weights(self, step: int, tokens: Tensor) -> Tensor:
-        """The weight of each target in the loss, ``(R, T)``, of ignored ones too."""
+        """Return the weight of each target in the loss, ``(R, T)``, of ignored ones too."""
         if not is_focused(step, self.config):
             return torch.ones(tokens[:, 1:].shape, device="cpu")
         returning = _returning(tokens, self.end)[:, 1:] & self._rare[tokens[:, 1:]]
@@ -164,7 +164,7 @@ class Batches:
 
     @cached_property
     def _rare(self) -> Tensor:
-        """Which tokens are rare in the text, ``(V,)`` bool."""
+        """True for tokens that are rare in the text, ``(V,)``."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         for start in range(0, len(self.tokens), _COUNTED):
             part = self.tokens[start : start + _COUNTED]
@@ -172,7 +172,7 @@ class Batches:
         return torch.from_numpy(counts < _RARE * len(self.tokens))
 
     def _phase(self, step: int) -> tuple[int, int]:
-        """The length of an update's windows, and the first update that has it."""
+        """Return the length of an update's windows, and the first update that has it."""
         length = context_length(step, self.context, self.config)
         steps = range(step + 1)
         return length, bisect_left(
@@ -182,7 +182,7 @@ class Batches:
     def _places(
         self, number: NDArray[np.int64], length: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The start of each window, by number, and the passes before it."""
+        """Return the start of each window, by number, and the passes before it."""
         windows = max(1, (len(self.tokens) - length) // length)
         spare = min(len(self.tokens) - 1 - windows * length, length - 1)
         passes, place = np.divmod(number, windows)
@@ -195,7 +195,7 @@ class Batches:
         return starts, passes
 
     def _runs(self, step: int, count: int, length: int) -> tuple[Tensor, Tensor]:
-        """All random spans of an update: tokens and targets."""
+        """Return all random spans of an update: tokens and targets."""
         if count == 0:
             empty = torch.empty(0, length + 1, dtype=torch.int64, device="cpu")
             return empty, empty[:, 1:]
@@ -211,7 +211,7 @@ class Batches:
 
 
 def _returning(tokens: Tensor, end: int | None) -> Tensor:
-    """Which tokens ``(R, N)`` stand in the same document of their row before."""
+    """Return True for tokens that occurred earlier in their document of the row, ``(R, N)``."""
     documents_before = torch.zeros_like(tokens) if end is None else _documents(tokens, end)
     pairs, order = (documents_before * (tokens.max() + 1) + tokens).sort(dim=-1, stable=True)
     again = torch.zeros_like(pairs, dtype=torch.bool)
@@ -220,7 +220,7 @@ def _returning(tokens: Tensor, end: int | None) -> Tensor:
 
 
 def _documents(ids: Tensor, end: int) -> Tensor:
-    """The number of each token's document in its row; an end token belongs to what it ends."""
+    """Return the index of each token's document in its row; an end token belongs to it."""
     ends = ids == end
     return ends.cumsum(-1) - ends.long()
 

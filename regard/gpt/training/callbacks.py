@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Callback(Protocol):
-    """A function of the metrics, which `train` calls for every update.
+    """A function of the metrics, called by `train` for every update.
 
-    On a GPU it is called once in `TrainConfig.log_every` updates, for each of them in order; the
-    model is then that of the last.
+    On a GPU the calls are made every `TrainConfig.log_every` updates, for each of them in order;
+    the model is then that of the last.
 
     Example:
         >>> from regard.gpt import Callback, Metrics
@@ -31,7 +31,7 @@ class Callback(Protocol):
     """
 
     def __call__(self, metrics: Metrics, /) -> object:
-        """Read the metrics; `metrics.model` may be run, too."""
+        """Read the metrics; `metrics.model` may be called."""
 
 
 @runtime_checkable
@@ -39,7 +39,7 @@ class UpdateObserver(Protocol):
     """A callback in whose context `train` makes each update, such as a `regard.Monitor`."""
 
     def update(self, number: int, /) -> AbstractContextManager[object]:
-        """Give the context of an update; `number` updates came before."""
+        """Return a context manager for an update; `number` counts from 0."""
 
 
 class Observers:
@@ -51,9 +51,9 @@ class Observers:
 
     @contextmanager
     def update(self, number: int) -> Iterator[None]:
-        """Enter the context of each; defer an error that leaving one raises after a whole update.
+        """Enter the context of each; an error at the exit after a complete update is deferred.
 
-        Raised at once, it would leave the update without its metrics and its checkpoint.
+        Raised immediately, it would prevent the update's metrics and checkpoint.
         """
         contexts = ExitStack()
         try:
@@ -97,7 +97,7 @@ class TensorBoard:
         self._writer: SummaryWriter | None = None
 
     def __call__(self, metrics: Metrics, /) -> None:
-        """Write the numbers of an update; later ones, of before an interruption, are purged."""
+        """Write the numbers of an update; later ones from before an interruption are purged."""
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 

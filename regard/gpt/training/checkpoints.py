@@ -1,4 +1,4 @@
-"""A training run's folder: its files, written in an order that an interruption can't harm.
+"""A training run's folder: its files are written in an order that is safe against interruption.
 
 ::
 
@@ -12,11 +12,10 @@
         optimizer.safetensors                      the optimizer's state
         state.json                                 the update's number, the recipe, the corpus
 
-A checkpoint is written under a temporary name, synced, renamed; then `run.json` is replaced, and
-from that moment on it is the latest. Only then is the model in DIR replaced by it, and the
-checkpoint before it removed. So a training run always resumes from the files of one update. A
-training run that replaces another has a folder of its own; the other one's is removed at its first
-checkpoint.
+A checkpoint is written under a temporary name, synced and renamed; then `run.json` is replaced,
+which makes it the latest. Only then is the model in DIR replaced, and the previous checkpoint
+removed. So a training run always resumes from files of one update. A training run that replaces
+another has a new folder; the old one is removed at its first checkpoint.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ METRICS, CORPUS, PATTERNS, CHECKPOINTS = "metrics.jsonl", "corpus", "patterns", 
 TENSORBOARD, LOCK = "tensorboard", ".lock"
 FORMAT, VERSION = "regard run", 1
 _MOST_STEPS, _CHECKSUM = 2**63 - 1, "sha256"
-# Names of our files until they are whole, and of the mark in `Ranks.require_shared`.
+# Names of incomplete files, and of the mark in `Ranks.require_shared`.
 _LEFT = re.compile(r"\.(config|tokenizer|training|run|model)\.\w+\.\d+\.tmp|\.together\w+")
 _OURS = {METRICS, CORPUS, PATTERNS, CHECKPOINTS, TENSORBOARD}
 
@@ -65,9 +64,9 @@ class TrainingRunFolder:
     """The folder of a training run.
 
     Args:
-        root: the folder that the user named.
-        name: of the training run's own folder in it.
-        step: the update of its latest checkpoint; None where it has none yet.
+        root: the user's folder.
+        name: name of the training run's own folder in it.
+        step: the update of its latest checkpoint; None if it has none yet.
     """
 
     def __init__(self, root: Path, name: str, step: int | None) -> None:
@@ -75,7 +74,7 @@ class TrainingRunFolder:
 
     @classmethod
     def new(cls, root: Path) -> TrainingRunFolder:
-        """A folder for a new training run; others without a checkpoint are removed."""
+        """Return a folder for a new training run; others without a checkpoint are removed."""
         before = _latest(root)
         for path in _runs(root):
             if before is None or path != before.path:
@@ -86,7 +85,7 @@ class TrainingRunFolder:
 
     @classmethod
     def latest(cls, root: Path) -> TrainingRunFolder:
-        """The folder of a training run that has a checkpoint.
+        """Return the folder of a training run that has a checkpoint.
 
         Raises:
             CheckpointError: the folder has no training run with a checkpoint.
@@ -105,13 +104,13 @@ class TrainingRunFolder:
         return folder
 
     def describe_latest(self) -> str:
-        """Say which checkpoint is left after a failure, for an error's message."""
+        """Describe the latest checkpoint, for an error's message."""
         if self.step is None:
             return "no checkpoint was written before it"
         return f"the checkpoint of update {self.step} is whole"
 
     def checkpoint(self, step: int) -> Path:
-        """The folder of a checkpoint."""
+        """Return the folder of a checkpoint."""
         return self.path / CHECKPOINTS / f"{step:08}"
 
     @property
@@ -129,7 +128,7 @@ class TrainingRunFolder:
         return *load(self.latest_checkpoint), self.state()
 
     def state(self) -> dict[str, Any]:
-        """The content of `state.json` of the latest checkpoint.
+        """Return the content of `state.json` of the latest checkpoint.
 
         Raises:
             CheckpointError: it is damaged.
@@ -168,14 +167,14 @@ class TrainingRunFolder:
             optimizer: the optimizer's state, by name.
             state: what else resuming needs, as JSON.
             record: the content of `training.json`.
-            keep_every: checkpoints of updates that this divides stay; 0: none.
+            keep_every: keep checkpoints of multiples of this update; 0 keeps none.
 
         Raises:
-            SaveError: a file could not be written; the checkpoint before this one is whole.
+            SaveError: if a file could not be written; the previous checkpoint is intact.
         """
         folder = self.checkpoint(step)
         with self.save_errors(f"the checkpoint of update {step}"):
-            if self.step != step:  # else it is interrupted right after this checkpoint
+            if self.step != step:  # else an interrupt came right after this checkpoint
                 texts = {
                     CONFIG: dump_json(asdict(model.config)),
                     TOKENIZER: tokenizer.to_json().encode(),
@@ -203,7 +202,7 @@ class TrainingRunFolder:
         state: Mapping[str, Any],
     ) -> None:
         made = folder.with_name(f".{folder.name}.tmp")
-        for path in (made, folder):  # which an interruption left
+        for path in (made, folder):  # left by an interruption
             if path.exists():
                 shutil.rmtree(path)
         made.mkdir(parents=True)
@@ -245,10 +244,10 @@ class TrainingRunFolder:
 
     @contextmanager
     def save_errors(self, what: str) -> Iterator[None]:
-        """Raise `SaveError` for what can't be written inside the block, with the cure.
+        """Convert an `OSError` inside the block to a `SaveError` with the cure.
 
         Raises:
-            SaveError: an `OSError` came.
+            SaveError: for an `OSError`.
         """
         try:
             yield
@@ -277,7 +276,7 @@ class FolderLock:
         self._lock = FileLock(lock)
 
     def acquire(self) -> bool:
-        """Acquire the lock without waiting; False where another process holds it.
+        """Acquire the lock without waiting; return False if another process holds it.
 
         Raises:
             OSError: the file can't be written.
@@ -303,10 +302,10 @@ class FolderLock:
 
 
 def lock_folder(lock: FolderLock, root: Path) -> None:
-    """Keep other processes from training in a folder, and remove temporary files of a killed one.
+    """Lock a folder against other training processes, and remove temporary files of a killed one.
 
     Raises:
-        CheckpointError: another one trains in it.
+        CheckpointError: if another process trains in it.
     """
     if not lock.acquire():
         raise CheckpointError(
@@ -318,7 +317,7 @@ def lock_folder(lock: FolderLock, root: Path) -> None:
 
 
 def _latest(root: Path) -> TrainingRunFolder | None:
-    """The training run that `run.json` names, if it exists; `CheckpointError` for a damaged one."""
+    """Return the training run of `run.json`, if it exists; `CheckpointError` if it is damaged."""
     path = root / POINTER
     if not path.is_file():
         return None
@@ -340,7 +339,7 @@ def _require_version(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _runs(root: Path) -> list[Path]:
-    """The folders of training runs; `CheckpointError` for another folder of that name."""
+    """Return the folders of training runs; `CheckpointError` for another folder of that name."""
     folders = [root / name for name in ("run", "run-2") if (root / name).exists()]
     for path in folders:
         names = {inner.name for inner in path.iterdir()} if path.is_dir() else {""}
@@ -353,7 +352,7 @@ def _runs(root: Path) -> list[Path]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Hard-link a file, or copy it where the file system has no hard links."""
+    """Hard-link a file, or copy it if the file system has no hard links."""
     made = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     made.unlink(missing_ok=True)
     try:

@@ -18,13 +18,13 @@ from regard.gpt.utf8 import NotUTF8Error, decode_utf8
 
 Part = Literal["topics", "docstrings", "sources"]
 
-_COPY = 40  # characters; a shorter paragraph may occur twice without being a copy
+_COPY = 40  # minimum characters of a copied paragraph; shorter ones may recur by chance
 # Other packages, tests, and the topics, which `_topics` reads.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "pydoc_data", "lib2to3"}
 
 
 def python_texts(*parts: Part) -> list[str]:
-    """The English and the code in the running Python; nothing is downloaded.
+    """Return texts and code of the running Python; nothing is downloaded.
 
     Args:
         parts: any of ``"topics"``, the language reference in `help()`; ``"docstrings"``,
@@ -32,8 +32,8 @@ def python_texts(*parts: Part) -> list[str]:
             Without any: topics and docstrings.
 
     Returns:
-        The texts, in a fixed order. The reference repeats whole sections under several topics:
-        paragraphs of an earlier text are left out, so that held-out text is unseen.
+        The texts, in a fixed order. Paragraphs that repeat an earlier one, as in the reference, are
+        left out, so that held-out text is unseen.
 
     Raises:
         ValueError: a part is not one of the three.
@@ -58,7 +58,7 @@ def python_texts(*parts: Part) -> list[str]:
 
 
 def read_texts(path: str | Path) -> list[str]:
-    """The text of a UTF-8 file, or of every file below a folder, in order of path.
+    """Return the text of a UTF-8 file, or of every file below a folder, in order of path.
 
     Files and folders whose name begins with a dot are skipped. All line ends become line feeds, and
     a byte order mark is dropped.
@@ -83,7 +83,7 @@ def read_texts(path: str | Path) -> list[str]:
 
 
 def text_files(path: Path) -> list[Path]:
-    """A file itself, or every file below a folder, in order of path; see `read_texts`.
+    """Return a file itself, or every file below a folder, in order of path; see `read_texts`.
 
     Raises:
         Error: `path` is missing, a pipe, or a folder without files.
@@ -158,7 +158,7 @@ def split_texts(
     order = torch.randperm(len(flat), generator=generator, device="cpu").tolist()
     held_out: set[tuple[int, int]] = set()
     taken = 0
-    for i in order[:-1]:  # one section at least stays in training
+    for i in order[:-1]:  # at least one section stays in training
         text, section = flat[i]
         held_out.add(flat[i])
         taken += len(cuts[text][section])
@@ -176,7 +176,7 @@ def _joined(
     *,
     is_held_out: bool,
 ) -> list[str]:
-    """The texts of one side; neighbouring sections are joined."""
+    """Return the texts of one side; neighbouring sections are joined."""
     texts: list[str] = []
     before = None
     for text, section in flat:
@@ -247,7 +247,7 @@ def _sources() -> Iterator[str]:
 
 
 def _without_copies(texts: list[str]) -> list[str]:
-    """The texts without paragraphs that occurred before."""
+    """Return the texts without paragraphs that occurred before."""
     seen: set[str] = set()
     kept = []
     for text in texts:

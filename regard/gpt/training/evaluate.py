@@ -12,17 +12,16 @@ from regard.gpt.unwrap import as_gpt, evaluating
 
 
 def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = None) -> float:
-    """The mean loss of a model on a text, in nats a token.
+    """Compute the mean loss of a model on a text, in nats per token.
 
     The text is cut into windows of the model's context; every token but the first is predicted
     once, from those before it in its window.
 
     Args:
-        model: the model; it runs in evaluation mode and is left as it was.
+        model: the model, which runs in evaluation mode and is restored to its mode afterwards.
         tokens: ``(N,)`` ids on the model's device, at least two.
-        batch: windows at a time.
-        end: the token that ends a document, beyond which attention does not look; None: it looks
-            at the whole window.
+        batch: number of windows per forward pass.
+        end: the token that ends a document, across which attention is masked; None for no mask.
 
     Raises:
         ValueError: `tokens` has fewer than two.
@@ -40,7 +39,7 @@ def evaluate(model: GPT, tokens: Tensor, *, batch: int = 16, end: int | None = N
 def mean_loss(
     model: GPT, tokens: Tensor, *, batch: int, end: int | None, ranks: Ranks | None = None
 ) -> float:
-    """The loss of `evaluate`, on every rank; `ranks` share the work."""
+    """Return the loss of `evaluate`, on every rank; `ranks` share the work."""
     if len(tokens) < 2:
         raise ValueError(f"tokens holds {len(tokens)}; expected at least two, one to predict")
     context = model.config.context

@@ -1,4 +1,4 @@
-"""Whether a machine gains from bfloat16 and torch.compile: pure functions decide, with a reason."""
+"""Decisions for a machine on bfloat16 and torch.compile: pure functions, with a reason."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _COMPILERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The properties of a machine that decide.
+    """The properties of a machine on which the decisions depend.
 
     Attributes:
         device: ``"cpu"``, or an accelerator's type.
-        bfloat16: the unit that multiplies bfloat16 in hardware; None where there is none.
-        compiler: of torch.compile: a C++ compiler on a CPU, Triton on CUDA; None where missing.
+        bfloat16: the hardware unit that multiplies bfloat16; None without one.
+        compiler: the compiler of torch.compile: C++ on a CPU, Triton on CUDA; None if missing.
     """
 
     device: str
@@ -45,7 +45,7 @@ class Decision:
 
 
 def this_machine(device: torch.device) -> Machine:
-    """The properties of this machine."""
+    """Return the properties of this machine."""
     compilers = (name for name in ("g++", "clang++", "c++") if shutil.which(name))
     compiler = next(compilers, None)
     if device.type == "cuda":
@@ -54,12 +54,12 @@ def this_machine(device: torch.device) -> Machine:
 
 
 def bfloat16(precision: Precision, machine: Machine, *, dim: int) -> Decision:
-    """Whether matrix products are computed in bfloat16, under autocast.
+    """Decide whether matrix products are computed in bfloat16, under autocast.
 
     Args:
-        precision: the recipe's.
-        machine: where it runs.
-        dim: E of the model.
+        precision: the recipe's precision.
+        machine: the machine.
+        dim: E, the model dimension.
 
     >>> xeon = Machine(device="cpu", bfloat16="AMX", compiler=None)
     >>> bfloat16("auto", xeon, dim=64)
@@ -78,18 +78,18 @@ def bfloat16(precision: Precision, machine: Machine, *, dim: int) -> Decision:
 
 
 def compiling(setting: Compile, machine: Machine) -> Decision:
-    """Whether the model goes through torch.compile.
+    """Decide whether to use torch.compile.
 
     Measured on two cores of an EPYC (Zen 5), in bfloat16: the compiled model makes an update 0.93
-    times as fast at a width of 128 and 1.1 times at 384. How long a training run must be to win
-    back what compiling takes was not measured, so it is off unless it is set.
+    times as fast at a width of 128 and 1.1 times at 384. After how many updates this outweighs the
+    time of compilation was not measured, so it is off by default.
 
     Args:
         setting: the recipe's `compile`.
-        machine: where it runs.
+        machine: the machine.
 
     Raises:
-        ValueError: it is set to on and the compiler is missing.
+        ValueError: if it is set to on and the compiler is missing.
 
     >>> compiling("auto", Machine(device="cpu", bfloat16=None, compiler="g++"))
     Decision(on=False, reason='on a CPU it gains little; set it for a long training run')
@@ -121,6 +121,6 @@ def _bfloat16(device: torch.device) -> str | None:
     if torch.cpu._is_avx512_bf16_supported():  # noqa: SLF001 - likewise
         return "AVX-512"
     arm = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    # On x86 it is also true where bfloat16 is only emulated, by widening.
+    # On x86 it is also true if bfloat16 is only emulated in float32.
     is_arm = torch.backends.cpu.get_cpu_capability() in {"SVE256", "SVE", "NEON"}
     return "NEON" if is_arm and arm is not None and arm() else None

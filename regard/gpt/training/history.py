@@ -1,10 +1,10 @@
-"""How heads form: what each does on one text, recorded while a model is trained.
+"""How heads form: roles, scores and images of all heads on one text, recorded during training.
 
 ``run/patterns`` holds ``probe.json`` (format, version, the text's token ids, each token's text, the
-names of the scores) and a file for each update recorded, ``00000200.safetensors``: ``scores``
-``(N, H, K)`` float32, the K scores of each head of N layers, NaN where there is none, and
-``images`` ``(N, H, S, S)`` float16, each pattern averaged down to at most 64 by 64. That file's
-header has the names of the heads and, except in those of earlier versions, what they rest on.
+names of the scores) and a file per recorded update, ``00000200.safetensors``: ``scores``
+``(N, H, K)`` float32, the K scores of each head of N layers, NaN for missing ones, and
+``images`` ``(N, H, S, S)`` float16, each pattern averaged down to at most 64 by 64. The file's
+header has the roles of the heads and, except in earlier versions, the evidence for them.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ _ROLE_NAMES = {
     "same token": Role.DUPLICATE.value,
     "itself": Role.CURRENT.value,
 }
-_OPEN = "too few to say"  # of both roles that leave open what a head does
+_OPEN = "too few to say"  # name in earlier versions of both undecided roles
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeadHistory:
-    """The heads of a training run, over its updates.
+    """The scores of the heads of a training run, over its updates.
 
     Attributes:
         steps: the updates, in order; M of them.
         ids: the text's token ids.
-        tokens: the text of each.
-        score_names: of the K scores; `regard.record.HeadScores` describes them.
-        scores: ``(M, N, H, K)``, of each of N layers; NaN where there is none.
-        roles: for each update, layer and head, what the head does, in a word.
+        tokens: the text of each token.
+        score_names: names of the K scores; see `regard.lens.HeadScores`.
+        scores: ``(M, N, H, K)``; NaN for missing ones.
+        roles: for each update, layer and head, the head's role.
         images: ``(M, N, H, S, S)``, each pattern averaged down.
-        evidence: for each update, head by head, what its name rests on: the fields of
-            `regard.record.HeadScores` that say so; of none in runs of earlier versions.
+        evidence: for each update and head, the evidence for its role, as in
+            `regard.lens.HeadScores`; empty for runs of earlier versions.
 
     Example:
         >>> import io, tempfile
@@ -99,7 +99,7 @@ class HeadHistory:
         return self.scores[..., self.score_names.index(name)]
 
     def heads(self, step: int) -> Heads:
-        """The heads at one update, as `regard.lens.heads` gives them.
+        """Return the heads at one update, as `regard.lens.heads` gives them.
 
         Raises:
             ValueError: nothing was recorded at that update.
@@ -126,7 +126,7 @@ class HeadHistory:
 
 
 def head_history(folder: str | Path) -> HeadHistory:
-    """The recordings of a training run's heads (`TrainConfig.record_every`).
+    """Return the recordings of a training run's heads (`TrainConfig.record_every`).
 
     Args:
         folder: the training run's folder.
@@ -183,8 +183,8 @@ class HistoryWriter:
 
     Args:
         run: the training run's folder.
-        ids: the text, ``(T,)``, at most the model's context.
-        tokenizer: which names its tokens.
+        ids: the text's token ids, ``(T,)``, at most the model's context.
+        tokenizer: the tokenizer.
         step: the update that the training run continues from; recordings of later ones are dropped.
     """
 
@@ -244,7 +244,7 @@ def heads_recorder(
     config: TrainConfig,
     step: int,
 ) -> Callable[[int, GPT], object] | None:
-    """A function that records what the heads do, on rank 0; None where nothing is recorded."""
+    """Return a function that records the heads on rank 0; None if nothing is recorded."""
     if not config.record_every or not ranks.is_main:
         return None
     context, tokenizer = model.config.context, corpus.tokenizer
@@ -267,7 +267,7 @@ def _roles(path: Path) -> tuple[tuple[str, ...], ...]:
 
 
 def _role(name: str, about: Mapping[str, Any]) -> str:
-    """A role by the name that it has now."""
+    """Return a role by the name that it has now."""
     if name != _OPEN:
         return _ROLE_NAMES.get(name, name)
     margin = about.get("margin")
@@ -276,5 +276,5 @@ def _role(name: str, about: Mapping[str, Any]) -> str:
 
 
 def _evidence(path: Path) -> tuple[dict[str, Any], ...]:
-    """The evidence for each head's name, in order; empty in files of earlier versions."""
+    """Return the evidence for each head's name, in order; empty in files of earlier versions."""
     return tuple(json.loads(model_files.about(path).get("evidence", "[]")))

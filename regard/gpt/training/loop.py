@@ -1,7 +1,7 @@
 """The training loop, from top to bottom.
 
-Data, model, optimizer; then for every update: batch, loss, gradient, step, metrics, and now and
-then a validation and a checkpoint.
+Data, model, optimizer; then for every update: batch, loss, gradient, step, metrics, and at
+intervals a validation and a checkpoint.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from regard.gpt.training.setup import Setup
 from regard.gpt.training.signals import SIGNALS, StopSignal, Terminated, deferred_signals, interrupt
 from regard.gpt.training.train_step import TrainStep, diverged, divergence_advice, require_finite
 
-_VALIDATED = 65_536  # tokens; validating on all of a large text would take longer than training
+_VALIDATED = 65_536  # maximum tokens; validation on a large text would take longer than training
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Loop:
     """A training run and its progress.
 
     Args:
-        setup: what is trained, on which text and how.
+        setup: model, corpus and recipe.
         ranks: the processes that train together.
     """
 
@@ -101,7 +101,7 @@ class Loop:
             loss=loss,
         )
 
-        # Measurements: speed, what the heads do, and a line of metrics an update.
+        # Measurements: speed, the roles of heads, and a line of metrics per update.
         self.timer = Timer(
             self.model.config,
             parameters,
@@ -117,7 +117,7 @@ class Loop:
         )
         self.metrics_file: MetricsFile | None = None  # rank 0's, while it trains
         self.unread: list[Unread] = []  # updates whose loss has not been read from the GPU
-        self.failure: Exception | None = None  # this rank's, until the others know of it
+        self.failure: Exception | None = None  # of this rank, until it is exchanged
 
     def run(self, console: Console, callbacks: Sequence[Callback | UpdateObserver]) -> TrainResult:
         """Train until the last update, or until a signal to stop."""
@@ -159,14 +159,14 @@ class Loop:
         )
 
     def _update(self, observers: Observers) -> list[Metrics]:
-        """Make one update, and validate and write a checkpoint where they are due.
+        """Make one update, and validate and write a checkpoint if they are due.
 
-        Metrics are written before the checkpoint: a training run that is cut off in between resumes
-        from the checkpoint before, and drops the lines that came after that.
+        Metrics are written before the checkpoint: a training run interrupted in between resumes
+        from the previous checkpoint, and drops the later lines.
 
         Returns:
-            The metrics of the updates whose losses were read: of this one, or, on a GPU, of
-            `log_every` of them at once, so that the others wait for nothing.
+            The metrics of the updates whose losses were read: of this one or, on a GPU, of
+            `log_every` of them at once, to synchronize less often.
         """
         state, config = self.state, self.config
         batch = self.batches.batch(state.step)
@@ -216,7 +216,7 @@ class Loop:
                 unread, numbers, validated, strict=True
             )
         ]
-        self.unread = []  # not before: an interrupted validation leaves their lines to `_save`
+        self.unread = []  # only now: if validation is interrupted, `_save` writes their lines
         with self._failing_later(), self.folder.save_errors(f"the metrics of update {last.step}"):
             if self.metrics_file is not None:
                 for each in metrics:
@@ -258,7 +258,7 @@ class Loop:
         return validation_loss
 
     def _save(self, *, interrupted: bool) -> None:
-        self._read()  # of an interrupted training run, which may have diverged
+        self._read()  # raises an error if an interrupted training run diverged
         setup = self.setup
         with self.ranks.synchronized():
             if self.ranks.is_main:
@@ -280,13 +280,13 @@ class Loop:
         self.folder.step = self.state.step
 
     def finish_save(self) -> None:
-        """Complete the latest checkpoint, if an interruption came while it was written."""
+        """Complete the latest checkpoint, if its writing was interrupted."""
         with self.ranks.synchronized():
             if self.ranks.is_main:
                 self.folder.finish_save(self.record(interrupted=False), self.config.keep_every)
 
     def record(self, *, interrupted: bool) -> dict[str, Any]:
-        """The content of `training.json`."""
+        """Return the content of `training.json`."""
         return training_record(self.state, self.setup.corpus, self.config, interrupted=interrupted)
 
     @contextmanager
@@ -312,7 +312,7 @@ class Loop:
             self.failure = error
 
     def _synchronize(self, received: signal.Signals | None = None) -> signal.Signals | None:
-        """The signal that any rank received; all ranks get it after the same update.
+        """Return the signal that any rank received, on all ranks after the same update.
 
         Raises:
             Exception: the failure of this rank.

@@ -24,7 +24,7 @@ from regard.gpt.config import GPTConfig
 from regard.gpt.model import GPT
 
 _CHECKSUM = "crc32"  # of a line's other content
-_STRETCHES = 5  # of updates that a warning names
+_STRETCHES = 5  # maximum number of ranges of updates that a warning names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +33,21 @@ class Metrics:
 
     Attributes:
         step: updates done.
-        steps: updates in all.
-        loss: of the last batch, in nats a token, repeated random sequences included.
-        gradient_norm: of that batch, before it was clipped.
-        learning_rate: of that update.
+        steps: total number of updates.
+        loss: loss of the last batch, in nats per token, repeated random sequences included.
+        gradient_norm: norm of its gradient, before clipping.
+        learning_rate: learning rate of that update.
         tokens: tokens trained on so far.
-        seconds: time spent so far, over all parts of a training run that was interrupted.
-        tokens_per_second: of the last update.
-        seconds_left: until the last update, at the speed so far.
+        seconds: time spent so far, including that before interruptions.
+        tokens_per_second: speed of the last update.
+        seconds_left: estimated time until the last update.
         memory: peak memory of this process, in bytes; on a GPU, of its memory.
-        share_of_peak: operations a second of the last update, as a share of what this machine
-            reaches in a large matrix product; None where the training run was too short to measure
-            it. Of several processes, as if each had a machine as fast as this one.
-        validation_loss: in nats a token of held-out text, where it was measured at this step.
-        bits_per_byte: the same in bits a byte of that text, which makes tokenizers comparable.
-        checkpoint: the folder of the checkpoint, where one was written at this step.
+        share_of_peak: operations per second of the last update, as a fraction of this machine's
+            rate in a large matrix product; None if the training run was too short to measure it.
+            With several processes, each is assumed to have a machine as fast as this one.
+        validation_loss: in nats per token of held-out text; None if not measured at this step.
+        bits_per_byte: the same in bits per byte of that text, comparable between tokenizers.
+        checkpoint: the folder of the checkpoint; None if none was written at this step.
         model: the model, in training mode.
 
     Example:
@@ -88,11 +88,11 @@ class Metrics:
 
     @property
     def validation_perplexity(self) -> float | None:
-        """``exp(validation_loss)``, where it was measured at this step."""
+        """``exp(validation_loss)``; None if it was not measured at this step."""
         return None if self.validation_loss is None else perplexity(self.validation_loss)
 
     def numbers(self) -> dict[str, float | int]:
-        """The numbers measured at this step, by name."""
+        """Return the numbers measured at this step, by name."""
         numbers = {
             "step": self.step,
             "loss": self.loss,
@@ -113,7 +113,7 @@ class Metrics:
 
 
 class MetricsFile:
-    """A line of JSON an update, with its own checksum, written at once.
+    """A file with a line of JSON per update, with a checksum, written immediately.
 
     Args:
         path: the file.
@@ -121,7 +121,7 @@ class MetricsFile:
             interrupted training run left, and damaged lines are dropped.
 
     Warns:
-        RuntimeWarning: an update up to that one has no whole line.
+        RuntimeWarning: if an update up to that one has no intact line.
     """
 
     def __init__(self, path: Path, step: int) -> None:
@@ -138,26 +138,26 @@ class MetricsFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of a line that could not be written, which was raised then
+        with suppress(OSError):  # the failed write of a line has raised it already
             self._file.close()
 
 
 def read_metrics(
     path: Path, step: int | None = None, *, warn: str | None = None
 ) -> list[dict[str, Any]]:
-    """The lines of a file of metrics that are whole, in the order of their updates.
+    """Return the intact lines of a file of metrics, in the order of their updates.
 
     Args:
         path: the file.
-        step: the last update to read; None is the last there is.
-        warn: what becomes of updates whose line is damaged or missing, for a warning of them; None
-            warns of none.
+        step: the last update to read; None reads all.
+        warn: end of a warning about updates whose line is damaged or missing, which says what
+            happens to them; None does not warn.
 
     Warns:
-        RuntimeWarning: an update up to `step` has no whole line, and `warn` is given.
+        RuntimeWarning: if an update up to `step` has no intact line, and `warn` is given.
     """
     lines = [line for line in _lines(path) if step is None or 1 <= line["step"] <= step]
-    # All lines have a checksum but those of an earlier version, whose lines have none.
+    # Lines of earlier versions have no checksum.
     if any(_CHECKSUM in line for line in lines):
         lines = [line for line in lines if line.pop(_CHECKSUM, None) == _checksum(line)]
     by_step = {line["step"]: line for line in lines}
@@ -182,12 +182,12 @@ class Timer:
 
     Args:
         gpt: the model's shape.
-        parameters: how many of the model's parameters each token is multiplied with.
-        device: where it runs.
-        bfloat16: whether products are computed in it.
-        ranks: how many processes there are, each on a machine or GPU of its own.
-        steps: updates of the whole training run.
-        step: updates made before.
+        parameters: number of the model's parameters that each token is multiplied with.
+        device: the device.
+        bfloat16: whether products are computed in bfloat16.
+        ranks: number of processes, each on its own machine or GPU.
+        steps: number of updates of the whole training run.
+        step: number of updates made before.
         seconds: the time that they took.
     """
 
@@ -215,13 +215,13 @@ class Timer:
         return self._seconds + perf_counter() - self._start
 
     def measure(self, step: int, tokens: int, length: int) -> dict[str, Any]:
-        """The speed of an update that ends now; see `Metrics`."""
+        """Return the speed of an update that ends now; see `Metrics`."""
         now = perf_counter()
         spent = max(now - self._last, 1e-9)
         done = step - self._made
         speed = tokens / spent
         total = self._seconds + now - self._start
-        # The peak takes 0.1 s to measure, so a shorter training run goes without.
+        # Measuring the peak takes 0.1 s, so shorter training runs skip it.
         known = now - self._start > 1.0
         peak = peak_rate(str(self._device), self._dtype) if known else None
         if known:
@@ -238,28 +238,26 @@ class Timer:
         }
 
     def restart(self) -> None:
-        """Start the next update's time now: what came since the last one does not count."""
+        """Restart the clock: time since the last update is not counted."""
         self._last = perf_counter()
 
 
 def operations(gpt: GPTConfig, parameters: int, length: int) -> float:
-    """Floating-point operations that a token takes, forward and backward.
+    """Return the floating-point operations per token, forward and backward.
 
-    Six for each number that is multiplied with it, and attention's, as in Chowdhery et al., "PaLM"
-    (2022), appendix B, with half of its term for attention, since a causal head computes half of
-    its pattern.
+    Six per parameter, and those of attention, as in Chowdhery et al., "PaLM" (2022), appendix B,
+    with half of its term for attention, since a causal head computes half of its pattern.
     """
     return 6 * parameters + 6 * gpt.layers * gpt.dim * length
 
 
 @cache
 def peak_rate(device: str, dtype: torch.dtype) -> float | None:
-    """Operations a second that this machine reaches in a product of two large matrices.
+    """Measure the operations per second of this machine in a product of two large matrices.
 
-    None where a GPU has no memory left for them (0.1 GB in bfloat16): a training run does not end
-    for a figure.
+    None if a GPU lacks the memory (0.1 GB in bfloat16), so that training can continue.
     """
-    # On a GPU a single product takes no longer than its launch, so several are timed.
+    # On a GPU several products are timed, since one takes no longer than its launch.
     size, count = (1024, 1) if device == "cpu" else (4096, 16)
     best = float("inf")
     try:
@@ -276,7 +274,7 @@ def peak_rate(device: str, dtype: torch.dtype) -> float | None:
 
 
 def memory(device: torch.device) -> int | None:
-    """Peak memory of the process in bytes; None where the system does not say."""
+    """Return the peak memory of the process in bytes; None if the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
@@ -288,7 +286,7 @@ def memory(device: torch.device) -> int | None:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file that can be read, with their checksums."""
+    """Yield the lines of a file that can be read, with their checksums."""
     if not path.exists():
         return
     for line in path.read_bytes().splitlines():
@@ -309,7 +307,7 @@ def _checksum(numbers: Mapping[str, Any]) -> str:
 
 
 def _updates(steps: Sequence[int]) -> str:
-    """Some updates in words: the first few stretches of them.
+    """Format update numbers as ranges, the first few of them.
 
     >>> _updates([3]), _updates([1, 2, 3, 7])
     ('update 3', 'updates 1–3, 7')
@@ -325,12 +323,12 @@ def _updates(steps: Sequence[int]) -> str:
 
 
 def print_line(console: Console, line: str) -> None:
-    """Print a line as it is, however long."""
+    """Print a line without wrapping."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def validation_line(metrics: Metrics) -> str:
-    """The two lines printed after a validation, for a terminal of 80 columns."""
+    """Return the two lines printed after a validation, for a terminal of 80 columns."""
     assert metrics.validation_loss is not None
     peak = "" if metrics.share_of_peak is None else f", {metrics.share_of_peak:.0%} of the peak"
     size = "" if metrics.memory is None else f", {metrics.memory / 1e9:.1f} GB"
@@ -342,7 +340,7 @@ def validation_line(metrics: Metrics) -> str:
 
 
 class ProgressBar(Progress):
-    """A bar of updates, of which some are made, with the loss and the speed of the last."""
+    """A progress bar of updates, with the loss and the speed of the last."""
 
     def __init__(self, console: Console, steps: int, step: int) -> None:
         super().__init__(

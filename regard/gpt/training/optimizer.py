@@ -1,4 +1,4 @@
-"""AdamW, or Muon with it, and their state by the names of the model's parameters."""
+"""AdamW, or Muon and AdamW, and their state by the names of the model's parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Optimizers:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all."""
+        """The parameter groups of all optimizers."""
         return [group for one in self._optimizers for group in one.param_groups]
 
     def step(self) -> None:
@@ -42,7 +42,7 @@ class Optimizers:
             parameter.grad = None
 
     def state(self, parameter: Tensor) -> dict[str, Tensor]:
-        """The state of a parameter, by kind; empty before the first update."""
+        """Return the state of a parameter, by kind; empty before the first update."""
         return self._of[parameter].state[parameter]
 
     def restore(self, parameter: Tensor, state: dict[str, Tensor]) -> None:
@@ -51,14 +51,14 @@ class Optimizers:
 
 
 def make_optimizer(model: GPT, config: TrainConfig) -> Optimizers:
-    """AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the rest.
+    """Make AdamW for all parameters, or Muon for the matrices of the blocks and AdamW for the rest.
 
-    Matrices and embeddings decay, biases and norms do not. Muon moves a matrix by about the
-    orthogonal matrix nearest to its Nesterov momentum (Jordan et al., "Muon", 2024), scaled so that
-    an entry moves by about as much as under AdamW and one learning rate suits both (Liu et al.
+    Weight decay applies to matrices and embeddings, not to biases and norms. Muon updates a matrix
+    by approximately the orthogonal matrix nearest to its Nesterov momentum (Jordan et al., "Muon",
+    2024), scaled to the size of AdamW's updates, so that one learning rate suits both (Liu et al.
     2025, arXiv:2502.16982, section 2.2).
 
-    A group's `share` is what its learning rate is of the schedule's.
+    A group's `share` is the ratio of its learning rate to the schedule's.
     """
     embeddings, matrices, vectors = _by_kind(model)
     decay = config.weight_decay
@@ -87,7 +87,7 @@ def _state_kinds(name: str, parameter: Tensor, config: TrainConfig) -> tuple[str
 
 
 def optimizer_state(model: GPT, optimizer: Optimizers) -> dict[str, Tensor]:
-    """The optimizer's state of each parameter, as ``kind.name``."""
+    """Return the optimizer's state of each parameter, as ``kind.name``."""
     states = {name: optimizer.state(p) for name, p in model.named_parameters()}
     assert all(states.values())
     return {
@@ -117,7 +117,7 @@ def restore_optimizer(model: GPT, optimizer: Optimizers, config: TrainConfig, pa
 
 
 def _by_kind(model: GPT) -> tuple[list[Parameter], list[Parameter], list[Parameter]]:
-    """The embeddings, the matrices of the blocks, and the vectors: biases and norms."""
+    """Return the embeddings, the matrices of the blocks, and the vectors: biases and norms."""
     named = dict(model.named_parameters())
     matrices = [p for name, p in named.items() if _is_matrix_of_a_block(name, p)]
     vectors = [p for p in named.values() if p.ndim < 2]

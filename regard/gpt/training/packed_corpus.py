@@ -29,11 +29,11 @@ PARTS = ("training", "validation")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """A prepared corpus, opened.
+    """A prepared corpus.
 
     Attributes:
-        folder: where it is.
-        tokenizer: of the ids.
+        folder: its folder.
+        tokenizer: its tokenizer.
         training: ``(N,)`` ids to train on, memory-mapped.
         validation: ``(M,)`` ids held out, likewise.
         manifest: the content of ``corpus.json``.
@@ -71,11 +71,11 @@ class Corpus:
 
 
 def open_corpus(folder: str | Path, *, verify: bool = True) -> Corpus:
-    """A corpus that `prepare` made.
+    """Return a corpus that `prepare` made.
 
     Args:
         folder: its folder.
-        verify: whether to read it once and compare checksums.
+        verify: whether to read it completely and verify checksums.
 
     Raises:
         Error: `folder` holds no corpus, or a damaged one.

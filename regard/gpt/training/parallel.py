@@ -1,7 +1,7 @@
 """A model in one process, or in several that hold copies of it (DDP).
 
-DDP averages gradients over the R ranks. A rank's loss is the sum over its own rows, divided
-by the targets of all rows, so gradients have to be summed: `TrainStep` multiplies the loss by R.
+DDP averages gradients over the R ranks. A rank's loss is the sum over its own rows, divided by the
+number of targets of all rows, so gradients must be summed: `TrainStep` multiplies the loss by R.
 """
 
 from __future__ import annotations

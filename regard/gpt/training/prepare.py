@@ -43,7 +43,7 @@ from regard.gpt.training.packed_corpus import (
 )
 
 _BATCH = 1 << 20  # characters encoded at a time
-_SAMPLE = 64 << 20  # bytes of text that a vocabulary is learned from, at most
+_SAMPLE = 64 << 20  # maximum bytes of text that a vocabulary is learned from
 
 
 def prepare(
@@ -60,7 +60,7 @@ def prepare(
     """Turn text into a corpus on disk, once.
 
     Memory does not grow with the text: a file is read, encoded by all threads and written piece by
-    piece. A vocabulary is learned from 64 MiB of the training text at most, spread over all of it.
+    piece. A vocabulary is learned from at most 64 MiB, evenly sampled from the training text.
 
     Args:
         folder: the folder to write; it must not exist.
@@ -72,7 +72,7 @@ def prepare(
         seed: fixes what is held out.
         utf8_only: whether to skip files that are not UTF-8 text, and name them, instead of
             raising.
-        console: where progress is shown; None is standard error.
+        console: the console for progress; None is standard error.
 
     Raises:
         Error: there is no text, or too little to hold some out; `folder` exists, or another
@@ -80,7 +80,7 @@ def prepare(
         TypeError: `texts` is a str, or one of them is not.
         ValueError: `vocab_size` is too small, `tokenizer` has no token for a character, or a
             text holds a lone surrogate, which UTF-8 cannot express.
-        OSError: `folder` cannot be written; nothing of it stays.
+        OSError: if `folder` cannot be written; it is removed.
 
     Example:
         >>> import io, tempfile
@@ -104,10 +104,10 @@ def prepare(
     kind = tokenizer if isinstance(tokenizer, str) else "given"
     made = folder.with_name(f".{folder.name}.tmp")
     with _write_errors(folder), FolderLock(folder.with_name(f".{folder.name}.lock")) as lock:
-        require_writable(folder.parent)  # where that is not so the lock may seem another's
+        require_writable(folder.parent)  # else acquiring the lock would fail as if it were held
         if not lock.acquire():
             raise Error(f"another process prepares {folder}; wait until it has ended")
-        if made.exists():  # a process was killed
+        if made.exists():  # left by a killed process
             shutil.rmtree(made)
         made.mkdir()
         try:
@@ -141,14 +141,14 @@ def prepare(
 
 @contextmanager
 def _write_errors(folder: Path) -> Iterator[None]:
-    """Raise `OSError` for what can't be written inside the block, with the cure."""
+    """Add the cure to an `OSError` inside the block."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
         cure = "free some space" if error.errno == ENOSPC else "prepare it elsewhere"
         why = error.strerror or str(error)
-        if isinstance(error, FileExistsError):  # of the folder that it was to be in
+        if isinstance(error, FileExistsError):  # the parent is a file
             why = f"{error.filename} is a file"
         raise OSError(
             error.errno,
@@ -159,7 +159,7 @@ def _write_errors(folder: Path) -> Iterator[None]:
 
 @dataclass
 class _Part:
-    """One part while it is written."""
+    """A part of a corpus while it is written."""
 
     file: IO[bytes]
     tokens: int = 0
@@ -175,7 +175,7 @@ class _Part:
 
 
 def _write(folder: Path, source: Source, tokenizer: Tokenizer, bar: Progress) -> dict[str, Any]:
-    """Encode all pieces into the files of both parts; their entries in the manifest."""
+    """Encode all pieces into the files of both parts, and return their manifest entries."""
     dtype = _dtype(tokenizer).newbyteorder("<")
     task = bar.add_task("encoding", total=source.size)
     end = np.array([] if tokenizer.end is None else [tokenizer.end], dtype)
@@ -216,7 +216,7 @@ def _write(folder: Path, source: Source, tokenizer: Tokenizer, bar: Progress) ->
 
 
 def _batches(source: Source) -> Iterator[list[Piece]]:
-    """Lists of pieces, each of a bounded number of characters."""
+    """Yield lists of pieces with a bounded number of characters."""
     pieces: list[Piece] = []
     size = 0
     for piece in source:
@@ -230,7 +230,7 @@ def _batches(source: Source) -> Iterator[list[Piece]]:
 
 
 def _train_tokenizer(source: Source, kind: str, vocab_size: int, bar: Progress) -> Tokenizer:
-    """A tokenizer of this kind, made from the text."""
+    """Return a tokenizer of this kind, made from the text."""
     task = bar.add_task("vocabulary", total=source.size)
 
     def texts(pieces: Iterator[Piece], is_used: Callable[[Piece], bool]) -> Iterator[str]:
@@ -239,7 +239,7 @@ def _train_tokenizer(source: Source, kind: str, vocab_size: int, bar: Progress) 
                 yield piece.text
             bar.advance(task, len(piece.text.encode()))
 
-    if kind == "char":  # held-out characters need ids, too
+    if kind == "char":  # held-out characters need ids too
         characters: set[str] = set()
         for text in texts(iter(source), lambda _: True):
             characters.update(text)

@@ -1,7 +1,7 @@
 """The ranks that train a model together, or the single process that trains it.
 
-Each of R ranks computes its rows of every batch; gradients, losses and signals to stop are reduced
-over all. If one rank fails, such as at reading a file, all raise an error, and none waits for it.
+Each of R ranks computes its rows of every batch; gradients, losses and stop signals are reduced
+over all. If one rank fails, for example to read a file, all raise an error, and none waits for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from regard._ranks import RankGroup, agree
 from regard.errors import Error
 
 _TIMEOUT = timedelta(minutes=10)
-"""After such a silence a rank counts as lost; one whose process ended, at once."""
+"""Timeout after which a rank counts as lost; if its process ended, it does so immediately."""
 _LONG_TIMEOUT = timedelta(days=1)
 """Timeout of the other ranks while rank 0 prepares a corpus."""
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -32,12 +32,12 @@ _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 @dataclass
 class RankStatus:
-    """Facts that ranks exchange.
+    """Values that ranks exchange.
 
     Attributes:
-        equal: this rank's facts that have to be equal on all ranks.
-        own: its facts that may differ.
-        all: afterwards, `own` of each rank.
+        equal: this rank's values that must be equal on all ranks.
+        own: its values that may differ.
+        all: after the exchange, `own` of each rank.
     """
 
     equal: dict[str, Any] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class RankStatus:
 
 
 class Ranks:
-    """The ranks of this process's process group; a single one where there is no group.
+    """The ranks of this process's process group; a single one without a group.
 
     Attributes:
         rank: this process's number.
@@ -69,7 +69,7 @@ class Ranks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Destroy the group that was made for long waits."""
+        """Destroy the group with the long timeout."""
         if self._slow_group is not None:
             dist.destroy_process_group(self._slow_group)
 
@@ -80,24 +80,24 @@ class Ranks:
         return tensor
 
     def any(self, *flags: bool, device: torch.device) -> list[bool]:
-        """Whether each flag is set on any rank."""
+        """Return whether each flag is set on any rank."""
         if self.size == 1:
             return [*flags]
-        # The CPU's exchange, where there is one, leaves the device alone.
+        # An exchange on the CPU, if the group supports it, needs no synchronization.
         place = "cpu" if "cpu" in dist.get_backend_config() else device
         counts = self.sum(torch.tensor(flags, device=place).int())
         return [count > 0 for count in counts.tolist()]
 
     @contextmanager
     def synchronized(self, *, long: bool = False) -> Iterator[RankStatus]:
-        """Wait for every rank at the end of the block, and fail on all where one fails in it.
+        """Wait for every rank at the end of the block; if one fails in it, all fail.
 
         Args:
-            long: whether the block may take as long as preparing a corpus does.
+            long: whether the block may take as long as the preparation of a corpus.
 
         Raises:
-            Error: another rank failed; the message has its error.
-            ValueError: facts that have to be equal differ.
+            Error: if another rank failed; the message has its error.
+            ValueError: if values that must be equal differ.
         """
         status = RankStatus()
         if self.size == 1:
@@ -107,7 +107,7 @@ class Ranks:
         failure = None
         try:
             yield status
-        except Exception as error:  # noqa: BLE001 - raised again by `_exchange`
+        except Exception as error:  # noqa: BLE001 - raised again by `agree`
             failure = error
         everyone = agree(
             RankGroup(self._slow_group if long else None),
@@ -134,10 +134,10 @@ class Ranks:
 
     @contextmanager
     def report_lost_rank(self) -> Iterator[None]:
-        """Raise `Error` with advice where a rank is lost inside the block.
+        """Raise `Error` with the cure if a rank is lost inside the block.
 
         Raises:
-            Error: an exchange failed.
+            Error: if an exchange failed.
         """
         try:
             yield
@@ -154,7 +154,7 @@ class Ranks:
 
 
 def is_main_process() -> bool:
-    """Whether this process is rank 0, or in no group."""
+    """Return whether this process is rank 0, or in no group."""
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
@@ -169,7 +169,7 @@ def init_distributed(device: torch.device) -> Iterator[torch.device]:
         The device of this rank: the accelerator with its local rank's number.
 
     Raises:
-        ValueError: another launcher started this process, as one of several.
+        ValueError: if another launcher started this process, as one of several.
     """
     if not dist.is_available() or not dist.is_torchelastic_launched():
         _require_alone()
@@ -183,14 +183,14 @@ def init_distributed(device: torch.device) -> Iterator[torch.device]:
         backend = f"cpu:gloo,{device.type}:{own}"
     dist.init_process_group(backend, timeout=_TIMEOUT)
     yield device
-    # Not after a failure: destroying the group could wait for a rank that is gone.
+    # Not after a failure: destroying the group could wait for a lost rank.
     dist.destroy_process_group()
 
 
 def _require_alone() -> None:
-    """Raise ValueError where another launcher than torchrun has started several processes.
+    """Raise ValueError if another launcher than torchrun has started several processes.
 
-    Otherwise each would train a model of its own, or find the folder locked.
+    Otherwise each would train its own model, or find the folder locked.
     """
     for name in _SIZES:
         size = os.environ.get(name, "")
@@ -204,5 +204,5 @@ def _require_alone() -> None:
 
 
 def _is_lost(error: RuntimeError) -> bool:
-    """Whether an error is about communication; gloo raises plain `RuntimeError`."""
+    """Return whether an error is about communication; gloo raises plain `RuntimeError`."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)

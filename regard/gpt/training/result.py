@@ -18,7 +18,7 @@ from regard.gpt.training.packed_corpus import Corpus
 
 @dataclass
 class TrainState:
-    """The progress of a training run: its state besides model and optimizer."""
+    """The progress of a training run, besides model and optimizer."""
 
     step: int = 0
     tokens: int = 0
@@ -34,7 +34,7 @@ class TrainResult:
         model: the model, in evaluation mode.
         tokenizer: its tokenizer.
         signal: the signal that ended training early: SIGINT, which Ctrl-C sends, or SIGTERM; None
-            where all updates were made.
+            if all updates were made.
         record: the content of `training.json`.
 
     Example:
@@ -64,7 +64,7 @@ class TrainResult:
 def training_record(
     state: TrainState, corpus: Corpus, config: TrainConfig, *, interrupted: bool
 ) -> dict[str, Any]:
-    """The content of `training.json`."""
+    """Return the content of `training.json`."""
     last = state.history[-1] if state.history else {"loss": None, "validation_loss": None}
     return {
         "step": state.step,
@@ -85,5 +85,5 @@ def training_record(
 
 
 def bits_per_byte(loss: float | None, corpus: Corpus) -> float | None:
-    """A loss in nats a token, in bits a byte of held-out text."""
+    """Convert a loss in nats per token to bits per byte of held-out text."""
     return None if loss is None else loss / log(2) / corpus.bytes_per_token

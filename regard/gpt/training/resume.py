@@ -1,4 +1,4 @@
-"""A training run that resumes from its latest checkpoint, and what may differ from before."""
+"""Resumes a training run from its latest checkpoint, and checks which settings may differ."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from regard.gpt.training.schedule import context_length, is_focused, learning_ra
 from regard.gpt.training.setup import Setup, TrainingArguments, equal_facts, make_batches
 
 _FREE = {"evaluate_every", "keep_every", "log_every"}
-"""Fields that change nothing of what is computed, but for rounding."""
+"""Fields that do not change the computation, except its rounding."""
 
 
 def resumed_training_run(args: TrainingArguments, ranks: Ranks, lock: FolderLock) -> Setup:
-    """Set up a training run as its latest checkpoint left it; see `regard.gpt.train` for errors."""
+    """Set up a training run from its latest checkpoint; see `regard.gpt.train` for errors."""
     with ranks.synchronized(long=True) as status:
         folder = TrainingRunFolder.latest(args.root)
         if ranks.is_main:
@@ -75,10 +75,10 @@ def _same_corpus(
     args: TrainingArguments,
     config: TrainConfig,
 ) -> Corpus:
-    """The corpus of the training run.
+    """Return the corpus of the training run.
 
     Raises:
-        CheckpointError: it has changed, or that of the arguments is another.
+        CheckpointError: if it has changed, or the arguments name another one.
     """
     if isinstance(args.corpus, Corpus):
         corpus = args.corpus
@@ -100,7 +100,7 @@ def _same_corpus(
             args.texts, validation=config.validation, seed=config.seed, utf8_only=args.utf8_only
         )
         for _ in source:
-            pass  # files are described when they have been read
+            pass  # files are described only after they have been read
         if source.describe() != corpus.manifest["source"]:
             raise CheckpointError(
                 f"the text is not the one that the training run in {folder.root} was started with: "
@@ -110,7 +110,7 @@ def _same_corpus(
 
 
 def recipe(state: Mapping[str, Any]) -> tuple[GPTConfig, TrainConfig]:
-    """The shape and the recipe that a checkpoint was made by; `CheckpointError` if damaged."""
+    """Return a checkpoint's architecture and recipe; `CheckpointError` if it is damaged."""
     try:
         return GPTConfig(**state["gpt"]), TrainConfig(**state["config"])
     except (KeyError, TypeError, ValueError) as error:
@@ -118,7 +118,7 @@ def recipe(state: Mapping[str, Any]) -> tuple[GPTConfig, TrainConfig]:
 
 
 def recipe_of(folder: str | Path) -> tuple[GPTConfig, TrainConfig]:
-    """The shape and the recipe of the training run in a folder, as its latest checkpoint has them.
+    """Return the architecture and recipe of a folder's training run, from its latest checkpoint.
 
     Raises:
         CheckpointError: there is no checkpoint, or it is damaged.
@@ -163,18 +163,18 @@ def _require_same_recipe(
     new_gpt: GPTConfig | None,
     new_config: TrainConfig | None,
 ) -> TrainConfig:
-    """Hold a resumed training run to its recipe; the recipe it resumes with.
+    """Check the recipe of a resumed training run against the checkpoint's, and return it.
 
-    `evaluate_every`, `keep_every` and `log_every` may change. So may `steps`, as long as updates
-    made would have been the same: with the schedule ``wsd``, before the learning rate falls and
-    after the ramp has ended, and without a focus.
+    `evaluate_every`, `keep_every` and `log_every` may change. So may `steps`, if the updates made
+    so far would have been the same: with the schedule ``wsd``, before the learning rate falls and
+    after the ramp, and without a focus.
 
     Args:
-        step: updates made.
+        step: number of updates made.
         before: the recipe of the checkpoint.
-        new_gpt: the shape of the arguments; None stands for that of the checkpoint. `vocab_size`
-            is the tokenizer's, so it is not compared.
-        new_config: likewise the recipe.
+        new_gpt: the caller's architecture; None is that of the checkpoint. `vocab_size` is the
+            tokenizer's, so it is not compared.
+        new_config: the caller's recipe; None is that of the checkpoint.
 
     Raises:
         CheckpointError: a field differs; the message names it and both values.

@@ -1,4 +1,4 @@
-"""The schedules of the learning rate, of the context length and of the focus."""
+"""Schedules of the learning rate, the context length and the focus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from regard.gpt.training.config import TrainConfig
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
-    """The learning rate of an update.
+    """Return the learning rate of an update.
 
     It rises linearly to `config.learning_rate` at update `warmup - 1`, and is `config.final` of it
     at the last update. In between it falls along half a cosine (Loshchilov and Hutter, "SGDR",
@@ -43,7 +43,7 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def context_length(step: int, context: int, config: TrainConfig) -> int:
-    """The context length of an update's batch.
+    """Return the context length of an update's batch.
 
     Training begins with an eighth of the context, doubled at each third of the first
     `config.ramp` of the updates. An untrained head averages over all tokens, so each of few tokens
@@ -66,7 +66,7 @@ def context_length(step: int, context: int, config: TrainConfig) -> int:
 
 
 def is_focused(step: int, config: TrainConfig) -> bool:
-    """Whether an update belongs to the first share `config.focus` of all.
+    """Return whether an update belongs to the first share `config.focus` of all.
 
     >>> from regard.gpt import TrainConfig
     >>> recipe = TrainConfig(steps=20, warmup=0, focus=0.1)

@@ -49,13 +49,13 @@ class Setup:
         folder: the training run's.
         config: the recipe.
         corpus: the text, as tokens.
-        corpus_origin: its path, where it is not in the training run's folder, and its fingerprint.
+        corpus_origin: its fingerprint, and its path if it is outside the training run's folder.
         batches: the batch of every update.
         model: the whole model, on its device, in training mode.
         bfloat16: whether matrix products are computed in it.
-        compile: whether the model goes through `torch.compile`.
+        compile: whether to use `torch.compile`.
         state: the progress so far.
-        resumes: whether the optimizer's state is that of the latest checkpoint.
+        resumes: whether to load the optimizer's state from the latest checkpoint.
     """
 
     folder: TrainingRunFolder
@@ -76,10 +76,10 @@ class Setup:
 
     @property
     def document_end(self) -> int | None:
-        """The token that ends a document, where attention is to stay within one.
+        """The token that ends a document, if attention is masked across documents; else None.
 
         Raises:
-            ValueError: the tokenizer has none.
+            ValueError: if the tokenizer has none.
         """
         if not self.config.document_mask:
             return None
@@ -93,7 +93,7 @@ class Setup:
 
 @contextmanager
 def new_training_run(args: TrainingArguments, ranks: Ranks, lock: FolderLock) -> Iterator[Setup]:
-    """Set up a training run, whose folder goes where the block fails before an update."""
+    """Set up a training run; its folder is removed if the block fails before an update."""
     root = args.root
     existed, state = root.exists(), TrainState()
     folder: TrainingRunFolder | None = None
@@ -113,7 +113,7 @@ def new_training_run(args: TrainingArguments, ranks: Ranks, lock: FolderLock) ->
                 shutil.rmtree(folder.path, ignore_errors=True)
             if not existed:
                 lock.release()
-                with suppress(OSError):  # it is not empty, or was never made
+                with suppress(OSError):  # not empty, or never created
                     root.rmdir()
         raise
 
@@ -179,7 +179,7 @@ def _setup(
 
 
 def make_batches(corpus: Corpus, gpt: GPTConfig, config: TrainConfig) -> Batches:
-    """The batches of a training run."""
+    """Return the batches of a training run."""
     return Batches(
         tokens=corpus.training,
         context=gpt.context,
@@ -190,7 +190,7 @@ def make_batches(corpus: Corpus, gpt: GPTConfig, config: TrainConfig) -> Batches
 
 
 def equal_facts(gpt: GPTConfig, config: TrainConfig, corpus: Corpus) -> dict[str, Any]:
-    """Facts that have to be equal on all ranks."""
+    """Return the values that must be equal on all ranks."""
     return {
         "the version of regard": regard_version("regard"),
         "the version of torch": str(torch.__version__),
@@ -201,10 +201,10 @@ def equal_facts(gpt: GPTConfig, config: TrainConfig, corpus: Corpus) -> dict[str
 
 
 def _as_prepared(gpt: GPTConfig, config: TrainConfig, corpus: Corpus) -> TrainConfig:
-    """The recipe, with the fields that the corpus determines.
+    """Return the recipe with the fields that the corpus determines.
 
     Raises:
-        ValueError: the shape or the recipe sets such a field to something else.
+        ValueError: if the architecture or the recipe sets such a field to another value.
     """
     manifest = corpus.manifest
     fixed = {"validation": manifest["split"]["validation"]}
@@ -213,7 +213,7 @@ def _as_prepared(gpt: GPTConfig, config: TrainConfig, corpus: Corpus) -> TrainCo
     for name, value in fixed.items():
         if getattr(config, name) not in {value, getattr(TrainConfig(), name)}:
             raise _otherwise_prepared(config, name, corpus, repr(value))
-    if manifest["kind"] != "char":  # whose vocabulary is the text's, whatever `vocab_size` is
+    if manifest["kind"] != "char":  # else the vocabulary is the text's and `vocab_size` is ignored
         found = corpus.tokenizer.vocab_size
         asked_for = manifest.get("most_tokens", found)  # a BPE may find fewer
         if gpt.vocab_size not in {found, asked_for, GPTConfig().vocab_size}:

@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C, and what a system that shuts down or a job's time limit sends."""
+"""Ctrl-C, and the signal of a system's shutdown or a job's time limit."""
 
 
 class Terminated(KeyboardInterrupt):
-    """A SIGTERM, which ends a training run as Ctrl-C does, with another status."""
+    """A SIGTERM, which ends a training run like Ctrl-C, with another exit status."""
 
 
 class StopSignal:
     """A signal to stop that waits for the end of the current update.
 
     Attributes:
-        received: the signal; None before there is one.
-        repeated: whether a second one came, which stops at once.
+        received: the signal; None before one arrives.
+        repeated: whether a second one arrived, which stops immediately.
     """
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ def interrupt(received: signal.Signals | None) -> None:
     """Raise the exception of a signal; None raises nothing.
 
     Raises:
-        KeyboardInterrupt: it is SIGINT.
-        Terminated: it is SIGTERM.
+        KeyboardInterrupt: for SIGINT.
+        Terminated: for SIGTERM.
     """
     if received is not None:
         raise Terminated if received == signal.SIGTERM else KeyboardInterrupt
@@ -42,10 +42,10 @@ def interrupt(received: signal.Signals | None) -> None:
 
 @contextmanager
 def deferred_signals() -> Iterator[StopSignal]:
-    """Defer signals inside the block, so that model and optimizer belong to the same update.
+    """Defer signals inside the block, so that model and optimizer are of the same update.
 
-    A second signal raises at once. Outside the main thread, where Python can't handle signals,
-    nothing changes.
+    A second signal raises immediately. Outside the main thread, where Python can't handle signals,
+    this does nothing.
     """
     stop = StopSignal()
     if threading.current_thread() is not threading.main_thread():

@@ -23,10 +23,10 @@ from regard.gpt.training.parallel import SingleProcess
 from regard.gpt.training.ranks import Ranks
 from regard.gpt.training.schedule import learning_rate
 
-# A gradient whose norm is below this share of `TrainConfig.clip` would be multiplied by 1, which
-# takes a pass over all of it.
+# A gradient whose norm is below this fraction of `TrainConfig.clip` is not clipped: multiplying it
+# by 1 would cost a pass over memory.
 _CLIP_MARGIN = 0.999
-_NAMED = 8  # windows that an error names
+_NAMED = 8  # maximum number of windows that an error names
 
 
 @dataclass(kw_only=True)
@@ -34,13 +34,13 @@ class TrainStep:
     """One update: loss, gradient, step.
 
     Attributes:
-        parallel: the model, and how ranks share it.
-        ranks: the ranks, which share the rows of a batch.
-        optimizer: of the model's parameters.
+        parallel: the model, in one process or several.
+        ranks: the ranks, among which the rows of a batch are divided.
+        optimizer: the optimizer of the model's parameters.
         config: the recipe.
         bfloat16: whether matrix products are computed in it.
-        end: the token that ends a document, where attention is to stay within one.
-        loss: the model's loss, as `ModelLoss` computes it, compiled or as it is.
+        end: the token that ends a document, if attention is masked across documents; else None.
+        loss: the `ModelLoss` of the model, maybe compiled.
     """
 
     parallel: SingleProcess
@@ -69,11 +69,10 @@ class TrainStep:
             ``(2,)``, on the model's device. On CUDA neither is read.
 
         Raises:
-            DivergedError: either is not finite, except on CUDA; the model is unchanged.
+            DivergedError: if either is not finite, except on CUDA; the model is unchanged.
         """
-        # Dropout depends on seed, update and rank alone, so that a resumed training run draws the
-        # same.
-        rank = (self.ranks.rank,) if self.ranks.rank else ()  # rank 0 draws as one process does
+        # Dropout depends only on seed, update and rank, so a resumed training run draws the same.
+        rank = (self.ranks.rank,) if self.ranks.rank else ()  # rank 0 draws like a single process
         _seed(mix(self.config.seed, step, *rank), self._device)
         passes = batch.split(self.config.accumulate, rank=self.ranks.rank, ranks=self.ranks.size)
         losses = []
@@ -102,16 +101,16 @@ class TrainStep:
         return outcome
 
     def _backward(self, ids: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Add the gradient of a pass; its share of the loss."""
+        """Accumulate the gradient of a pass, and return its part of the loss."""
         ids, targets, weights = (upload(part, self._device) for part in (ids, targets, weights))
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self.bfloat16):
             loss = self.loss(ids, targets, weights, document_mask(ids, self.end))
-        (loss * self.ranks.size).backward()  # ranks exchange the mean of their gradients
+        (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
         return loss.detach()
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """Seed the generators of the CPU and of `device`, and no other device's."""
+    """Seed the generators of the CPU and of `device`, but of no other device."""
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
         accelerator = torch.get_device_module(device)
@@ -120,7 +119,7 @@ def _seed(seed: int, device: torch.device) -> None:
 
 
 def diverged(name: str, value: float, update: int, batch: Batch) -> DivergedError:
-    """The error for a value of an update, counted from 1; it names the windows of the batch."""
+    """Return the error for a value of an update, from 1; it names the windows of the batch."""
     starts = tuple(batch.starts[batch.starts >= 0].tolist())
     named = ", ".join(map(str, starts[:_NAMED])) + (" …" if len(starts) > _NAMED else "")
     windows = f"{len(starts)} windows of {batch.ids.shape[1]} tokens that begin at token {named}"
@@ -133,10 +132,10 @@ def diverged(name: str, value: float, update: int, batch: Batch) -> DivergedErro
 
 
 def require_finite(loss: float, norm: float, update: int, batch: Batch) -> None:
-    """Require that an update, counted from 1, has a finite loss and a finite gradient.
+    """Check that loss and gradient of an update, counted from 1, are finite.
 
     Raises:
-        DivergedError: it has not.
+        DivergedError: if they are not.
     """
     for name, value in (("loss", loss), ("norm of the gradient", norm)):
         if not isfinite(value):
@@ -145,7 +144,7 @@ def require_finite(loss: float, norm: float, update: int, batch: Batch) -> None:
 
 @contextmanager
 def divergence_advice(folder: TrainingRunFolder, config: TrainConfig) -> Iterator[None]:
-    """Add to a `DivergedError` which checkpoint is left and what to change."""
+    """Add the latest checkpoint and the cure to a `DivergedError`."""
     try:
         yield
     except DivergedError as error:

@@ -1,4 +1,4 @@
-"""What an answer of a model needs, measured by changing it: heads, keys or passages."""
+"""What an answer of a model needs, measured by intervention: heads, keys or passages."""
 
 from regard.lens.effect.effects import effects
 from regard.lens.effect.table import Check, Effect, Effects

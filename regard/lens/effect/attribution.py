@@ -1,4 +1,4 @@
-"""Attribution patching: what ablation would do, to first order, by one forward and one backward.
+"""Attribution patching: ablation to first order, by one forward and one backward pass.
 
 Axes: b sequences, H query heads, L queries, Dv dimension of a value.
 """
@@ -26,23 +26,23 @@ from regard.record.sites import Site, Sites
 
 @dataclass(frozen=True, eq=False)
 class _Context:
-    """The contexts of one call."""
+    """The context of one call."""
 
     number: int
-    """Of the call in its run."""
+    """Index of the call in its run."""
     site: Site
     problem: Problem
     tensor: Float[Tensor, "b H L Dv"]
 
 
 class _Reached:
-    """Which tensors a gradient that is taken inside a ``with`` block comes back to.
+    """Tracks which tensors the gradient of a number reaches inside a ``with`` block.
 
-    A function's backward may return None. Autograd continues from there, and many functions behind
-    it take None for zeros, so that a gradient of 0 does not tell that it was lost.
+    A function's backward may return None. Autograd continues, and many functions after it treat
+    None as zeros, so a gradient of 0 does not show that it was lost.
 
     Args:
-        number: what the gradient is taken of.
+        number: the tensor whose gradient is computed.
     """
 
     def __init__(self, number: Tensor) -> None:
@@ -70,7 +70,7 @@ class _Reached:
     def _follow(
         self, node: Node, inputs: Sequence[Tensor | None], outputs: Sequence[object]
     ) -> None:
-        """Record where a node passes a gradient on, after all nodes that pass it one."""
+        """Record where a node passes a gradient on; called after all nodes that pass it one."""
         if any((node, number) in self._edges for number in range(len(outputs))):
             self._edges.update(
                 edge
@@ -85,7 +85,7 @@ def _edge(tensor: Tensor) -> tuple[Node, int]:
 
 
 class _EachContext:
-    """Passes the contexts of a model's calls through a function."""
+    """Applies a function to the contexts of a model's calls."""
 
     def __init__(self, model: nn.Module, edit: Callable[[_Context], Tensor]) -> None:
         self._sites = Sites(model)
@@ -94,11 +94,11 @@ class _EachContext:
         self._latest: Site | None = None
 
     def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:  # noqa: ARG002 - of a Changer
-        """Keep every layer from torch's fused operators, which have no context."""
+        """Return True: no layer may use torch's fused operators, which expose no context."""
         return True
 
     def change(self, call: Call) -> CallChange | None:
-        """Pass the context of a call through the function."""
+        """Apply the function to the context of a call."""
         if not self._sites.has(call):
             return None
         site = self._latest if call.repeated and self._latest else self._sites.of(call)
@@ -109,10 +109,10 @@ class _EachContext:
 
 
 class Contexts(_EachContext):
-    """Keeps the contexts of a model's calls in the graph, so that gradients can be taken.
+    """Keeps the contexts of a model's calls in the graph, for their gradients.
 
     Args:
-        model: whose calls.
+        model: the model.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -122,14 +122,14 @@ class Contexts(_EachContext):
         self._missing: list[_Context] = []
 
     def effects(self, number: Tensor, by: Ablate) -> dict[int, Float[Tensor, " H"]]:
-        """What ablating each head would do to a number, to first order.
+        """Compute the effect of ablating each head on a number, to first order.
 
         The change of its context · the gradient (Nanda 2023, "Attribution Patching"; Syed et al.
-        2023, arXiv:2310.10348, equation 1). A context that no gradient came back to counts as one
-        that the number does not depend on, which `cut_layers` checks.
+        2023, arXiv:2310.10348, equation 1). The number is taken not to depend on a context that no
+        gradient reached; `cut_layers` checks this.
 
         Args:
-            number: what was computed from the contexts.
+            number: the number computed from the contexts.
             by: the ablation, of all heads.
 
         Raises:
@@ -157,7 +157,7 @@ class Contexts(_EachContext):
         return effects
 
     def cut_layers(self, run: Callable[[], Tensor], by: Ablate) -> list[int]:
-        """The layers that a number depends on although no gradient came back to them.
+        """Return the layers that a number depends on although no gradient reached them.
 
         Their heads are ablated in the calls without a gradient: if the number stays the same, it
         does not depend on these calls; if not, something cuts the graph.
@@ -177,7 +177,7 @@ class Contexts(_EachContext):
         return [layer for layer, own in calls.items() if self._ablated(run, by, own) != unchanged]
 
     def _ablated(self, run: Callable[[], Tensor], by: Ablate, calls: Collection[int]) -> float:
-        """The number where all heads are ablated in some calls."""
+        """Return the number with all heads ablated in some calls."""
 
         def edit(context: _Context) -> Tensor:
             if context.number not in calls:

@@ -1,4 +1,4 @@
-"""What makes effects partly chance, or partial: random numbers, and layers beside attention."""
+"""Warnings about effects that are random or incomplete: random numbers, and hybrid models."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _BESIDE = {"linear_attention", "mamba", "recurrent", "conv", "hybrid", "hybrid_s
 
 
 class Draws:
-    """Notices whether a model draws random numbers from now on.
+    """Detects whether a model draws random numbers from now on.
 
-    Two runs then differ by chance as well, and so does what is measured as their difference. Draws
-    are noticed from torch's default generators, not from others, Python's or NumPy's.
+    Two runs then differ by chance too, and so do effects, which are differences of runs. Only draws
+    from torch's default generators are detected, not from others, Python's or NumPy's.
 
     Args:
         model: the model.
@@ -37,11 +37,11 @@ class Draws:
         self._before = _states(self._model)
 
     def warn(self, run: Callable[[], object]) -> None:
-        """Warn if it has drawn some that its results depend on.
+        """Warn if the model drew random numbers that its results depend on.
 
         Args:
-            run: runs the model again and gives its results. Where no module has dropout, those of
-                two runs are compared: some models draw random numbers without using them.
+            run: runs the model again and returns its results. If no module has dropout, the results
+                of two runs are compared: some models draw random numbers without using them.
 
         Warns:
             RuntimeWarning: with the names of the modules that have dropout.
@@ -71,14 +71,14 @@ class Draws:
 
 @contextmanager
 def same_draws(model: nn.Module, seed: int = 0) -> Iterator[None]:
-    """A time in which a model draws the numbers of a seed, and after which none were drawn."""
+    """Seed the generators inside the block, and restore their states after it."""
     with torch.random.fork_rng(devices=_gpus(model)):
         torch.manual_seed(seed)
         yield
 
 
 def _states(model: nn.Module) -> list[Tensor]:
-    """The states of the generators that a model may draw from."""
+    """Return the states of the generators that a model may draw from."""
     return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, _gpus(model))]
 
 
@@ -91,7 +91,7 @@ def _gpus(model: nn.Module) -> list[int]:
 
 
 def _dropping(model: nn.Module) -> list[str]:
-    """The names of the modules with dropout in training mode."""
+    """Return the names of the modules with dropout in training mode."""
     return [
         name or type(module).__name__
         for name, module in model.named_modules()
@@ -107,7 +107,7 @@ def _has_dropout(module: nn.Module) -> bool:
 
 
 def _callers() -> int:
-    """How far the code that called this package is from what calls this function."""
+    """Return the stack level of the code outside this package, for `warnings.warn`."""
     frame, count = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").startswith("regard."):
         frame, count = frame.f_back, count + 1
@@ -115,9 +115,9 @@ def _callers() -> int:
 
 
 def hybrid_note(model: nn.Module) -> str | None:
-    """What hiding tokens from attention leaves open in a hybrid model of transformers.
+    """Return a warning that a hybrid model of transformers passes tokens on without attention.
 
-    None for any other model, as far as its configuration says.
+    None for other models, by their configuration.
     """
     text = _text_config(getattr(unwrapped(model), "config", None))
     layers = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
@@ -141,7 +141,7 @@ def _text_config(config: Any) -> Any:
 
 
 def warn_of_hybrid(model: nn.Module) -> None:
-    """Warn the caller of the caller that hiding tokens from attention does not hide them wholly."""
+    """Warn the user that tokens hidden from attention are not hidden completely."""
     note = hybrid_note(model)
     if note is not None:
         warnings.warn(note, RuntimeWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""`effects`: which heads, tokens or passages a number that a model computes rests on.
+"""`effects`: which heads, tokens or passages a number that a model computes depends on.
 
 Axes: N layers, H heads, T tokens, K spans of keys.
 """
@@ -35,7 +35,7 @@ from regard.record.readings import bar
 Progress = bool | Callable[[int, int], None] | None
 From = Literal["later", "question", "answer"]
 
-_BLOCKS = 64  # most blocks of keys that a text is cut into
+_BLOCKS = 64  # maximum number of blocks of keys that a text is divided into
 
 
 def effects(
@@ -53,68 +53,67 @@ def effects(
     batch_size: int | None = None,
     progress: Progress = None,
 ) -> Effects:
-    """Measure what a number that a model computes rests on: on which heads, tokens or passages.
+    """Measure which heads, tokens or passages a number that a model computes depends on.
 
     Each head in turn is ablated, or each token or passage knocked out (Geva et al. 2023,
-    arXiv:2304.14767, section 5), and the number read again; copies of the text make a batch in
-    which each copy has its own change. A weight says where a head looks, an effect what the number
-    would be without it; they often differ. Effects are of one change at a time: of two heads or
-    passages that do the same, neither may have any.
+    arXiv:2304.14767, section 5), and the number computed again; each entry of a batch is a copy of
+    the text with its own intervention. A weight says where a head looks, an effect how the number
+    changes without it; they often differ. An effect is of one intervention alone: if two heads or
+    passages are redundant, both effects may be 0.
 
-    The model runs in the mode that it is in: call ``model.eval()`` first if it has dropout, whose
-    noise would be part of the effects.
+    The mode of the model is not changed: call ``model.eval()`` first if it has dropout, whose noise
+    would be part of the effects.
 
     Args:
-        model: whose attention is changed; as for `intervene`.
-        run: what it is run on: token ids of one text, a mapping of the model's inputs by name, as a
-            tokenizer of `transformers` gives, or a function that runs the model it is given and
-            returns the output, once for each change.
+        model: the model, as for `intervene`.
+        run: token ids of one text, ``(T,)`` or ``(1, T)``; a mapping of the model's inputs by name,
+            as a tokenizer of `transformers` returns; or a function that is called with the model
+            once per intervention, runs it and returns the output.
         target: the number: a `LogProbability` or `Logit` of a token; the log-probability of an
             `Answer`, tokens of the text; ``"loss"``, the mean negative log-likelihood of each next
-            token; or a function of the model's output that gives a number for each sequence,
+            token; or a function of the model's output that returns a number for each sequence,
             ``(B,)``. For an answer or a negative position, a `GPT` or a model of
-            `transformers` computes no logits before it (``logits_to_keep``), unless `run` is a
-            function or has labels, or hooks or code of yours may read them.
+            `transformers` computes no earlier logits (``logits_to_keep``), unless `run` is a
+            function or has labels, or hooks or your own code may read them.
         over: ``"heads"``; ``"keys"``: hide each token, or of more than 64 tokens, at most 64 blocks
             of equal size; or spans to hide, each ``(first, stop)`` in tokens or a passage of
             `split_passages`. In a hybrid model, which also has recurrent or convolutional layers,
             tokens are hidden from attention alone, and a `RuntimeWarning` says so.
-        hidden_from: the queries that tokens are hidden from: ``"later"``, all after the span. A
-            token's own row keeps it, so that the last one has effect 0; what is not causal still
-            sees it before. ``"question"``: all after the last span, so that other spans may have
-            taken up what it says; or ``"answer"``: only those that predict the target, which must
-            be of tokens. In these cases a model of transformers that is given ids reads what
-            stands before those queries once.
+        hidden_from: the queries that a span is hidden from: ``"later"``, all after it; its own
+            queries still see it, so the effect of the last token is 0, and so do earlier queries if
+            attention is not causal. ``"question"``: all after the last span, so other spans may
+            already contain its information. ``"answer"``: only those that predict the target, which
+            must be tokens. With the last two, a model of transformers that is given ids reads the
+            tokens before those queries only once.
         method: ``"ablation"``; or, over heads, ``"gradient"``, attribution patching: one forward
-            and one backward, which give an approximation, exact where the number is linear in the
+            and one backward pass give an approximation, exact if the number is linear in the
             head's context. `Effects.check` compares it with ablation. NaN in a layer that the
-            number depends on, but to which no gradient comes back.
-        by: what ablation puts in the place of a context: ``"zero"``, ``"mean"`` or a recording; see
-            `Intervention.ablate`.
-        layers: the layers of self-attention to measure, or, over keys, to hide keys in; all by
-            default.
-        heads: likewise, of each layer.
+            number depends on, but that no gradient reaches.
+        by: what replaces the context of an ablated head: ``"zero"``, ``"mean"`` or a recording;
+            see `Intervention.ablate`.
+        layers: layers of self-attention to measure, or, over keys, to hide keys in; None is all.
+        heads: the heads of each layer; None is all.
         tokens: names of the tokens: strings or a tokenizer, as for `record`.
-        batch_size: most copies of the text in a batch; by default what fills the machine. Where a
-            call's batch is something else, such as windows, each change gets a run of its own. In a
-            model that lets one text of a batch depend on the others, give 1.
-        progress: show a bar on the terminal (needs rich); None shows it where there is one. Or a
-            function, which is called with how many changes are done and how many there are; what
-            it raises ends the work.
+        batch_size: maximum number of copies of the text in a batch; None chooses one. If a call's
+            batch is something else, such as windows, each intervention has a run of its own. Pass 1
+            for a model in which the texts of a batch depend on each other.
+        progress: whether to show a progress bar (needs rich); None shows it on a terminal. Or a
+            function that is called with the number of interventions done and their total; an
+            exception in it ends the measurement.
 
     Returns:
-        The `Effects`: the number under each change − the number as it is.
+        The `Effects`: the number under each intervention − the number without any.
 
     Warns:
-        RuntimeWarning: for a hybrid model, for one that draws from torch's default generators while
-            it runs, and of layers to which no gradient comes back.
+        RuntimeWarning: for a hybrid model, for a model that draws random numbers, and for layers
+            that no gradient reaches.
 
     Raises:
-        Error: for a change that can't be made.
-        RecordError: for a model that can't be recorded either.
-        TypeError: for arguments of another kind.
-        ValueError: for numbers that mean nothing, a method that does not go with ``over``, and
-            spans that reach beyond the text or, with ``hidden_from``, into the answer.
+        Error: for an intervention that is not possible.
+        RecordError: for a model that cannot be recorded.
+        TypeError: for arguments of the wrong type.
+        ValueError: for invalid values, a method that does not support ``over``, and spans that
+            reach beyond the text or, with ``hidden_from``, into the answer.
         IndexError: for layers or heads that the model does not have.
 
     Example:
@@ -151,11 +150,11 @@ def effects(
 
 
 def _check_arguments(over: Any, hidden_from: Any, method: Any, by: Any, batch_size: Any) -> None:
-    """Check what needs no model.
+    """Check the arguments that do not depend on the model.
 
     Raises:
-        TypeError: for a batch size that is not a number.
-        ValueError: for anything else.
+        TypeError: for a batch size that is not an integer.
+        ValueError: for other invalid arguments.
     """
     check_choice("hidden_from", hidden_from, get_args(From))
     check_choice("method", method, get_args(Method))
@@ -191,19 +190,19 @@ class _Hidden:
     spans: tuple[Passage, ...]
     starts: tuple[int, ...]
     queries: Span | None
-    """The queries that all are hidden from, if they are the same for all."""
+    """The queries that all spans are hidden from, if they are the same for all."""
     length: int
     of_choice: bool
-    """Whether the caller named the spans."""
+    """True if the caller gave the spans."""
 
     @property
     def start(self) -> int:
-        """The first query that any span is hidden from."""
+        """Return the first query that any span is hidden from."""
         return min(self.starts)
 
     @property
     def present(self) -> list[int]:
-        """The spans that a query is hidden from."""
+        """Return the indices of the spans that are hidden from some query of the text."""
         return [number for number, start in enumerate(self.starts) if start < self.length]
 
 
@@ -211,8 +210,8 @@ def _hidden(over: Any, hidden_from: From, target: Target, length: int) -> _Hidde
     """Check the spans, and find the queries that they are hidden from.
 
     Raises:
-        TypeError: for spans of another kind.
-        ValueError: for spans that reach too far, and for a target of no position.
+        TypeError: for spans of the wrong type.
+        ValueError: for spans that reach too far, and for a target without positions.
     """
     queries = None
     if hidden_from != "later":
@@ -249,7 +248,7 @@ def _ablated(
     size: int,
     report: Callable[[int], None],
 ) -> Float[Tensor, " K"]:
-    """The effects of ablating each of some heads."""
+    """Measure the effect of ablating each of the heads."""
     values = torch.zeros(len(places), dtype=torch.float64, device="cpu")
     for layer in unchanged.layers:
         here = [number for number, place in enumerate(places) if place[0] == layer.index]
@@ -279,7 +278,7 @@ def _over_spans(
     size: int,
     progress: Progress,
 ) -> Effects:
-    """The effects of hiding each of some spans, and of spans of choice also all together."""
+    """Measure the effect of hiding each span and, for the caller's own spans, all together."""
     indices, first = [layer.index for layer, _ in table], table[0][0]
     number, present = unchanged.number, hidden.present
 
@@ -322,14 +321,14 @@ def _over_spans(
 
 
 def _name(span: Passage, tokens: tuple[str, ...] | None) -> str:
-    """Where a span is, and what it reads or its tokens are called."""
+    """Name a span by its positions and its text or tokens."""
     if span.text or tokens is None:
         return str(span)
     return f"{span} {''.join(tokens[slice(*span.tokens)])}"
 
 
 def _length(layers: Sequence[Layer]) -> int:
-    """How many keys some layers have.
+    """Return the number of keys of the layers.
 
     Raises:
         ValueError: if they differ from layer to layer.
@@ -407,7 +406,7 @@ def _over_heads(
 
 @contextmanager
 def _no_grad() -> Iterator[None]:
-    """No gradients, and no inference mode, whose tensors do not tell that they were written to."""
+    """Disable gradients without inference mode, whose tensors have no version counter."""
     with torch.inference_mode(mode=False), torch.no_grad():
         yield
 
@@ -417,11 +416,11 @@ def _selected(
     layers: tuple[int, ...] | slice | None,
     heads: tuple[int, ...] | slice | None,
 ) -> list[tuple[Layer, tuple[int, ...]]]:
-    """The layers that are meant, in order, and the heads of each.
+    """Return the selected layers, in order, and the heads of each.
 
     Raises:
         IndexError: for a layer or head that the model does not have.
-        ValueError: if none is meant.
+        ValueError: if none is selected.
     """
     own = unchanged.layers
     table = select([len(layer.heads) for layer in own], (layers, heads))
@@ -430,7 +429,7 @@ def _selected(
 
 @contextmanager
 def _reports(total: int, progress: Progress) -> Iterator[Callable[[int], None]]:
-    """A callback that takes the number of changes made since its last call."""
+    """Yield a callback that takes the number of interventions made since its last call."""
     if callable(progress):
         done = 0
 

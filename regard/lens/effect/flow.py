@@ -1,7 +1,7 @@
-"""Which modules hand on more than what they return, seen while a model runs.
+"""Detects, while a model runs, which modules have side effects beyond their return values.
 
-A module may also write to what later modules read: to a list or a cache among its arguments, to an
-attribute, by a hook. A run that leaves it out would miss that.
+A module may also mutate state that later modules read: a list or a cache among its arguments, an
+attribute, or anything in a hook. A run that skips it would miss that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ModuleCall:
     """One call of a module.
 
     Args:
-        outer: the call that it is made in.
+        outer: the enclosing call.
     """
 
     def __init__(self, outer: ModuleCall | None) -> None:
@@ -33,17 +33,17 @@ class ModuleCall:
         is mutated."""
 
     def contains(self, other: ModuleCall | None) -> bool:
-        """True if another call was made inside this one, or is this one."""
+        """Return True if the other call is this one, or was made inside it."""
         while other is not None and other is not self:
             other = other.outer
         return other is self
 
 
 class Flow(TorchFunctionMode):
-    """Follows tensors from the module call that made them to the functions that use them.
+    """Follows tensors from the module call that created them to the functions that use them.
 
-    Arguments and results are passed on as views of their own, which share the memory. So a tensor
-    that a module kept, be it an argument or its result, differs from the one that it returned.
+    Arguments and results are replaced by new views of the same memory. So a tensor that a module
+    kept, be it an argument or its result, is distinct from the tensor that later modules receive.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Flow(TorchFunctionMode):
     def call(
         self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[ModuleCall, Any]:
-        """Make a module's call: it, and what to return in place of its result."""
+        """Run a module; return its `ModuleCall`, and the value to return in place of its result."""
         call = ModuleCall(self._innermost)
         args, named = self._handed_over((args, tuple(kwargs.values())), call)
         self._innermost = call
@@ -98,7 +98,7 @@ class Flow(TorchFunctionMode):
         return call, returned
 
     def read(self, tensor: Tensor) -> None:
-        """Take note that a tensor is used now."""
+        """Record that a tensor is used now."""
         maker, _ = self._makers.get(id(tensor), (None, None))
         while maker is not None and maker.is_over:
             maker.leaks = True
@@ -126,7 +126,7 @@ class Flow(TorchFunctionMode):
         makers[key] = maker, weakref.ref(tensor, forget)
 
     def _storage(self, tensor: Tensor, maker: ModuleCall | None) -> int:
-        """The address of a tensor's storage, which is taken note of where it is new."""
+        """Return a key for a tensor's storage, and register the storage if it is new."""
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):  # sparse, or a batch of vmap's
@@ -137,9 +137,9 @@ class Flow(TorchFunctionMode):
         return key
 
     def _handed_over(self, value: Any, receiver: ModuleCall | None) -> Any:
-        """Other tensors of the same memory, made by the receiver; the same one for the same one.
+        """Replace tensors by new views of their memory, which the receiver owns, one per tensor.
 
-        Lists and mappings stay those that they are, since both sides may write to them.
+        Lists and mappings keep their identity, since both sides may mutate them.
         """
         others: dict[int, Tensor] = {}
 
@@ -159,7 +159,7 @@ class Flow(TorchFunctionMode):
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors of nested tuples, lists and mappings."""
+    """Yield the tensors in nested tuples, lists and mappings."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (tuple, list)):

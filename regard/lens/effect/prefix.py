@@ -1,4 +1,4 @@
-"""What a run computes before the first call that is changed, kept for runs that differ after it."""
+"""Cached module outputs before the first changed attention call, for runs that differ after it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from regard.lens.effect.flow import Flow, ModuleCall, tensors_in
 
 @dataclass(eq=False)
 class _Output:
-    """What a module's forward returned, and how many attention calls were over then."""
+    """The return value of a module's forward, and the number of attention calls before its end."""
 
     module: nn.Module
     call: ModuleCall
     calls: int
     value: Any
     batched: list[bool] | None = None
-    """Which tensors have an entry for each copy of the text; None: not known."""
+    """For each tensor, True if it has an entry per copy of the text; None if unknown."""
 
 
-class Prefix:
-    """The outputs of an unchanged run on one sequence, for changed runs on copies of it.
+class CachedPrefix:
+    """The module outputs of an unchanged run on one sequence, for changed runs on copies of it.
 
-    Only a module that hands on nothing but its output can be skipped. What becomes of tensors is
-    followed, see `Flow`; modules may also write to anything else, so that a run without the skipped
-    modules has to give the same as one with them before it is relied on.
+    Only a module without side effects can be skipped. Side effects on tensors are detected by
+    `Flow`; others may remain, so before modules are skipped, an unchanged run without them has to
+    give the same result.
 
     Args:
-        model: whose modules are skipped.
+        model: the model whose modules are skipped.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -47,13 +47,13 @@ class Prefix:
         self._callers: list[int] = []
         self._repeated = False
         self.knows_batch = False
-        """Whether it was seen which outputs have an entry for each copy."""
+        """True if it is known which outputs have an entry per copy."""
 
     @contextmanager
     def observe(self) -> Iterator[None]:
-        """Keep the outputs of the run that is made inside, on this thread.
+        """Keep the module outputs of the run inside the block, on this thread.
 
-        What is read from the run belongs inside, too.
+        The target has to be read inside the block too.
         """
         self.forget()
         flow = Flow()
@@ -67,7 +67,7 @@ class Prefix:
 
     @contextmanager
     def learn(self, copies: int) -> Iterator[None]:
-        """See which outputs have an entry for each copy in the run that is made inside."""
+        """Find which outputs have an entry per copy, from the run inside the block."""
         if copies == 1 or self.knows_batch:
             yield
             return
@@ -79,10 +79,10 @@ class Prefix:
 
     @contextmanager
     def skip(self, calls: int, copies: int) -> Iterator[None]:
-        """Let modules that ended before an attention call return what they did, for each copy.
+        """Inside the block, modules that ended before an attention call return cached outputs.
 
         Args:
-            calls: how many attention calls come before that one.
+            calls: the number of attention calls before that one.
             copies: the size of the batch.
         """
         with ExitStack() as stack:
@@ -94,7 +94,7 @@ class Prefix:
             yield
 
     def forget(self) -> None:
-        """Keep nothing any longer."""
+        """Release the outputs."""
         self._outputs.clear()
         self._times.clear()
         self._callers.clear()
@@ -102,7 +102,7 @@ class Prefix:
 
     @property
     def _is_once(self) -> bool:
-        """Whether each module attends once: one that does so again would be taken for the first."""
+        """Return True if each module attends once per run; repeated calls are not told apart."""
         return not self._repeated and len(set(self._callers)) == len(self._callers)
 
     def _see(self, call: Call, flow: Flow) -> None:
@@ -124,7 +124,7 @@ class Prefix:
             self._times[id(module)] += 1
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - torch has no public way
                 if _is_of_one_sequence(value):
-                    # Whatever ended as late as this module is skipped together with it.
+                    # Modules that ended at the same call are skipped together with this one.
                     calls = len(self._callers)
                     earlier = [each for each in self._outputs[inside:] if each.calls < calls]
                     output = _Output(module, call, calls, _mapped(Tensor.detach, value))

@@ -1,4 +1,4 @@
-"""Runs of one model over one text: as it is, and batches of copies, each changed in its own way.
+"""Runs of one model over one text: unchanged, and batches of copies with an intervention each.
 
 Axes: B batch, T tokens.
 """
@@ -25,24 +25,24 @@ from regard.intervene import Intervention
 from regard.intervene.changer import ModelChanger
 from regard.lens.effect.caveats import Draws
 from regard.lens.effect.flow import tensors_in
-from regard.lens.effect.prefix import Prefix
+from regard.lens.effect.prefix import CachedPrefix
 from regard.lens.targets import Target, last_logits_for, last_positions, numbers, target_of
 from regard.record import Recording, record
 from regard.record.layer import Layer
 
-_TOKENS = 8192  # of a batch: more of them are not faster
-_BYTES = 2**29  # of a batch's logits
+_TOKENS = 8192  # maximum of a batch; more are not faster
+_BYTES = 2**29  # maximum size of a batch's logits
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Unchanged:
-    """What is known of a model after a run as it is."""
+    """Results of an unchanged run."""
 
     target: Tensor
     """The number, ``()``; with gradients where they are enabled."""
     recording: Recording
     batch_size: int
-    """How many copies of the text make a batch."""
+    """Number of copies of the text in a batch."""
 
     @property
     def number(self) -> float:
@@ -51,26 +51,26 @@ class Unchanged:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers of self-attention, or of what there is, each once however often it ran."""
+        """Return the layers of self-attention, or of the only kind, each once."""
         return tuple({layer.index: layer for layer in self.recording.of_kind().layers}.values())
 
     @property
     def tokens(self) -> tuple[str, ...] | None:
-        """The names of the keys, if they are known."""
+        """Return the names of the keys, if they are known."""
         return None if self.recording.tokens is None else self.recording.tokens[0]
 
 
 @dataclass(frozen=True)
 class _Result:
-    """What a run gave, to the last bit."""
+    """The result of a run, for comparison to the last bit."""
 
     number: float
     tensors: tuple[tuple[torch.Size, torch.dtype, int], ...]
-    """Of each tensor of the output its shape, its dtype and the sum of its bits."""
+    """Shape, dtype and checksum of each output tensor."""
 
     @classmethod
     def of(cls, output: Any, number: Tensor) -> _Result:
-        """Note the result of a run."""
+        """Build from the output of a run."""
         tensors = [tensor for tensor in tensors_in(output) if type(tensor) is Tensor]
         return cls(float(number), tuple((t.shape, t.dtype, _bits(t)) for t in tensors))
 
@@ -83,27 +83,27 @@ def _bits(tensor: Tensor) -> int:
     if octets.storage_offset() % 8:
         octets = octets.clone()
     whole = len(octets) // 8 * 8
-    words = octets[:whole].view(torch.int64)  # of another size, a sum takes several times as long
+    words = octets[:whole].view(torch.int64)  # the sum is several times slower with other sizes
     return int(words.sum()) + int(octets[whole:].sum())
 
 
 class _NotCopiesError(Exception):
-    """A call that is to be changed, whose batch is not the copies of the text."""
+    """A call to be changed whose batch does not consist of the copies of the text."""
 
 
 class _BatchCheck:
-    """Refuses to change an entry of a batch that may not be a copy of the text.
+    """Refuses to change a batch entry that may not be a copy of the text.
 
-    A model may fold windows or channels into the batch, in any order. Entry i is copy i where the
-    batch has one entry for one text, and as many as copies for several.
+    A model may fold windows or channels into the batch, in any order. Entry i is copy i if the
+    batch size of each call is the number of copies, for one text and for several.
 
     Args:
-        changer: what changes the calls.
+        changer: applies the interventions to the calls.
     """
 
     def __init__(self, changer: ModelChanger) -> None:
         self._changer = changer
-        self._alone: dict[int, set[int | None]] = defaultdict(set)  # sizes, by module
+        self._alone: dict[int, set[int | None]] = defaultdict(set)  # batch sizes by module
         self._copies: int | None = None
 
     def begin(self) -> None:
@@ -120,14 +120,14 @@ class _BatchCheck:
             self._copies = None
 
     def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:  # noqa: ARG002 - of a Changer
-        """Leave torch's fused operators as they are."""
+        """Return False: torch's fused operators stay as they are."""
         return False
 
     def change(self, call: Call) -> None:
-        """See a call before it is changed.
+        """Check a call before it is changed.
 
         Raises:
-            _NotCopiesError: if it is to be changed, and its batch may be something else.
+            _NotCopiesError: if it is to be changed, and its batch may not consist of the copies.
         """
         size = call.query.shape[0] if call.query.ndim == 4 else None
         caller = id(call.modules[-1]) if call.modules else 0
@@ -141,16 +141,16 @@ class _BatchCheck:
 
 
 class ModelRuns:
-    """Runs a model over a text, and reads a number of each run.
+    """Runs a model over a text, and reads the target of each run.
 
     Args:
         model: the model.
-        run: what it is run on, as `effects` has it.
-        target: the number, likewise.
+        run: as for `effects`.
+        target: as for `effects`.
         tokens: names of the tokens, as for `record`.
 
     Raises:
-        TypeError: for arguments of another kind.
+        TypeError: for arguments of the wrong type.
         ValueError: for more than one sequence.
     """
 
@@ -164,13 +164,13 @@ class ModelRuns:
         self._last = None if self._ids is None else last_positions(target, self._ids.shape[-1])
         self._has_inputs = self._may_skip = inputs is not None
         self.batches = self._has_inputs
-        """Whether copies of the text make a batch."""
+        """True if copies of the text can form a batch."""
         self.target, self._number = target_of(target, model, inputs, tokens)
         self._options = {} if inputs is None else last_logits_for(target, model, inputs)
         self._tokens = tokens
         self._changer = ModelChanger(model)
         self._batch = _BatchCheck(self._changer)
-        self._prefix = Prefix(model)
+        self._prefix = CachedPrefix(model)
         self._places: dict[tuple[str, int], int] = {}
         self._result: _Result | None = None
         self._has_changed = self._has_batched = False
@@ -178,12 +178,12 @@ class ModelRuns:
 
     @property
     def length(self) -> int | None:
-        """How many tokens the text has, if it was given as ids."""
+        """Return the number of tokens of a text given as ids; None otherwise."""
         return None if self._ids is None else self._ids.shape[-1]
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Let the runs inside be changed."""
+        """Allow changed runs inside the block."""
         with ExitStack() as stack:
             stack.enter_context(replace_attention(self.model))
             stack.enter_context(change_calls(self._batch))
@@ -192,16 +192,16 @@ class ModelRuns:
             yield
 
     def unchanged(self, *, keep: bool = True, start: int = 0) -> Unchanged:
-        """Run the model as it is.
+        """Run the model unchanged.
 
         Args:
-            keep: keep what changed runs need not compute again.
-            start: the first query that a change concerns. A model of transformers, whose cache
-                keeps keys and values, reads the tokens before it once, if the target needs no
-                logits of theirs; all further runs are over the rest alone.
+            keep: cache module outputs that changed runs can skip.
+            start: the first query that an intervention affects. A model of transformers with a
+                KV cache reads the tokens before it once, if the target does not need their logits;
+                all further runs are over the remaining tokens.
 
         Warns:
-            RuntimeWarning: if it draws random numbers.
+            RuntimeWarning: if the model draws random numbers.
         """
         self._changer.changes.clear()
         self._batch.begin()
@@ -231,13 +231,13 @@ class ModelRuns:
         return Unchanged(target=number, recording=recording, batch_size=max(batch, 1))
 
     def again(self) -> tuple[Any, Tensor]:
-        """Run the model as it is once more: its output, and the number ``()``."""
+        """Run the model unchanged again; return its output and the target, ``()``."""
         self._changer.changes.clear()
         output = self._run(1)
         return output, numbers(self._number(output), 1)[0]
 
     def _require_number(self, computed: Tensor) -> None:
-        """Raise ValueError where a model's numbers are NaN."""
+        """Raise ValueError for NaN."""
         if computed.isnan().any():
             raise ValueError(
                 f"the {self.target} is NaN, so there is nothing to measure; check the model's "
@@ -245,14 +245,14 @@ class ModelRuns:
             )
 
     def _cache_before(self, start: int) -> Any:
-        """An empty cache for the tokens before `start`; None where they can't be read apart."""
+        """Return an empty cache for the tokens before `start`; None if they can't be read first."""
         if self._ids is None or start == 0 or self._last is None:
             return None
         return _full_cache(self.model) if self._last <= self._ids.shape[-1] - start else None
 
     def _read_once(self, start: int, cache: Any) -> None:
-        """Read the tokens before `start` into a cache, and have further runs go over the rest."""
-        assert self._ids is not None, "a cache is made for ids alone"
+        """Read the tokens before `start` into a cache; further runs are over the rest."""
+        assert self._ids is not None, "a cache is only made for ids"
         ids, keep = self._ids, last_logits(1) if self._options else {}
         read = self.model(ids[:, :start], past_key_values=cache, use_cache=True, **keep)
         self._require_number(read.logits)  # keys of NaN would not equal those in the cache
@@ -267,20 +267,20 @@ class ModelRuns:
         self._call, self._may_skip = call, False
 
     def changed(self, first: Layer, changes: Sequence[Callable[..., None]]) -> Float[Tensor, " B"]:
-        """Run the text under each of some changes.
+        """Run the text under each of several changes.
 
         Args:
-            first: the first layer that any changes.
-            changes: what states each in an `Intervention`, given the ``batch`` to make it in.
+            first: the first layer that any of them changes.
+            changes: functions that state a change, given an `Intervention` and the ``batch`` entry.
 
         Returns:
-            The target under each.
+            The target under each change.
         """
         if self.batches and len(changes) > 1:
             try:
                 return self._together(first, changes)
             except Exception as error:
-                # A model may take one sequence alone. What else is wrong, a run of its own raises.
+                # Some models take only one sequence. Other errors are raised again by single runs.
                 if self._has_batched and not isinstance(error, _NotCopiesError):
                     raise
                 self.batches = False
@@ -289,7 +289,7 @@ class ModelRuns:
     def _together(
         self, first: Layer, changes: Sequence[Callable[..., None]]
     ) -> Float[Tensor, " B"]:
-        """Make one run of as many copies of the text as there are changes."""
+        """Run a batch with a copy of the text per change."""
         copies, place = len(changes), self._places[first.kind, first.index]
         skips = self._skips(place, copies)
         self._changer.changes.clear()
@@ -307,15 +307,15 @@ class ModelRuns:
         return result
 
     def _run(self, copies: int) -> Any:
-        """Run the model on so many copies of the text."""
+        """Run the model on a number of copies of the text."""
         return self._call(self.model, copies, **self._options)
 
     def _skips(self, place: int, copies: int) -> bool:
-        """Whether a run may leave out what comes before an attention call.
+        """Return True if a run may skip the modules before an attention call.
 
-        The first changed run is whole. It shows what a batch is, and what modules write to holds
-        its numbers afterwards, so that one that reads them gives another result than the unchanged
-        run.
+        The first changed run skips nothing. It shows which outputs are batched, and leaves its own
+        values in any state that modules mutate, so that a model that reads such state gives another
+        result than the unchanged run when modules are skipped.
         """
         if place == 0 or not self._may_skip or not self._has_changed:
             return False
@@ -326,20 +326,20 @@ class ModelRuns:
         return self._is_same[place]
 
     def _is_same_without(self, place: int) -> bool:
-        """Whether an unchanged run gives the same where modules before a call are skipped."""
+        """Return True if an unchanged run that skips modules gives the same result."""
         self._changer.changes.clear()
         try:
-            # As the unchanged run had one: under a mode torch takes no fused operators.
+            # The unchanged run had a mode too: under a mode torch uses no fused operators.
             with BaseTorchFunctionMode(), self._prefix.skip(place, 1):
                 output = self._run(1)
                 number = numbers(self._number(output), 1)[0]
-        except Exception:  # noqa: BLE001 - without what was skipped it may fail in any way
+        except Exception:  # noqa: BLE001 - without the skipped modules it may fail in any way
             return False
         return _Result.of(output, number) == self._result
 
 
 def _mixes_batch(model: nn.Module) -> bool:
-    """Whether a model normalises or quantizes over its batch: each entry depends on the others."""
+    """Return True if batch entries depend on each other, by batch norm or dynamic quantization."""
     return any(
         (isinstance(module, _BatchNorm) and (module.training or module.running_mean is None))
         or ".quantized.dynamic." in type(module).__module__
@@ -348,10 +348,10 @@ def _mixes_batch(model: nn.Module) -> bool:
 
 
 def _full_cache(model: nn.Module) -> Any:
-    """A cache of all keys, also in layers with a window: keys are numbered over the whole text.
+    """Return an empty cache that keeps all keys, also in layers with a sliding window.
 
     None for a model that is not of transformers, and for one with layers of another kind, which
-    need a cache of their own.
+    need another cache.
     """
     if "transformers" not in sys.modules:
         return None
@@ -367,9 +367,9 @@ def _full_cache(model: nn.Module) -> Any:
 
 
 def _call_of(run: Any) -> tuple[Callable[..., Any], Mapping[str, Any] | None]:
-    """What calls a model on so many copies of a text, with options; and its inputs by name.
+    """Return a function that calls a model on copies of a text, with options, and its named inputs.
 
-    What a function gives its model is not known: None, and no options.
+    The inputs that a caller's function passes are unknown: None, and options are ignored.
     """
     if isinstance(run, Tensor):
         ids = run[None] if run.ndim == 1 else run
@@ -413,6 +413,6 @@ def _copies(inputs: Mapping[str, Any], copies: int) -> dict[str, Any]:
 
 
 def chunks(count: int, size: int) -> Iterator[range]:
-    """Split numbers into runs of at most a size."""
+    """Split ``range(count)`` into ranges of at most the size."""
     for start in range(0, count, size):
         yield range(start, min(start + size, count))

@@ -1,4 +1,4 @@
-"""What became of a number: a table of effects, labelled.
+"""A labelled table of effects.
 
 Axes: N layers, H heads, K spans of keys.
 """
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 Method = Literal["ablation", "gradient"]
 Place = tuple[int, int]
-"""A layer and a head, or the first key of a span and one past its last."""
+"""Layer and head, or start and stop of a span of keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What one head, or one span of keys, does to the number.
+    """The effect of one head, or of one span of keys, on the target.
 
     Attributes:
-        name: the head's layer and number, such as ``2·0``, or the keys and what they read.
-        place: the head's layer and number; or the span's first key and one past its last.
-        value: the number without it − the number as it is.
+        name: layer and head, such as ``2·0``, or the keys and their text.
+        place: layer and head, or start and stop of the span.
+        value: the target without it − the unchanged target.
 
     Example:
         >>> import regard, torch
@@ -51,12 +51,12 @@ class Effect:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Check:
-    """Approximate effects beside the true ones.
+    """Approximate effects compared with measured ones.
 
     Attributes:
-        approximate: the effects that were largest by gradient.
-        true: those of the same heads by ablation.
-        rank_correlation: Spearman's, between both; NaN where either has one value alone.
+        approximate: the largest effects by gradient.
+        true: the effects of the same heads by ablation.
+        rank_correlation: Spearman's, between both; NaN if all values of one are equal.
 
     Example:
         >>> import regard, torch
@@ -84,22 +84,21 @@ class Check:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Effects:
-    """What a number loses or gains by each head, or by each span of keys; `effects` makes it.
+    """The effect of each head, or of each span of keys, on a target; made by `effects`.
 
     Attributes:
-        values: the number without it − the number as it is: ``(N, H)`` over heads, NaN where a
-            layer has fewer or no gradient came back; ``(K,)`` else. On the CPU, in float64.
-        unchanged: the number as it is.
-        target: what the number is.
+        values: the target without it − the unchanged target: ``(N, H)`` over heads, NaN if a
+            layer has fewer heads or no gradient reached it; ``(K,)`` otherwise. CPU, float64.
+        unchanged: the target without intervention.
+        target: description of the target.
         over: ``"heads"``, ``"keys"`` or ``"spans"``.
         method: ``"ablation"``, or ``"gradient"`` for the linear approximation of it.
         axes: names of the axes of `values`.
-        labels: for each axis, the numbers of layers and heads, or the names of the spans.
-        places: for each entry of `values`, row by row, its layer and head, or its first key and one
-            past its last.
-        without_all: over spans, the number with all of them hidden − as it is.
-        hidden_from: the first query that spans are hidden from, and one past the last that the
-            number needs; None where each is hidden from all after itself.
+        labels: for each axis, the indices of layers and heads, or the names of the spans.
+        places: for each entry of `values`, row by row, its layer and head, or its start and stop.
+        without_all: over spans, the target with all of them hidden − the unchanged target.
+        hidden_from: start and stop of the queries that spans are hidden from; None if each span
+            is hidden from all queries after it.
 
     Example:
         >>> import regard, torch
@@ -126,10 +125,10 @@ class Effects:
     )
 
     def largest(self, count: int) -> list[Effect]:
-        """The effects of largest magnitude, the largest first.
+        """Return the effects of largest magnitude, the largest first.
 
         Args:
-            count: most of them.
+            count: maximum number of effects.
         """
         flat = self.values.flatten()
         order = flat.abs().nan_to_num(nan=-1.0).argsort(descending=True, stable=True)
@@ -137,14 +136,14 @@ class Effects:
         return [self._entry(number) for number in order[: min(count, present)].tolist()]
 
     def check(self, count: int) -> Check:
-        """Ablate the heads that are largest by gradient, and compare.
+        """Ablate the heads with the largest effects by gradient, and compare.
 
         Args:
-            count: how many, at least 2.
+            count: number of heads, at least 2.
 
         Raises:
-            ValueError: for effects that are not approximated, or were pickled or copied, which
-                leaves the model behind; and for fewer than 2 heads.
+            ValueError: for effects that are not approximate, or were pickled or copied without the
+                model; and for fewer than 2 heads.
         """
         if self.method != "gradient":
             raise ValueError(
@@ -175,7 +174,7 @@ class Effects:
         )
 
     def frame(self) -> pd.DataFrame:
-        """Lay them out as a pandas data frame, a row a head or a span of keys."""
+        """Return a pandas data frame with a row per head or span of keys."""
         import pandas as pd
 
         columns = ("layer", "head") if self.over == "heads" else ("first", "stop")
@@ -186,13 +185,13 @@ class Effects:
         return frame
 
     def plot(self) -> Figure:
-        """Draw them: a cell a head, or a bar a span of keys; two-sided colours, 0 in the middle.
+        """Draw a cell per head, or a bar per span of keys, in a diverging colour map around 0.
 
         Returns:
             A matplotlib figure, made without pyplot.
 
         Raises:
-            ImportError: without matplotlib, which the extra ``plot`` brings.
+            ImportError: without matplotlib, which the extra ``plot`` installs.
         """
         figure: Figure = show("plot_effects", self)
         return figure
@@ -202,7 +201,7 @@ class Effects:
         return html
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle what was measured, without the model."""
+        """Pickle the measurements, without the model."""
         return vars(self) | {"_ablate": None}
 
     def __repr__(self) -> str:
@@ -219,7 +218,7 @@ class Effects:
 
 
 def _spearman(one: Tensor, other: Tensor) -> float:
-    """Spearman's rank correlation: Pearson's of the ranks, of which equal values share a mean."""
+    """Compute Spearman's rank correlation; equal values share their mean rank."""
     ranks = torch.stack([_ranks(one), _ranks(other)])
     if (ranks == ranks[:, :1]).all(dim=-1).any():
         return float("nan")

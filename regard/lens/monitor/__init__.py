@@ -1,4 +1,4 @@
-"""The health of attention while a model is trained: what each head does, alarms, QK-clip."""
+"""Attention during training: a number per head and update, alarms, QK-clip."""
 
 from regard.lens.monitor._monitor import Monitor
 from regard.lens.monitor.alarms import Alarm, AlarmWarning, Alert

@@ -1,4 +1,4 @@
-"""`Monitor`: what every head does, read inside the updates of a training run."""
+"""`Monitor`: reads quantities of every head during the updates of a training run."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ _DEFAULT: dict[str, Readout[Any, Any]] = {
 
 
 class Monitor:
-    """Reads what each head does inside one of so many updates of a training run.
+    """Reads quantities of each head during every n-th update of a training run.
 
-    By default three quantities of every head: ``max_logit``, the largest scaled score, which grows
-    where training diverges; ``entropy``, the mean over all rows that see a key, in nats, which
-    collapses; and ``first_token``, the mean share of a row on key 0. An update is what one step of
-    the optimizer rests on: all of its batches, where gradients are accumulated, on all ranks,
-    where there are several. Between the updates that are read, nothing of the model is touched.
+    By default three quantities: ``max_logit``, the largest scaled score, which grows
+    when training diverges; ``entropy``, the mean over all rows that see a key, in nats, which
+    falls when attention collapses; and ``first_token``, the mean weight of a row on key 0. An
+    update covers one step of the optimizer: all batches whose gradients it accumulates, on all
+    ranks. During other updates the model is not touched.
 
     Args:
-        model: read the calls of this model alone; None reads those of all models. One of
-            `transformers` with "eager" attention has to be given, and computes with
+        model: read only the calls of this model; None reads those of all models. A model of
+            `transformers` with "eager" attention must be given; it computes with
             `regard.attention` in the updates that are read, as under `record`.
-        every: read the updates whose number this divides, from 0 on.
-        read: readouts, named by their titles, or a dictionary of them by name. A number a head is
-            made of each: the largest, where the readout's `reduction` is ``"max"``, else the mean
+        every: read the updates whose number is a multiple of this, from 0 on.
+        read: readouts, named by their titles, or a dictionary of them by name. Each is reduced to
+            a number per head: the largest if the readout's `reduction` is ``"max"``, else the mean
             over sequences, rows that see a key, and the result's other axes.
-        alarms: bounds, checked at each reading.
+        alarms: bounds to check at each reading.
         on_alarm: called with each `Alert`, on every rank.
         writers: called after each reading with the update and its numbers, on rank 0.
-        group: the ranks that each compute a part of the batch; None is the default process group,
-            where there is one.
+        group: the process group whose ranks each compute a part of the batch; None is the default
+            group, if there is one.
 
     Raises:
-        TypeError: for arguments of another kind.
-        ValueError: for `every` below 1, and an alarm of a quantity that is not read.
+        TypeError: for arguments of the wrong type.
+        ValueError: for `every` below 1, and an alarm on a quantity that is not read.
 
     Example:
         >>> import regard, torch
@@ -114,33 +114,33 @@ class Monitor:
         self._history = History()
         self._alerts: list[Alert] = []
         self._number = -1
-        """Of the last update that began."""
+        """Number of the last update that began."""
         self._reader: UpdateReader | None = None
-        """Of the update that is being read."""
+        """Reader of the current update, if it is read."""
         self._exit_stack = ExitStack()
 
     # Around an update
 
     @block("update(...)")
     def update(self, number: int | None = None) -> Iterator[None]:
-        """Read the attention calls of an update inside the block, if its turn has come.
+        """Read the attention calls of an update inside the block, if it is one to read.
 
-        The forward and backward passes of all its batches belong into the block; the optimizer's
-        step may be in it or after it. Calls in evaluation mode without gradients are left out, and
-        those that a checkpoint computes again.
+        The block must contain the forward and backward passes of all its batches; the optimizer's
+        step may be in it or after it. Calls in evaluation mode without gradients are ignored, as
+        are those that a checkpoint recomputes.
 
         Args:
-            number: how many updates came before; None counts on from the last.
+            number: the number of earlier updates; None continues from the last.
 
         Raises:
             RecordError: if no attention call was ever seen, if a call can't be represented
-                exactly, if ranks read different layers, or in a backward pass after the block,
-                where checkpoints compute calls again that `regard.attention` made in it.
-            TypeError: for a readout that gives positions.
+                exactly, if ranks read different layers, or in a backward pass after the block
+                in which checkpoints recompute calls that `regard.attention` made in it.
+            TypeError: for a readout that returns positions.
 
         Warns:
-            AlarmWarning: where an alarm goes off; on rank 0.
-            WriterWarning: where a writer fails, which is then left out.
+            AlarmWarning: when an alarm goes off; on rank 0.
+            WriterWarning: when a writer fails, which is then no longer called.
         """
         self.begin(number)
         try:
@@ -159,7 +159,7 @@ class Monitor:
         if number < 0:
             raise ValueError(f"number counts updates from 0, but is {number}")
         self._number = number
-        # Some trainers count several steps an update, and so may pass over a multiple.
+        # Some trainers count several steps per update, and so may skip a multiple.
         passed_over = 0 <= before < number and before // self._every != number // self._every
         if number % self._every and not passed_over:
             return
@@ -187,7 +187,7 @@ class Monitor:
         self._report(reading)
 
     def cancel(self) -> None:
-        """Leave an update that was not ended, if there is one, without a reading."""
+        """Discard the current update, if there is one, without a reading."""
         self._reader = None
         self._exit_stack.close()
 
@@ -195,24 +195,24 @@ class Monitor:
 
     @property
     def updates(self) -> tuple[int, ...]:
-        """The numbers of the updates that were read."""
+        """Return the numbers of the updates that were read."""
         return tuple(reading.update for reading in self._history.readings)
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """The names of what was read; before the first reading, those of the readouts."""
+        """Return the names of the quantities; before the first reading, those of the readouts."""
         readings = self._history.readings
         return tuple(readings[-1].values if readings else self._readouts)
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """The heads that were read: kind of attention, layer, head."""
+        """Return the heads that were read: kind of attention, layer, head."""
         return self._history.heads
 
     def values(self, quantity: str) -> Float[Tensor, "U N"]:
-        """A quantity at each update ``(U, N)``: a row an update, a column for each of `heads`.
+        """Return a quantity of N heads at U updates, ``(U, N)``, with columns as in `heads`.
 
-        NaN where a layer took no part in an update.
+        NaN if a layer was not called in an update.
 
         Raises:
             KeyError: for a quantity that is not read.
@@ -222,11 +222,11 @@ class Monitor:
 
     @property
     def alerts(self) -> tuple[Alert, ...]:
-        """The alarms that went off, in the order of their updates."""
+        """Return the alarms that went off, in the order of their updates."""
         return tuple(self._alerts)
 
     def frame(self) -> pd.DataFrame:
-        """Lay the readings out as a pandas data frame, a row for each update and head."""
+        """Return the readings as a pandas data frame, a row per update and head."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -237,14 +237,13 @@ class Monitor:
         )
 
     def qk_clip(self, tau: float = 100.0) -> tuple[QKClip, ...]:
-        """The factors of QK-clip for the layers with a head whose largest score is above `tau`.
+        """Return the factors of QK-clip for layers with a head whose largest score is above `tau`.
 
-        They belong to the update that ended last, and are to be applied to the weights once, after
-        the optimizer's step. There are none where that update was not read, and none of layers
-        that are within the bound; so with ``every=1`` they are those of the paper.
+        They are those of the last update, to be applied to the weights once, after the optimizer's
+        step. Empty if that update was not read; so ``every=1`` is needed for the paper's method.
 
         Args:
-            tau: τ, the largest score that is left as it is; the paper's is 100.
+            tau: τ, the largest score that is not clipped; 100 in the paper.
 
         Raises:
             ValueError: if no `MaxScore` is read, or tau is not a number above 0.
@@ -277,10 +276,10 @@ class Monitor:
         return tuple(factors(readings[-1], quantity, tau))
 
     def plot(self, quantity: str = "max_logit") -> Figure:
-        """Draw a quantity: heads down, updates across, with a mark where an alarm went off.
+        """Draw a quantity: heads down, updates across, with a mark for each alarm.
 
         Raises:
-            ImportError: without matplotlib, which the extra ``plot`` brings.
+            ImportError: without matplotlib, which the extra ``plot`` installs.
             KeyError: for a quantity that is not read.
             ValueError: if nothing was read yet.
         """
@@ -313,7 +312,7 @@ class Monitor:
                 self._on_alarm(alert)
 
     def _write(self, reading: UpdateReading) -> None:
-        """Call the writers; a training run does not end for one that fails."""
+        """Call the writers; one that fails does not end the training run."""
         scalars = scalars_of(reading)
         for writer in tuple(self._writers):
             try:
@@ -343,7 +342,7 @@ class Monitor:
 
 
 def _named(read: Readouts) -> dict[str, Readout[Any, Any]]:
-    """Check the readouts, and name those that have no name."""
+    """Check the readouts, and name those without a name."""
     if isinstance(read, Readout) or not isinstance(read, (Sequence, Mapping)) or not read:
         raise TypeError(
             "read must be a list of readouts, such as [regard.readouts.Entropy()], or a dictionary "
@@ -363,7 +362,7 @@ def _named(read: Readouts) -> dict[str, Readout[Any, Any]]:
 def _checked(
     alarms: Sequence[Alarm], readouts: Mapping[str, Readout[Any, Any]]
 ) -> tuple[Alarm, ...]:
-    """Check that each alarm is of a quantity that is read."""
+    """Check that each alarm is on a quantity that is read."""
     for alarm in alarms:
         if not isinstance(alarm, Alarm):
             raise TypeError(f"alarms must be regard.lens.Alarm, but one is {alarm!r}")

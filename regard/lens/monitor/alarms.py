@@ -33,18 +33,18 @@ class AlarmWarning(UserWarning):
 class Alarm:
     """A bound on a quantity of every head.
 
-    A head sets it off when it has been out of the bound for `readings` readings in a row, and again
-    after it was within. NaN is out of every bound.
+    It goes off when a head has been out of the bound for `readings` readings in a row, and again
+    only after the head was within the bound. NaN is out of every bound.
 
     Args:
-        quantity: the name of what is read, such as ``"max_logit"``.
-        above: a number above this is out of the bound; give this or `below`.
-        below: a number below this is.
-        readings: how many in a row.
+        quantity: name of the quantity, such as ``"max_logit"``.
+        above: upper bound; pass this or `below`.
+        below: lower bound.
+        readings: number of readings in a row that must be out of the bound.
 
     Raises:
-        TypeError: for arguments of another kind.
-        ValueError: unless one of the two bounds is given, and for fewer readings than one.
+        TypeError: for arguments of the wrong type.
+        ValueError: unless exactly one bound is given, and for fewer than one reading.
 
     Example:
         >>> import regard
@@ -74,19 +74,19 @@ class Alarm:
 
     @property
     def bound(self) -> float:
-        """The one that was given."""
+        """Return the bound that was given."""
         bound = self.below if self.above is None else self.above
         assert bound is not None, "one of the two is given"
         return float(bound)
 
     def is_out(self, value: float) -> bool:
-        """Whether a number is out of the bound; NaN is."""
+        """Return True if a number is out of the bound; NaN is."""
         within = value <= self.bound if self.above is not None else value >= self.bound
         return not within
 
     @property
     def condition(self) -> str:
-        """The bound in words: ``above 100``, ``below 0.1 for 5 readings``."""
+        """Return the bound in words: ``above 100``, ``below 0.1 for 5 readings``."""
         side = "above" if self.above is not None else "below"
         lasting = f" for {self.readings} readings" if self.readings > 1 else ""
         return f"{side} {self.bound:g}{lasting}"
@@ -101,10 +101,10 @@ class Alert:
 
     Attributes:
         alarm: the alarm.
-        update: how many updates came before the one that was read.
-        kind, layer, head: which head.
+        update: number of the update, from 0.
+        kind, layer, head: the head.
         name: path of the module that attends.
-        value: what was read; NaN sets every alarm off.
+        value: the value of the quantity; NaN sets every alarm off.
 
     Example:
         >>> import regard
@@ -131,7 +131,7 @@ class Alert:
 
 
 def alerts_of(alarms: Sequence[Alarm], readings: Sequence[UpdateReading]) -> list[Alert]:
-    """The alarms that the last reading sets off, the head furthest out first."""
+    """Return the alerts of the last reading, the head furthest out first."""
     return [alert for alarm in alarms for alert in _alerts(alarm, readings)]
 
 
@@ -153,7 +153,7 @@ def _alerts(alarm: Alarm, readings: Sequence[UpdateReading]) -> list[Alert]:
 
 
 def _out(alarm: Alarm, readings: Sequence[UpdateReading]) -> set[Head]:
-    """The heads that are out of an alarm's bound in a reading; none where there is none."""
+    """Return the heads that are out of an alarm's bound in some readings."""
     return {
         head
         for reading in readings
@@ -163,7 +163,7 @@ def _out(alarm: Alarm, readings: Sequence[UpdateReading]) -> set[Head]:
 
 
 def messages(alerts: Iterable[Alert]) -> list[str]:
-    """A text for each alarm that was set off; it names the head furthest out."""
+    """Return a message per alarm that went off; it names the head furthest out."""
     by_alarm: dict[Alarm, list[Alert]] = {}
     for alert in alerts:
         by_alarm.setdefault(alert.alarm, []).append(alert)

@@ -1,4 +1,4 @@
-"""The factors of QK-clip, which keep a head's largest score at a bound.
+"""The factors of QK-clip, which bound a head's largest score.
 
 Axes: H query heads, G key heads.
 """
@@ -21,15 +21,14 @@ from regard.record.sites import AttentionKind
 class QKClip:
     """The factors on the weights of one layer's queries and keys, by `Monitor.qk_clip`.
 
-    A score is a product of a query and a key, so the two factors of a head multiply to what its
-    scores are multiplied with: γ = min(1, τ / S_max) (Kimi Team 2025, arXiv:2507.20534, section
-    2.1). Where each query head has a key head of its own, both get √γ. A key head that several
-    query heads share has the factor 1, and each of its query heads all of its γ: so no head is
-    clipped for another one's sake, as the paper does for the rotary part of the keys, which all
-    heads share.
+    A score is a product of a query and a key, so the product of a head's two factors scales its
+    scores: γ = min(1, τ / S_max) (Kimi Team 2025, arXiv:2507.20534, section 2.1). If each query
+    head has a key head of its own, both get √γ. A key head that several query heads share gets
+    the factor 1, and each of its query heads its γ: so no head is clipped because of another.
+    The paper does this for the rotary part of the keys, which all heads share.
 
     Attributes:
-        kind, layer: which layer.
+        kind, layer: the layer.
         name: path of the module that attends.
         gamma: γ of each query head, ``(H,)``, float64.
         query: factor on the query weights of each head, and on their bias, ``(H,)``.
@@ -55,10 +54,10 @@ class QKClip:
 
 
 def factors(reading: UpdateReading, quantity: str, tau: float) -> Iterator[QKClip]:
-    """The factors of each layer with a head above the bound."""
+    """Yield the factors of each layer with a head above the bound."""
     of_places = reading.values[quantity].split([place.heads for place in reading.places])
     for place, largest in zip(reading.places, of_places, strict=True):
-        # What is not finite says nothing of the size of weights, and 0 would end the head.
+        # Infinity and NaN say nothing about the size of weights; the factor 0 would end the head.
         clipped = (largest > tau) & (largest < math.inf)
         if not clipped.any():
             continue

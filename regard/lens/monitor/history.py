@@ -1,4 +1,4 @@
-"""What a monitor read, update by update: a number for each quantity and head."""
+"""The readings of a monitor: a number per update, quantity and head."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.record.sites import KINDS, AttentionKind
 
 
 class Head(NamedTuple):
-    """A head of a model, and the kind of attention that it belongs to.
+    """A head of a model: kind of attention, layer and head.
 
     Example:
         >>> from regard.lens.monitor import Head
@@ -24,12 +24,12 @@ class Head(NamedTuple):
 
     kind: AttentionKind
     layer: int
-    """Its number among the layers of this kind, in the order of their first calls."""
+    """Index among the layers of this kind, in the order of their first calls."""
     head: int
 
     @property
     def short(self) -> str:
-        """Its name in charts: ``3.5`` is head 5 of layer 3, ``cross.3.5`` of cross-attention."""
+        """Return its name in charts: ``3.5``, or ``cross.3.5`` for cross-attention."""
         kind = "" if self.kind == "self" else f"{self.kind}."
         return f"{kind}{self.layer}.{self.head}"
 
@@ -40,7 +40,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerPlace:
-    """A layer of heads: where it is in the model."""
+    """The place of a layer in the model."""
 
     kind: AttentionKind
     layer: int
@@ -51,27 +51,27 @@ class LayerPlace:
     """Key heads."""
 
     def all_heads(self) -> tuple[Head, ...]:
-        """Its heads, in order."""
+        """Return its heads, in order."""
         return tuple(Head(self.kind, self.layer, head) for head in range(self.heads))
 
 
 @dataclass(frozen=True, eq=False)
 class UpdateReading:
-    """What was read in one update."""
+    """The readings of one update."""
 
     update: int
-    """How many updates came before."""
+    """Number of the update, from 0."""
     places: tuple[LayerPlace, ...]
     values: Mapping[str, Tensor]
-    """By quantity, a number for each head of all places: ``(N,)``, float64."""
+    """For each quantity, a number per head of all layers, ``(N,)``, float64."""
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """The heads, in the order of the numbers."""
+        """Return the heads, in the order of the numbers."""
         return tuple(head for place in self.places for head in place.all_heads())
 
     def by_head(self, quantity: str) -> dict[Head, float]:
-        """The numbers of a quantity."""
+        """Return the numbers of a quantity."""
         return dict(zip(self.heads, self.values[quantity].tolist(), strict=True))
 
 
@@ -82,20 +82,20 @@ class History:
         self.readings: list[UpdateReading] = []
 
     def add(self, reading: UpdateReading) -> None:
-        """Add a reading; those of later updates, which a resumed training run makes anew, go."""
+        """Add a reading, and drop those of later updates, which a resumed training run repeats."""
         while self.readings and self.readings[-1].update >= reading.update:
             self.readings.pop()
         self.readings.append(reading)
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """All heads that were read: by kind, layer and head."""
+        """Return all heads that were read, sorted by kind, layer and head."""
         places = {place for reading in self.readings for place in reading.places}
         heads = {head for place in places for head in place.all_heads()}
         return tuple(sorted(heads, key=lambda h: (KINDS.index(h.kind), h.layer, h.head)))
 
     def values(self, quantity: str) -> Float[Tensor, "U N"]:
-        """The numbers of a quantity, ``(U, N)``: updates down, heads across; NaN where not read."""
+        """Return a quantity of N heads at U updates, ``(U, N)``; NaN where it was not read."""
         heads = self.heads
         size = len(self.readings), len(heads)
         table = torch.full(size, torch.nan, dtype=torch.float64, device="cpu")

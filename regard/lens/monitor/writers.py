@@ -1,4 +1,4 @@
-"""Where the numbers of a monitor are written to: any function of an update and its scalars."""
+"""Writers of a monitor's numbers: functions of an update and its scalars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.lens.monitor.history import UpdateReading
 
 
 class WriterWarning(UserWarning):
-    """A writer of a `Monitor` failed, and gets no more numbers.
+    """A writer of a `Monitor` failed and is no longer called.
 
     Example:
         >>> import regard, torch, warnings
@@ -33,7 +33,7 @@ class WriterWarning(UserWarning):
 
 @runtime_checkable
 class Writer(Protocol):
-    """What a monitor calls after each reading: a function of an update and its numbers.
+    """A function of an update and its numbers, which a monitor calls after each reading.
 
     Example:
         >>> import regard, torch
@@ -52,7 +52,7 @@ class Writer(Protocol):
 
 
 def scalars_of(reading: UpdateReading) -> dict[str, float]:
-    """The numbers of a reading by name.
+    """Return the numbers of a reading by name.
 
     ``attention/QUANTITY/LAYER.HEAD`` of each head, and ``attention/QUANTITY/min``, ``mean`` and
     ``max`` over all of them.
@@ -69,11 +69,11 @@ def scalars_of(reading: UpdateReading) -> dict[str, float]:
 class JSONLinesWriter:
     """Writes a line of JSON for each reading: ``{"update": 100, "attention/max_logit/3.5": …}``.
 
-    A number that is not finite is null, since JSON has none. Lines of the update that comes first
-    and of later ones, which an interrupted training run left, are dropped, and damaged lines too.
+    NaN and infinity are written as null, since JSON lacks them. At the first update, lines of it
+    and of later updates, left by an interrupted training run, are dropped, as are damaged lines.
 
     Args:
-        path: the file; its folder is made where it is missing.
+        path: the file; its folder is created if missing.
 
     Example:
         >>> import json, tempfile
@@ -103,7 +103,7 @@ class JSONLinesWriter:
 
 
 def _lines_before(path: Path, update: int) -> bytes:
-    """The whole lines of updates before one."""
+    """Return the intact lines of earlier updates."""
     lines = []
     for line in path.read_bytes().splitlines(keepends=True):
         try:

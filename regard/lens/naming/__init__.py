@@ -1,4 +1,4 @@
-"""What each head does, named by controls: a role, and the numbers beside it."""
+"""Names what each head does: a role, from scores compared with controls."""
 
 from regard.lens.naming.head_scores import heads
 from regard.lens.naming.heads import Heads, HeadScores

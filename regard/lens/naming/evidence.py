@@ -1,7 +1,7 @@
-"""How much speaks for a role: a score of many queries against controls, and its interval.
+"""The evidence for a role: a score over many queries against controls, and its interval.
 
-Axes: H heads of a layer, K different tokens of all texts together; where tokens are not known each
-query has one of its own.
+Axes: H heads of a layer, K distinct tokens of all texts; if tokens are not known, each query counts
+as a distinct one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from regard.lens.naming.roles import ENOUGH, VARIED, Evidence
 __all__ = ["Means", "Score", "Tally", "itself", "lead", "mean_of", "nearness"]
 
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-"""Of the mean share and the mean of its strongest control, ``(H,)`` each: the score, and its
-derivatives by the one and by the other."""
+"""A function of the mean share and of the mean of its strongest control, ``(H,)`` each: the score,
+and its derivatives by both."""
 
-_NORMAL = 1.959964  # 97.5 % of a normal distribution lie below
+_NORMAL = 1.959964  # 97.5 % quantile of the standard normal distribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Tally:
 
 @dataclass(frozen=True, eq=False)
 class Means:
-    """Means over the queries of each text, and over the texts that have any."""
+    """Means over the queries of each text, then over the texts that have any."""
 
     queries: Float[Tensor, "H K"]
     """Number of queries of each token, over all texts, (H, K)."""
@@ -50,7 +50,7 @@ class Means:
     """Each token's contribution to the mean share under each control, (H, K)."""
 
     def evidence(self, score: Score) -> list[Evidence | None]:
-        """Score each head; None for one of which there are no queries."""
+        """Score each head; None without queries."""
         share = self.share.sum(-1)
         strongest = torch.zeros_like(self.share)
         if self.controls:
@@ -84,7 +84,7 @@ class Means:
 
 
 def mean_of(tallies: Sequence[Tally]) -> Means:
-    """Average over texts, whose controls are the same ones."""
+    """Average over texts, which have the same controls."""
     counts = [tally.queries.sum(-1, keepdim=True) for tally in tallies]
     texts = torch.stack([count > 0 for count in counts]).sum(0).clamp_min(1)
 
@@ -103,9 +103,9 @@ def mean_of(tallies: Sequence[Tally]) -> Means:
 
 
 def lead(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Part of the weight that the control leaves elsewhere and the share brings here; at most 1.
+    """Return (share − control) / (1 − control), at most 1, and its derivatives.
 
-    0 where the control leaves none.
+    0 if the control is 1.
 
     >>> score, by_share, by_control = lead(torch.tensor([0.6]), torch.tensor([0.2]))
     >>> score, by_share, by_control
@@ -119,18 +119,18 @@ def lead(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def nearness(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Part by which a distance is less than the control's: 1 − share / control."""
+    """Return 1 − share / control of two distances, and its derivatives."""
     control = torch.where(control > 0, control, torch.inf)
     return 1 - share / control, -1 / control, share / control**2
 
 
 def itself(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The share, against no control."""
+    """Return the share, and its derivatives; it has no control."""
     return share, torch.ones_like(share), torch.zeros_like(control)
 
 
 def _student(free: Tensor) -> Tensor:
-    """What 97.5 % of Student's t lie below, for so many degrees of freedom, to 1 % from three on.
+    """Return the 97.5 % quantile of Student's t by degrees of freedom, to 1 % from three on.
 
     Abramowitz and Stegun 1964, equation 26.7.5.
     """

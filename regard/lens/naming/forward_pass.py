@@ -1,4 +1,4 @@
-"""One text's way through a model: its tokens, patterns, predictions and the scores of its heads.
+"""One forward pass: the tokens, patterns and predictions of a text, and the scores of the heads.
 
 Axes: H heads of a layer, T tokens, V vocabulary.
 """
@@ -21,24 +21,24 @@ from regard.record.layer import self_attention
 
 __all__ = ["ForwardPass", "forward_pass"]
 
-_PREDICTIONS = 5  # likeliest next tokens kept
+_PREDICTIONS = 5  # number of likeliest next tokens that are kept
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ForwardPass:
-    """What a causal model computed on one text."""
+    """The forward pass of a causal model over one text."""
 
     tokens: tuple[str, ...]
     patterns: tuple[Pattern, ...]
-    """One a layer, ``(H, T, T)``."""
+    """One pattern per layer, ``(H, T, T)``."""
     predictions: tuple[tuple[tuple[str, float], ...], ...]
     """For each token, the likeliest next tokens, with probability."""
     heads: Heads
     uniform: PatternScores
-    """Scores of a head that spreads evenly on this text."""
+    """Scores of a uniform head on this text."""
 
     def pattern(self, head: HeadScores) -> Pattern:
-        """The weights of one head, ``(T, T)``."""
+        """Return the pattern of one head, ``(T, T)``."""
         pattern: Pattern = self.patterns[head.layer][head.head]
         return pattern
 
@@ -53,13 +53,13 @@ def forward_pass(
     """Score every head of a causal model on one text.
 
     Args:
-        ids: the text's tokens, at least one.
-        patterns: causal self-attention on it, one ``(H, T, T)`` a layer.
-        logits: what the model expects after each token.
-        name: what ids stand for, such as a tokenizer's `tokens`.
+        ids: the text's token ids, ``(T,)``, at least one.
+        patterns: patterns of causal self-attention, ``(H, T, T)`` per layer.
+        logits: ``(T, V)``, the predictions after each token.
+        name: returns the names of ids, such as a tokenizer's `tokens`.
 
     Raises:
-        ValueError: the ids, patterns and logits do not belong to one text, or `logits` holds NaN.
+        ValueError: if ids, patterns and logits are not of one text, or `logits` holds NaN.
 
     Example:
         >>> import regard, torch

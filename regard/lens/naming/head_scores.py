@@ -33,7 +33,7 @@ _SCORES: Mapping[Role, tuple[str, Score]] = {
     Role.SPREAD: ("spread", itself),
     Role.LOCAL: ("distance", nearness),
 }
-"""For each role the name of its tallies, and how they are scored."""
+"""For each role, the name of its tallies and the function that scores them."""
 
 
 def score_heads(
@@ -45,12 +45,12 @@ def score_heads(
 ) -> Heads:
     """Score every head of some layers and name it, as `heads` does for a recording.
 
-    All that shows heads by name has the name from here.
+    All output that names heads takes the names from here.
 
     Args:
-        layers: those.
+        layers: the layers.
         names: their tokens, if known.
-        progress: show a bar.
+        progress: whether to show a progress bar.
         read: takes readouts of a pattern, as `Pattern.read` does.
     """
     scores: list[HeadScores] = []
@@ -113,7 +113,7 @@ def _head(
 
 
 def _pattern_scores(means: Mapping[str, Means], head: int, *, known: bool) -> PatternScores:
-    """The means of one head."""
+    """Return the scores of one head."""
     values: dict[str, Any] = {}
     for name, mean in means.items():
         queries = int(mean.queries[head].sum())
@@ -129,7 +129,7 @@ def _pattern_scores(means: Mapping[str, Means], head: int, *, known: bool) -> Pa
 
 
 def _numbered(texts: Sequence[tuple[Pattern, Tensor | None]]) -> list[Int[Tensor, " T"]]:
-    """The tokens of each text, or numbers of their own where they are not known."""
+    """Return the token numbers of each text; distinct numbers if tokens are not known."""
     lengths = [pattern.shape[-1] for pattern, _ in texts]
     first = [sum(lengths[:place]) for place in range(len(lengths))]
     return [
@@ -139,7 +139,7 @@ def _numbered(texts: Sequence[tuple[Pattern, Tensor | None]]) -> list[Int[Tensor
 
 
 def _extent(pattern: Pattern) -> tuple[int, int]:
-    """Where the tokens of a padded sequence start and stop: queries that see themselves."""
+    """Return start and stop of the tokens of a padded sequence: queries that see themselves."""
     rows = pattern.problem.rows
     index = torch.arange(rows.queries, device=rows.start.device)
     sees = ((rows.start <= index) & (index < rows.stop)).flatten(0, 1).any(0)
@@ -150,7 +150,7 @@ def _extent(pattern: Pattern) -> tuple[int, int]:
 
 
 def _cut(pattern: Pattern, start: int, stop: int) -> Pattern:
-    """Keep the queries and keys of a range, of a pattern that sees none outside it."""
+    """Crop a pattern to the queries and keys of a range, outside which it sees none."""
     if (start, stop) == (0, pattern.shape[-2]):
         return pattern
     part = slice(start, stop)
@@ -158,7 +158,7 @@ def _cut(pattern: Pattern, start: int, stop: int) -> Pattern:
 
 
 def _texts(layer: Layer, names: Tokens | None) -> list[tuple[Pattern, Tensor | None]]:
-    """Each sequence of the batch with its tokens, numbered."""
+    """Return the pattern and the token numbers of each sequence of the batch."""
     pattern = layer.pattern
     if pattern.ndim not in (3, 4) or pattern.shape[-2] != pattern.shape[-1]:
         raise RecordError(
@@ -186,20 +186,20 @@ def _without_padding(pattern: Pattern, ids: Tensor | None) -> tuple[Pattern, Ten
 
 
 def heads(recording: Recording, *, progress: bool | None = None) -> Heads:
-    """Score each head and name its role, by control.
+    """Score each head and name its role, against controls.
 
-    A head is named after a relation, such as ``induction``, where it brings more weight to
-    certain keys than each control does: a uniform head, its own other queries, the text in
-    shuffled order. `regard.lens.naming.roles` defines them, and `HeadScores` the numbers beside a
-    name. Exact and the same at every call, in memory O(L); scores on repeats need tokens.
+    A head is named after a relation, such as ``induction``, if it puts more weight on its
+    targets than each control does: a uniform head, its own other queries, the text in
+    shuffled order. `regard.lens.naming.roles` defines them, and `HeadScores` the scores.
+    Exact and deterministic, in memory O(L); scores on repeats need tokens.
 
     Args:
-        recording: of one run of a model.
-        progress: show a bar; by default on a terminal.
+        recording: the recording of one run of a model.
+        progress: whether to show a progress bar; None shows it on a terminal.
 
     Raises:
-        RecordError: if only some rows were recorded, if several runs were, or if tokens do not
-            fit the sequences.
+        RecordError: if only some rows or several runs were recorded, or if tokens do not fit the
+            sequences.
 
     Example:
         >>> import regard, torch

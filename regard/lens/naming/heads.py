@@ -39,30 +39,30 @@ INFORMATIVE = (
     Role.SPREAD,
     Role.ALONE,
 )
-"""Roles by how much there is to see in their heads."""
+"""Roles, the most informative first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadScores(PatternScores):
-    """One head of a model: where it is, its scores, what it does and how sure that is."""
+    """One head of a model: its place, its scores, its role and the evidence for it."""
 
     layer: int
     head: int
     role: Role
-    """What the head does: the rule of `roles.role_of`."""
+    """What the head does, by the rule of `roles.role_of`."""
     score: float | None = None
-    """Of the role, against controls (`roles`); where the role is open, of the one that is
-    `undecided`; None for a role that rests on no score."""
+    """Score of the role against controls (`roles`); if the role is open, of the `undecided` one;
+    None for a role without a score."""
     margin: float | None = None
-    """The interval of 95 % is the score ± this; None where there are too few queries for one."""
+    """Half width of the score's 95 % interval; None for too few queries."""
     queries: int | None = None
-    """How many that is measured over; of a role that rests on no score, how many there are."""
+    """Number of queries that the score is measured over; for a role without one, of all queries."""
     undecided: Role | None = None
-    """A role that would come first, and of which the text can't tell whether the head has it."""
+    """A role of higher priority that the text can neither confirm nor exclude."""
 
     @property
     def evidence(self) -> str:
-        """What the name rests on, in words; empty for a text of one token.
+        """Describe the evidence for the role; empty for a text of one token.
 
         >>> from regard.lens.naming.roles import Role
         >>> HeadScores(layer=0, head=0, role=Role.FIRST, score=0.6, margin=0.12, queries=9).evidence
@@ -82,7 +82,7 @@ class HeadScores(PatternScores):
 
     @property
     def estimate(self) -> str:
-        """The score with its interval of 95 %, such as ``0.64 ± 0.08``; empty without a score."""
+        """Return the score with its 95 % interval, such as ``0.64 ± 0.08``; empty without one."""
         if self.score is None:
             return ""
         return f"{self.score:.2f}" + ("" if self.margin is None else f" ± {self.margin:.2f}")
@@ -116,9 +116,9 @@ class Heads(Sequence[HeadScores]):
 
     @property
     def repeats(self) -> tuple[int, int] | None:
-        """Number of queries that induction and duplicate tokens are measured over.
+        """Return the numbers of queries that induction and duplicate token are measured over.
 
-        None where the tokens are not known.
+        None if the tokens are not known.
         """
         if not self._scores or self._scores[-1].induction_queries is None:
             return None
@@ -126,7 +126,7 @@ class Heads(Sequence[HeadScores]):
         return last.induction_queries or 0, last.duplicate_token_queries or 0
 
     def at(self, layer: int, head: int) -> HeadScores:
-        """One head, by its numbers.
+        """Return one head by its indices.
 
         Raises:
             IndexError: for a head that was not scored.
@@ -137,12 +137,12 @@ class Heads(Sequence[HeadScores]):
         raise IndexError(f"layer {layer} has no head {head} among the {len(self)} scored")
 
     def most_informative(self, count: int) -> list[HeadScores]:
-        """Take the heads with most to see: the best of each role, then the second best, and so on.
+        """Return the most informative heads: the best of each role, then the second best, etc.
 
         A tie goes to the earlier layer.
 
         Args:
-            count: most heads to take.
+            count: maximum number of heads.
         """
         ranked: list[tuple[int, int, HeadScores]] = []
         for order, role in enumerate(INFORMATIVE):
@@ -153,7 +153,7 @@ class Heads(Sequence[HeadScores]):
         return [scores for _, _, scores in ranked[:count]]
 
     def frame(self) -> pd.DataFrame:
-        """Lay them out as a pandas data frame, a row a head."""
+        """Return a pandas data frame with a row per head."""
         import pandas as pd
 
         return pd.DataFrame([_row(scores) for scores in self._scores])
@@ -172,7 +172,7 @@ class Heads(Sequence[HeadScores]):
 
 
 def over(queries: int, tokens: int | None = None) -> str:
-    """Say how many queries a score on repeats rests on, and whether a head is named after them.
+    """Describe how many queries a score on repeats has, and whether they suffice for a role.
 
     >>> over(0), over(3), over(30, 80)
     ('of no query', 'over 3 queries, too few to tell', 'over 30 queries of 80')
@@ -186,14 +186,14 @@ def over(queries: int, tokens: int | None = None) -> str:
 
 
 def _purity(scores: HeadScores) -> float:
-    """How much a head does of what it is named for and nothing else."""
+    """Return a number by which heads of one role are ranked."""
     if scores.score is not None:
         return scores.score
     return 0.0 if scores.spread is None else 1 - scores.spread
 
 
 def _row(scores: HeadScores) -> dict[str, Any]:
-    """All fields, those of the name first."""
+    """Return all fields, those of the role first."""
     values = asdict(scores)
     first = ("layer", "head", "role", "score", "margin", "queries", "undecided")
     names = [*first, *(name for name in values if name not in first)]

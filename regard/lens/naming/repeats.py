@@ -1,9 +1,9 @@
 """Weight on earlier copies of the query's token, and on what followed them.
 
-All are readouts: they take a pattern in blocks and need no matrix of its size.
+All are readouts: they read a pattern in blocks and form no matrix of its size.
 
-Axes: N heads numbered through, L = S positions of one text; a block has n heads, R rows, C columns,
-P of its pairs of a query and a target, E ranges of distance.
+Axes: N heads, flattened over the batch, L = S positions of one text; a block has n heads, R rows,
+C columns, P pairs of a query and a target, E ranges of distance.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from regard.pattern.stream import WeightBlock
 
 __all__ = ["Controlled", "ControlledRepeats", "Repeats", "targets", "with_targets"]
 
-_OF_ROW, _OF_KEY = 2 * 3, 2 * 4  # numbers that the kernels find; see REGARD_REPEATS in abi.h
+_OF_ROW, _OF_KEY = 2 * 3, 2 * 4  # kernel results per row and key; see REGARD_REPEATS in abi.h
 
 
 @dataclass(frozen=True, eq=False)
 class Repeats(Readout["Tensor", "Tensor"]):
     """Share of each row on earlier copies of the query's token, or on what followed them.
 
-    ``(..., L)``. What followed is where the text went on last time, which an induction head
-    attends to (Olsson et al. 2022, arXiv:2209.11895). The first position, the previous one and the
-    query's own are left out: a head may look there whatever the token is.
+    ``(..., L)``. An induction head attends to the token after an earlier copy of the query's token
+    (Olsson et al. 2022, arXiv:2209.11895). The first position, the previous one and the query's own
+    are left out: a head may look there whatever the token is.
 
     Args:
         ids: the text's token ids, ``(L,)``.
@@ -55,21 +55,21 @@ class Repeats(Readout["Tensor", "Tensor"]):
 
 
 class Controlled(NamedTuple):
-    """The share of each row on its targets, and what two controls would have it be."""
+    """The share of each row on its targets, and under two controls."""
 
     targets: Float[Tensor, "*b L"]
-    """How many keys of each query are targets and seen."""
+    """Number of visible targets of each query."""
     share: Float[Tensor, "*b L"]
-    """The weight on them: what `Repeats` reads."""
+    """Weight on the targets, as `Repeats` reads it."""
     shuffled: Float[Tensor, "*b L"]
-    """What they would get with the text in shuffled order."""
+    """Expected weight on the targets with the text in shuffled order."""
     others: Float[Tensor, "*b S"]
-    """What each key would get from all queries that it is a target of, did they look at it as much
-    as the others do."""
+    """Weight that each key would receive from the queries that it is a target of, if they looked at
+    it as much as its other queries do."""
 
 
 class _Sums(NamedTuple):
-    """Of the targets, in float64."""
+    """Sums over the targets, in float64."""
 
     targets: Float[Tensor, "N L"]
     share: Float[Tensor, "N L"]
@@ -82,25 +82,24 @@ class _State(NamedTuple):
     copies: _Sums
     successors: _Sums
     pairs_of_key: Float[Tensor, "N S"]
-    """Of all pairs that could be a query and its target, as in `_Sums`."""
+    """As in `_Sums`, over all pairs that could be a query and its target."""
     weight_of_key: Float[Tensor, "N S"]
 
 
 @dataclass(frozen=True, eq=False)
 class ControlledRepeats(Readout[_State, tuple[Controlled, Controlled]]):
-    """What `Repeats` reads, of copies and of successors, with two controls beside it.
+    """The shares of `Repeats`, of copies and of successors, with two controls.
 
-    **Other queries.** A head that always looks at a certain key looks there from that key's
-    successors, too. So each target is given the mean weight that it gets from the queries of which
-    it is not a target. One that no other query sees is given what it gets, which proves nothing.
+    **Other queries.** A head that always looks at a certain key also looks there from queries of
+    which it is a target. So the control of a target is its mean weight from the queries of which it
+    is not one. If no other query sees it, the control is its own weight, which proves nothing.
 
-    **Shuffled text.** A head that looks at what is near looks at targets that are near, too. So the
-    keys before a query are shuffled among those about as far from it, that is from 2 to 3 tokens,
-    from 4 to 7, from 8 to 15 and so on, and its weights stay. The mean over all such orders has a
-    closed form, a range of distance after the other: the weight on the range times the targets'
-    share of the keys in it.
+    **Shuffled text.** A head that looks at near keys also looks at targets that are near. So the
+    keys before a query are shuffled within ranges of distance, 2 to 3 tokens, 4 to 7, 8 to 15 and
+    so on, while the weights stay. The mean over all such orders has a closed form, summed over the
+    ranges: the weight on the range times the fraction of its keys that are targets.
 
-    Both leave out what `Repeats` does.
+    Both leave out the positions that `Repeats` leaves out.
 
     Args:
         ids: the text's token ids, ``(L,)``.
@@ -109,7 +108,7 @@ class ControlledRepeats(Readout[_State, tuple[Controlled, Controlled]]):
     ids: Int[Tensor, " L"]
 
     def begin(self, sizes: Sizes) -> _State:
-        """Start from no pairs."""
+        """Return sums of zero."""
 
         def sums() -> _Sums:
             return _Sums(
@@ -131,7 +130,7 @@ class ControlledRepeats(Readout[_State, tuple[Controlled, Controlled]]):
         state.pairs_of_key[place] += seen.sum(dim=0)
         state.weight_of_key[place] += weights.sum(dim=-2).double()
         edges = _edges(block)
-        # What each key of a range gets on average: (n, R, E).
+        # Mean weight of a key in each range: (n, R, E).
         each = _in_ranges(weights.cumsum(-1), edges)
         each = each.double() / _in_ranges(seen.cumsum(-1), edges).clamp_min(1)
         for sums, following in ((state.copies, False), (state.successors, True)):
@@ -139,7 +138,7 @@ class ControlledRepeats(Readout[_State, tuple[Controlled, Controlled]]):
             _add_targets(sums, block, chosen, each)
 
     def finish(self, state: _State, sizes: Sizes) -> tuple[Controlled, Controlled]:
-        """Compare each key's queries."""
+        """Compute the controls from the sums."""
 
         def controlled(sums: _Sums) -> Controlled:
             return _controlled(
@@ -152,7 +151,7 @@ class ControlledRepeats(Readout[_State, tuple[Controlled, Controlled]]):
         return controlled(state.copies), controlled(state.successors)
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
-        """Number the tokens; what is not the pattern of a text is streamed."""
+        """Return the spec, with tokens numbered; None, to stream, if the pattern is no text's."""
         length = len(self.ids)
         if not length == sizes.queries == sizes.keys:
             return None
@@ -164,7 +163,7 @@ class ControlledRepeats(Readout[_State, tuple[Controlled, Controlled]]):
     def from_kernel(
         self, tensors: tuple[Tensor, ...], sizes: Sizes
     ) -> tuple[Controlled, Controlled]:
-        """Compare each key's queries."""
+        """Compute the controls from the kernel's sums."""
         rows, keys = tensors[0].double().split([_OF_ROW * sizes.queries, _OF_KEY * sizes.keys], -1)
         of_rows = rows.unflatten(-1, (sizes.queries, 2, -1)).permute(2, 3, 0, 1)
         of_keys = keys.unflatten(-1, (2, -1, sizes.keys)).permute(1, 2, 0, 3)
@@ -184,12 +183,12 @@ def _controlled(
     others: Float[Tensor, "N S"],
     weight_of_others: Float[Tensor, "N S"],
 ) -> Controlled:
-    """Give each key's queries what the others give it on average."""
+    """Compute the control by other queries: a key's mean weight from those it is no target of."""
     elsewhere = weight_of_others / others.clamp_min(1)
     of_others = torch.where(others > 0, pairs_of_key * elsewhere, weight_of_key)
     return Controlled(
         *(
-            # In float64, in which half precision loses no count.
+            # In float64, since half precision would round the counts.
             total.reshape(*sizes.leading, -1)
             for total in (targets, share, shuffled, of_others)
         )
@@ -219,12 +218,12 @@ def _add_targets(
 
 
 def _range_of(distance: Int[Tensor, " P"]) -> Int[Tensor, " P"]:
-    """Number the ranges: 0 of distances 2 and 3, 1 of 4 to 7, and so on."""
+    """Return the index of each range of distance: 0 for 2 and 3, 1 for 4 to 7, and so on."""
     return torch.frexp(distance.double()).exponent.long() - 2
 
 
 def _edges(block: WeightBlock) -> Int[Tensor, "R e"]:
-    """Where each row's ranges of distance meet among the block's columns, the nearest first."""
+    """Return the column boundaries of each row's ranges of distance, the nearest first."""
     row = torch.arange(block.rows.start, block.rows.stop, device=block.weights.device)
     count = max(2, int(block.rows.stop).bit_length())
     nearest = 2 ** torch.arange(1, count + 1, device=row.device)
@@ -236,17 +235,17 @@ def _edges(block: WeightBlock) -> Int[Tensor, "R e"]:
 def _in_ranges(
     cumulative: Shaped[Tensor, "*n R C"], edges: Int[Tensor, "R e"]
 ) -> Shaped[Tensor, "*n R E"]:
-    """Sum over each range of distance, from sums over all columns up to each."""
+    """Sum over each range of distance, given cumulative sums over columns."""
     padded = torch.nn.functional.pad(cumulative, (1, 0))
     up_to = padded.gather(-1, edges.expand(*cumulative.shape[:-1], -1))
     return up_to[..., :-1] - up_to[..., 1:]
 
 
 def with_targets(ids: Int[Tensor, " T"], *, following: bool) -> Bool[Tensor, " T"]:
-    """Which queries have anything that `Repeats` counts."""
+    """Return True for queries that have a target of `Repeats`."""
     index = torch.arange(len(ids), device=ids.device)
     number = ids.unique(return_inverse=True)[1]
-    # Key 0 counts for nothing, but what came before key 1 does.
+    # Key 0 is never a target, but the token before key 1 makes key 1 one.
     earliest = int(not following)
     first = torch.full_like(index, len(ids)).scatter_reduce_(
         0, number[earliest:], index[earliest:], "amin"
@@ -257,9 +256,9 @@ def with_targets(ids: Int[Tensor, " T"], *, following: bool) -> Bool[Tensor, " T
 def targets(
     ids: Int[Tensor, " L"], rows: slice, columns: slice, *, following: bool
 ) -> Bool[Tensor, "R C"]:
-    """Which keys are an earlier copy of the query's token, or come right after one.
+    """Return True for keys that are an earlier copy of the query's token, or directly follow one.
 
-    Key 0 is never one of them, nor are the query's own position and the one before it.
+    False for key 0, the query's own position and the one before it.
 
     >>> ids = torch.tensor([7, 8, 9, 7])
     >>> targets(ids, slice(3, 4), slice(0, 4), following=True).int()
@@ -271,13 +270,13 @@ def targets(
 def _repeated(
     ids: Int[Tensor, " L"], rows: slice, columns: slice, *, following: bool
 ) -> Bool[Tensor, "R C"]:
-    """Pairs of a query and its token, or of a query and what stands right after its token."""
+    """Return True for keys with the query's token, or directly after one."""
     copy = torch.arange(columns.start, columns.stop, device=ids.device) - int(following)
     return ids[rows][:, None] == ids[copy.clamp_min(0)]
 
 
 def _far(ids: Int[Tensor, " L"], rows: slice, columns: slice) -> Bool[Tensor, "R C"]:
-    """Pairs whose weight may come from the tokens, not from where the two stand."""
+    """Return True for pairs whose weight may depend on the tokens, not only on their positions."""
     query = torch.arange(rows.start, rows.stop, device=ids.device)[:, None]
     key = torch.arange(columns.start, columns.stop, device=ids.device)
     return (key >= 1) & (key <= query - 2)

@@ -152,7 +152,7 @@ class PatternScores:
     """As for induction."""
 
     def share(self, role: Role) -> float | None:
-        """The share that a role rests on; None where it is not known, or rests on none."""
+        """Return the share that a role rests on; None where it is not known, or rests on none."""
         value: float | None = getattr(self, role.score) if role.score is not None else None
         return value
 

@@ -1,6 +1,6 @@
-"""What the heads of one text do and what controls of them would do, token by token.
+"""Sums per token of what the heads of one text do, and of their controls.
 
-Axes: H heads of a layer, T tokens of the text, K different tokens of all texts together.
+Axes: H heads of a layer, T tokens of the text, K distinct tokens of all texts.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from regard.pattern.readouts import Distance, Entropy, Mass, Received
 __all__ = ["Read", "Tallier", "uniform_pattern"]
 
 Read = Callable[..., tuple[Any, ...]]
-"""Of a pattern and readouts."""
+"""A function of a pattern and readouts."""
 
-_NEAR = 128  # rows of which the weights on the last keys are read at once
+_NEAR = 128  # rows whose weights on the last keys are read at once
 
 
 class Tallier:
-    """Adds up what each token's queries do in one text, and what its controls would do.
+    """Sums the shares of each token's queries in one text, and those of the controls.
 
     Args:
         ids: the tokens, numbered over all texts of a batch.
-        count: how many numbers there are.
+        count: number of distinct tokens of the batch.
     """
 
     def __init__(self, ids: Int[Tensor, " T"], count: int) -> None:
@@ -40,7 +40,7 @@ class Tallier:
         self._count = count
 
     def of_text(self, pattern: Pattern, read: Read, *, known: bool) -> dict[str, Tally]:
-        """Tally the heads of a text of two tokens or more, ``(H, T, T)``, by score."""
+        """Return the tallies of a text of two tokens or more, ``(H, T, T)``, by score."""
         repeats: tuple[ControlledRepeats, ...] = ()
         if known and any(with_targets(self._ids, following=one).any() for one in (False, True)):
             repeats = (ControlledRepeats(self._ids),)
@@ -50,12 +50,12 @@ class Tallier:
         uniform = uniform_pattern(pattern)
         evenly, highest, far = uniform.read(Mass(0), Entropy(), Distance())
         later = torch.ones_like(first, dtype=torch.bool)
-        later[:, 0] = False  # the first token has no choice
+        later[:, 0] = False  # the first token sees only itself
         current, previous = _near(pattern)
         seen_current, seen_previous = (weights > 0 for weights in _near(uniform))
-        even = (-highest).exp()  # a uniform head's weight on each key that it sees
+        even = (-highest).exp()  # a uniform head's weight on each visible key
         seers = _seers(uniform)
-        chosen = highest > 0  # of more than one key
+        chosen = highest > 0  # more than one key is visible
         spread = torch.where(chosen, entropy / highest.clamp_min(1e-9), 0)
         result = {
             "previous_token": self._tally(
@@ -90,7 +90,7 @@ class Tallier:
             uniform=repeats.targets * even,
             shuffled=repeats.shuffled,
         )
-        # All queries that a key is a target of are of one token: the key's, or the one before it.
+        # All queries that a key is a target of have one token: the key's, or the one before it.
         shift = int(following)
         keys = repeats.others.shape[-1]
         others = self._by_token(repeats.others[:, shift:], self._ids[: keys - shift])
@@ -102,7 +102,7 @@ class Tallier:
         share: Float[Tensor, "H T"],
         **controls: Float[Tensor, "H T"],
     ) -> Tally:
-        """Add up over the queries chosen."""
+        """Sum over the chosen queries."""
 
         def total(values: Tensor) -> Tensor:
             return self._by_token(torch.where(chosen, values, 0), self._ids)
@@ -120,7 +120,7 @@ class Tallier:
 
 
 def uniform_pattern(pattern: Pattern) -> Pattern:
-    """The pattern of heads that spread evenly over the keys that this pattern's may see."""
+    """Return the pattern of uniform heads over the keys that are visible in this pattern."""
     problem = pattern.problem
     flat = replace(
         problem,
@@ -138,14 +138,14 @@ def uniform_pattern(pattern: Pattern) -> Pattern:
 
 
 def _hidden_only(bias: Tensor | None) -> Tensor | None:
-    """Keep what an additive mask hides, and add nothing elsewhere."""
+    """Return a bias of −∞ where the given bias is −∞, and 0 elsewhere."""
     if bias is None:
         return None
     return torch.zeros_like(bias).masked_fill(bias <= torch.finfo(bias.dtype).min, -torch.inf)
 
 
 def _near(pattern: Pattern) -> tuple[Float[Tensor, "H T"], Float[Tensor, "H T"]]:
-    """What each query gives to its own key, and to the one before it; of the first 0."""
+    """Return each query's weight on its own key, and on the one before it; 0 if there is none."""
     length = pattern.shape[-1]
     current, previous = [], []
     for start in range(0, length, _NEAR):
@@ -166,9 +166,9 @@ def _from_other_queries(
     *,
     back: int,
 ) -> Float[Tensor, "H T"]:
-    """What the key so far back gets on average from the other queries that see it.
+    """Return the mean weight of the key so far back from the other queries that see it.
 
-    One that no other sees counts as what it gets.
+    If no other query sees the key, its own weight.
     """
     index = torch.arange(weights.shape[-1], device=weights.device)
     key = (index - back).clamp_min(0)
@@ -178,7 +178,7 @@ def _from_other_queries(
 
 
 def _seers(pattern: Pattern) -> Int[Tensor, "H T"]:
-    """How many queries see each key."""
+    """Return the number of queries that see each key."""
     rows, (heads, length, _) = pattern.problem.rows, pattern.shape
     if rows.is_interval:
         start, stop = (bound.flatten(0, 1) for bound in (rows.start, rows.stop))

@@ -18,10 +18,10 @@ from regard.record.token_names import spell
 __all__ = ["Link", "Span", "TokenLink", "place_links"]
 
 Span = tuple[int, int]
-"""The first of some characters, or tokens, and one past the last."""
+"""Start and stop, in characters or tokens."""
 
-_WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")  # or a mark
-_FACTOR = 2  # control words are at most so many times nearer or farther than a deciding word
+_WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")  # a word or a punctuation mark
+_FACTOR = 2  # maximum ratio of the distances of a control word and a deciding word
 
 
 @runtime_checkable
@@ -40,7 +40,7 @@ class Link(Protocol):
 
     @property
     def kind(self) -> str | Enum:
-        """Why the word follows; of an enumeration the member's name is shown, in lower case."""
+        """The kind of link; a member of an enumeration is shown by its name, in lower case."""
 
     @property
     def decided(self) -> Span:
@@ -65,11 +65,11 @@ class TokenLink:
     deciding: tuple[Span, ...]
     decoys: tuple[Span, ...]
     controls: tuple[Span, ...]
-    """Words that neither decide nor are decoys, about as far away; see `_Words.controls`."""
+    """Words at a similar distance that neither decide nor are decoys; see `_Words._controls`."""
 
     @property
     def keys(self) -> list[int]:
-        """The keys of the deciding words, each once."""
+        """Return the keys of the deciding words, each once."""
         return sorted(set(chain.from_iterable(range(*word) for word in self.deciding)))
 
 
@@ -79,15 +79,15 @@ def place_links(
     """Place links on tokens.
 
     Args:
-        tokens: what the tokens spell, together the text. A byte of a character may be shown as
-            ``<0xE2>``.
+        tokens: the tokens as strings, whose concatenation is the text. A single byte of a character
+            may be written ``<0xE2>``.
         links: the links.
-        text: the text that the spans are of, if the tokens spell more, such as a token for the
-            beginning, or if they are to be checked.
+        text: the text that the spans refer to, if the tokens contain more, such as a token for the
+            beginning, or to check that the tokens contain it.
 
     Raises:
         TypeError: for an object that is not a link.
-        ValueError: for tokens that do not spell the text, and for spans that they do not reach.
+        ValueError: for tokens that do not contain the text, and for spans beyond its end.
 
     >>> from types import SimpleNamespace
     >>> link = SimpleNamespace(kind="copy", decided=(8, 9), deciding=((0, 1),), decoys=((2, 3),))
@@ -110,12 +110,12 @@ class _Words:
         self._stops = [span[1] for span, _ in self._words]
 
     def tokens(self, start: int, stop: int) -> Span:
-        """The tokens that hold any of some characters of the text."""
+        """Return the tokens that overlap a span of characters."""
         first = bisect_right(self._ends, self._first + start)
         return first, bisect_left(self._starts, self._first + stop)
 
     def place(self, number: int, link: Link) -> TokenLink:
-        """Place a link, which errors name by its number."""
+        """Place a link; its number identifies it in errors."""
         if not isinstance(link, Link):
             raise TypeError(
                 f"links[{number}] must have kind, decided, deciding and decoys, but is {link!r}"
@@ -146,7 +146,7 @@ class _Words:
         )
 
     def _before(self, decided: int, spans: Iterable[Span]) -> Iterator[Span]:
-        """Words as tokens, each once, without those that begin no earlier than the decided word."""
+        """Yield words as spans of tokens, each once, if they begin before the decided word."""
         for start, stop in dict.fromkeys(self.tokens(*span) for span in spans):
             if start < decided:
                 yield start, min(stop, decided)
@@ -154,9 +154,9 @@ class _Words:
     def _controls(
         self, decided: int, deciding: Sequence[Span], decoys: Sequence[Span], names: set[str]
     ) -> Iterator[Span]:
-        """Words as far away as a deciding word, within a factor of two, and as much a word as it.
+        """Yield control words: at half to twice a deciding word's distance, a mark for a mark.
 
-        The text's first token is none of them: heads that have nothing to look at rest on it.
+        The text's first token is left out, since it is often an attention sink.
         """
         own = set(chain.from_iterable(range(*word) for word in (*deciding, *decoys)))
         controls: dict[Span, None] = {}
@@ -173,7 +173,7 @@ class _Words:
         return iter(controls)
 
     def _is_word(self, span: Span) -> bool:
-        """Whether tokens hold a letter or digit, and so no mark alone."""
+        """Return True if a span holds a letter or digit, and is not only a punctuation mark."""
         start, stop = self._starts[span[0]] - self._first, self._ends[span[1] - 1] - self._first
         return any(map(str.isalnum, self.text[max(start, 0) : stop]))
 

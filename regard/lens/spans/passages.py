@@ -15,7 +15,7 @@ __all__ = ["Passage", "check_spans", "require_apart", "split_passages", "token_o
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HEADING = re.compile(r" {0,3}#{1,6}(\s|$)")
-_UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")  # of a heading in the line before
+_UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")  # makes the line before it a heading
 _SENTENCE = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s|$)")
 
 
@@ -24,9 +24,9 @@ class Passage:
     """A part of a text, on its tokens.
 
     Attributes:
-        tokens: its first token, and one past its last.
-        characters: its first character in the text, and one past its last; None if not known.
-        text: what it reads; empty if not known.
+        tokens: start and stop in tokens.
+        characters: start and stop in characters of the text; None if not known.
+        text: its text; empty if not known.
 
     Example:
         >>> from regard.lens.spans.passages import split_passages, token_offsets
@@ -54,21 +54,21 @@ def split_passages(
 ) -> tuple[Passage, ...]:
     r"""Split a text, plain or Markdown, into its paragraphs, on the tokens that a model reads.
 
-    Paragraphs are separated by blank lines; a heading is a passage of its own, and a fenced block
-    of code is one, blank lines included. A token belongs to the first passage of which it holds a
-    character; one of white space alone to none.
+    Paragraphs are separated by blank lines; a heading and a fenced code block, blank lines
+    included, are passages too. A token belongs to the first passage of which it holds a
+    character; a token of white space alone belongs to none.
 
     Args:
         text: the document.
-        offsets: for each token its first character, and one past its last, in what the model
-            reads, which may be more than the document: what a tokenizer of transformers gives as
-            ``offset_mapping``, or `token_offsets`.
-        start: where the document begins in what the model reads.
-        sentences: split paragraphs into their sentences.
+        offsets: for each token, start and stop in characters of the model's input, which may
+            contain more than the document: ``offset_mapping`` of a tokenizer of transformers, or
+            the result of `token_offsets`.
+        start: index in the model's input of the document's first character.
+        sentences: whether to split paragraphs into sentences.
 
     Returns:
-        The passages, in their order, without those that no token holds; their characters are
-        counted in the document.
+        The passages, in order, without those that have no token; characters are counted in the
+        document.
 
     Example:
         >>> text = "# Cats\nThey sleep.\n\nThey eat."
@@ -91,13 +91,13 @@ def split_passages(
 
 
 def token_offsets(tokens: Sequence[str]) -> list[Span]:
-    """Where each token starts and stops in the text that all of them spell, in characters.
+    """Return start and stop of each token in the concatenation of all tokens, in characters.
 
     Args:
-        tokens: what the tokens spell, as `regard.record.token_names` gives them, or ``tokens`` of a
+        tokens: the tokens as strings, as from `regard.record.token_names`, or ``tokens`` of a
             tokenizer of `regard.gpt`. A token that holds part of a character counts as holding it
-            whole. What WordPiece spells is not its text to the character: take the
-            ``offset_mapping`` of its tokenizer.
+            whole. WordPiece tokens do not concatenate to their text: use the
+            ``offset_mapping`` of the tokenizer.
 
     Raises:
         TypeError: for anything but strings, such as the tokens of several sequences.
@@ -112,16 +112,16 @@ def token_offsets(tokens: Sequence[str]) -> list[Span]:
 
 
 def check_spans(spans: Sequence[Span | Passage], stop: int, name: str) -> tuple[Passage, ...]:
-    """Passages of token spans, in their order.
+    """Check spans of tokens and convert them to passages, in order.
 
     Args:
         spans: the spans.
-        stop: one past the last token that any may hold.
-        name: of the argument.
+        stop: one past the last token that a span may hold.
+        name: name of the argument.
 
     Raises:
-        TypeError: for anything but passages and pairs of whole numbers.
-        ValueError: for none, and for spans that are empty or reach further.
+        TypeError: for anything but passages and pairs of integers.
+        ValueError: for no spans, and for spans that are empty or reach further.
     """
     passages = tuple(_passage(span, name) for span in spans)
     if not passages:
@@ -137,10 +137,10 @@ def check_spans(spans: Sequence[Span | Passage], stop: int, name: str) -> tuple[
 
 
 def require_apart(passages: Sequence[Passage], name: str) -> None:
-    """Refuse passages that share a token.
+    """Reject passages that overlap.
 
     Raises:
-        ValueError: for such.
+        ValueError: if they do.
     """
     before = 0
     for first, stop in sorted(passage.tokens for passage in passages):
@@ -163,9 +163,9 @@ def _passage(span: Span | Passage, name: str) -> Passage:
 
 
 def _paragraphs(text: str) -> Iterator[Span]:
-    """Paragraphs, headings and fenced blocks."""
-    start: int | None = None  # of the paragraph that is open
-    fence = ""  # that opened the block of code
+    """Yield paragraphs, headings and fenced code blocks."""
+    start: int | None = None  # of the open paragraph
+    fence = ""  # of the open code block
     at = 0
     for line in text.splitlines(keepends=True):
         mark = _FENCE.match(line)
@@ -201,7 +201,7 @@ def _sentences(text: str, span: Span) -> Iterator[Span]:
 
 
 def _placed(text: str, spans: Iterator[Span], offsets: Sequence[Span]) -> Iterator[Passage]:
-    # Of tokens that hold white space alone, and of those without characters, nothing is left.
+    # Tokens of white space alone, and those without characters, become empty.
     inner = [_stripped(text, span) for span in offsets]
     held = [number for number, (start, stop) in enumerate(inner) if start < stop]
     starts = [inner[number][0] for number in held]
@@ -221,7 +221,7 @@ def _placed(text: str, spans: Iterator[Span], offsets: Sequence[Span]) -> Iterat
 
 
 def _stripped(text: str, span: Span) -> Span:
-    """The characters without the white space around them."""
+    """Strip white space from both ends of a span."""
     start, stop = span
     part = text[start:stop]
     return start + len(part) - len(part.lstrip()), stop - len(part) + len(part.rstrip())

@@ -1,4 +1,4 @@
-"""Weights on spans of a text, head by head: deciding words beside control words, and passages.
+"""Weights of each head on spans of a text: deciding words and control words, or passages.
 
 Axes: M spans, K kinds, N layers, H heads, R rows, S keys.
 """
@@ -44,23 +44,23 @@ __all__ = [
 ]
 
 ENOUGH = 8
-"""Fewest spans of a kind of which tables say which head looks most."""
+"""Minimum number of spans of a kind for which tables name the head with the largest weight."""
 FIRST_TOKEN, SINKS, ELSEWHERE = "first token", "sinks", "elsewhere"
-"""The kinds of what does not lie on a passage."""
+"""The kinds of tokens outside all passages."""
 
-_NUMBERS = 2**22  # weights that are read at a time
-_DEVIATIONS = 1.96  # standard errors that hold a normal mean in 95 of 100 cases
+_NUMBERS = 2**22  # maximum number of weights read at a time
+_DEVIATIONS = 1.96  # 97.5 % quantile of the standard normal distribution
 _SINK = 0.3  # mean weight above which a key is a sink: Gu et al. 2024, arXiv:2410.10781, section 3
 
 
 @dataclass(frozen=True, eq=False)
 class SpanValues:
-    """A number for each span, or an array of them: ``(M, ...)``; NaN where a span has none.
+    """A number or an array of numbers for each span, ``(M, ...)``; NaN where a span has none.
 
     Attributes:
         values: the numbers, in float64 on the CPU.
-        kinds: the kind of each span; a passage is a kind of its own.
-        texts: the number of each span's text.
+        kinds: the kind of each span; each passage is a kind of its own.
+        texts: index of each span's text.
 
     Example:
         >>> import torch
@@ -76,31 +76,31 @@ class SpanValues:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """How many spans each kind has; the kinds in the order of their first spans."""
+        """Return the number of spans of each kind, in the order of their first spans."""
         return dict(Counter(self.kinds))
 
     @cached_property
     def mean(self) -> Float[Tensor, "K *rest"]:
-        """The mean over the spans of each kind, ``(K, ...)``; NaN where no span has a number."""
+        """Return the mean over the spans of each kind, ``(K, ...)``; NaN if none has a number."""
         return self._of_kinds(lambda values, _: values.nanmean(dim=0))
 
     @cached_property
     def interval(self) -> Float[Tensor, "K *rest"]:
-        """Half of the 95 % interval of the mean, ``(K, ...)``: 1.96 standard errors.
+        """Return half the width of the mean's 95 % interval, ``(K, ...)``: 1.96 standard errors.
 
-        Spans of one text are not independent, so texts are what varies: the variance is that of
-        clusters (Liang and Zeger 1986, Biometrika 73, equation 4, for a mean). Of a single text its
-        spans are taken for independent. NaN where fewer than two are left.
+        Spans of one text are not independent, so the variance is clustered by text (Liang and Zeger
+        1986, Biometrika 73, equation 4, for a mean). The spans of a single text are treated as
+        independent. NaN for fewer than two clusters.
         """
         return self._of_kinds(_interval)
 
     def of_same_spans(self, values: Float[Tensor, "M *others"]) -> SpanValues:
-        """Other numbers of the same spans."""
+        """Return other values of the same spans."""
         return SpanValues(values, self.kinds, self.texts)
 
     @classmethod
     def merge(cls, parts: Sequence[SpanValues]) -> SpanValues:
-        """Join the spans of several parts, whose texts are different texts."""
+        """Concatenate the spans of several parts, each of other texts."""
         kinds: list[str] = []
         texts: list[int] = []
         for part in parts:
@@ -133,21 +133,21 @@ def _interval(values: Float[Tensor, "m *rest"], texts: Int[Tensor, " m"]) -> Flo
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SpanWeights:
-    """How much each head looks at spans of a text; `link_weights` and `passage_weights` make it.
+    """Weights of each head on spans of a text; made by `link_weights` and `passage_weights`.
 
-    Of links the spans are the deciding words, beside decoys and control words. Of passages they are
-    the passages, each of a kind of its own, and after them three more: the text's first token, the
-    sinks, and everything else, so that the weights of each head add up to 1.
+    For links, the spans are the deciding words, compared with decoys and control words. For
+    passages, they are the passages, each of a kind of its own, and three more: the text's first
+    token, the sinks, and all other tokens, so that the weights of each head sum to 1.
 
     Attributes:
         spans: weight on a span: ``(M, N, H)`` by span, its mean ``(K, N, H)`` by kind.
-        decoys: on a decoy; NaN for spans without one.
-        controls: on a control word: one that neither decides nor is a decoy nor reads like one of
-            them, at half to twice the distance of a deciding word; a word for a word and a mark for
-            a mark, and never the text's first token. NaN for spans without one.
-        keys: the tokens of each span, ``(first, stop)`` a word; none of what lies elsewhere.
-        layers: numbers of the layers.
-        heads: numbers of the heads; NaN where a layer does not have one.
+        decoys: weight on a decoy; NaN for spans without one.
+        controls: weight on a control word: it neither decides nor is a decoy nor has the text of
+            one of them, and is at half to twice the distance of a deciding word; a word for a word,
+            a mark for a mark, never the text's first token. NaN for spans without one.
+        keys: the tokens of each span, ``(start, stop)`` per word; empty for other tokens.
+        layers: indices of the layers.
+        heads: indices of the heads; weights are NaN where a layer lacks a head.
 
     Example:
         >>> import regard, torch
@@ -172,20 +172,20 @@ class SpanWeights:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many spans there are of each of the K kinds, in their order."""
+        """Return the number of spans of each of the K kinds, in order."""
         return self.spans.counts
 
     @property
     def mean(self) -> Float[Tensor, " K"]:
-        """On a span of each kind, the mean over the heads of all layers."""
+        """Return the mean weight on a span of each kind over the heads of all layers."""
         return self.spans.mean.flatten(1).nanmean(dim=-1)
 
     @classmethod
     def merge(cls, parts: Iterable[SpanWeights]) -> SpanWeights:
-        """Join the spans of several texts, which a model with the same heads has read.
+        """Concatenate the spans of several texts, read by models with the same heads.
 
         Raises:
-            ValueError: for none, and for other layers or heads.
+            ValueError: for no parts, and for different layers or heads.
 
         Example:
             >>> import regard
@@ -213,7 +213,7 @@ class SpanWeights:
         )
 
     def frame(self) -> pd.DataFrame:
-        """Lay them out as a pandas data frame, a row a kind and head."""
+        """Return a pandas data frame with a row per kind and head."""
         import pandas as pd
 
         index = pd.MultiIndex.from_product(
@@ -242,27 +242,27 @@ class SpanWeights:
 def link_weights(
     recording: Recording, links: Iterable[Link], *, text: str | None = None
 ) -> SpanWeights:
-    """Compare where heads look with what is known of a text: which words decide which.
+    """Read each head's weights on the words that decide other words, with decoys and controls.
 
-    Of each link one row is read: of the query that predicts the decided word's first token. The
-    weight of a word is the sum over its tokens; where several words decide a link, or are its
-    decoys, or its control words, it is the mean over them.
+    For each link one row is read: of the query that predicts the decided word's first token. The
+    weight of a word is the sum over its tokens; of several deciding words, decoys or control
+    words of a link, the mean is taken.
 
     Args:
-        recording: of one text, with its tokens.
-        links: such as those of a `regard.gpt.stories.Story`: anything with a ``kind``, the
-            character spans of the ``decided`` word, the ``deciding`` words and ``decoys``.
-        text: the text that the spans are of, if the tokens spell more; or to check them.
+        recording: a recording of one text, with its tokens.
+        links: objects with a ``kind``, and character spans of the ``decided`` word, the
+            ``deciding`` words and ``decoys``, such as those of a `regard.gpt.stories.Story`.
+        text: the text that the spans refer to, if the tokens contain more, or as a check.
 
     Returns:
-        The weight on deciding words, on decoys and on control words, for each kind of link and
-        each head of self-attention.
+        The weights on deciding words, decoys and control words, per kind of link and head of
+        self-attention.
 
     Raises:
         RecordError: if the tokens are not known, or for several texts or runs, other kinds of
-            attention or rows that were not recorded.
+            attention, or rows that were not recorded.
         TypeError: for an object that is not a link.
-        ValueError: for spans that the tokens do not reach, or a text that they do not spell.
+        ValueError: for spans beyond the tokens, or a text that the tokens do not contain.
 
     Example:
         >>> import regard, torch
@@ -303,7 +303,7 @@ def link_weights(
 
 
 def _of_links(layer: Layer, links: Sequence[TokenLink]) -> Float[Tensor, "3 M H"]:
-    """The mean weight on a deciding word, a decoy and a control word of each link."""
+    """Return the mean weight on a deciding word, a decoy and a control word of each link."""
     pattern = layer.pattern if layer.pattern.ndim == 3 else layer.pattern[0]
     heads, _, keys = pattern.shape
     rows = [_row_of(layer, link.query) for link in links]
@@ -353,31 +353,30 @@ def passage_weights(
     heads: Indices | None = None,
     sinks: Sequence[int] | None = None,
 ) -> SpanWeights:
-    """Share out the weights of the queries that predict an answer among the passages of a text.
+    """Sum the weights of the queries that predict an answer over each passage of a text.
 
-    What each key receives of those queries is read, in memory O(S). What a model looked at need not
-    be what it needed: `regard.lens.effects` measures that, over the same passages.
+    What each key receives from those queries is read, in memory O(S). A passage that a model looks
+    at need not be one that it needs: `regard.lens.effects` measures that, over the same passages.
 
     Args:
-        recording: of one text.
-        spans: the passages, ``(first, stop)`` in tokens, or those of `regard.lens.split_passages`.
-        target: the answer; the queries that predict it are read, and means are over them.
-        layers: the layers of self-attention to read; all by default.
-        heads: the heads of each; likewise.
-        sinks: keys that are shown apart, as is the first token. By default they are found:
-            keys up to the last passage's end whose mean weight, over all queries from them on
-            and over all these heads, is above 0.3 (the threshold of a head's sink in Gu et
+        recording: a recording of one text.
+        spans: the passages, ``(start, stop)`` in tokens, or those of `regard.lens.split_passages`.
+        target: the answer; weights are means over the queries that predict it.
+        layers: the layers of self-attention to read; None is all.
+        heads: the heads of each layer; None is all.
+        sinks: keys whose weight is listed separately, as is that of the first token. None finds
+            them: keys up to the last passage's end whose mean weight, over all queries from them
+            on and over the selected heads, is above 0.3 (the threshold of a head's sink in Gu et
             al. 2024, arXiv:2410.10781, section 3).
 
     Returns:
-        The weight on each passage without the first token and the sinks; then on the first token,
-        where heads rest that have nothing to look at; on the sinks, a sink logit among them; and on
-        all other tokens, such as a question.
+        The weight on each passage without the first token and the sinks; then on the first token;
+        on the sinks, a sink logit included; and on all other tokens, such as a question.
 
     Raises:
         RecordError: for several texts or runs, other kinds of attention, or rows that were
             not recorded.
-        TypeError: for arguments of another kind.
+        TypeError: for arguments of the wrong type.
         ValueError: for spans that overlap or hold no token before the answer.
         IndexError: for layers or heads that were not recorded.
 
@@ -405,7 +404,7 @@ def weigh_passages(
     only: tuple[Indices | None, Indices | None] = (None, None),
     sinks: Sequence[int] | None = None,
 ) -> SpanWeights:
-    """Read the weights on passages of recorded layers; `passage_weights` documents it."""
+    """Read the weights on passages of recorded layers; see `passage_weights`."""
     for layer in layers:
         _require_one_text(layer, "passages")
         if sinks is None and len(layer.rows) < layer.pattern.shape[-1]:
@@ -425,7 +424,7 @@ def weigh_passages(
 
 
 def passage_readouts(rows: Span, sinks: Sequence[int] | None = None) -> tuple[Received, ...]:
-    """The readouts that `share_out` needs: of some rows, and of all where sinks are to be found."""
+    """Return the readouts for `share_out`: of the answer's rows, and of all rows to find sinks."""
     own = Received(queries=slice(*rows))
     return (own, Received()) if sinks is None else (own,)
 
@@ -438,13 +437,13 @@ def share_out(
     heads: Sequence[Sequence[int]] | None = None,
     sinks: Sequence[int] | None = None,
 ) -> SpanWeights:
-    """Share out what keys received among passages.
+    """Sum what keys received over passages.
 
     Args:
-        layers: the results of `passage_readouts`, of a recording or while a model ran.
-        passages: checked, and apart from each other.
-        queries: the first query that predicts the answer, and one past the last.
-        heads: the places of the heads that are meant in each layer; None is all.
+        layers: the results of `passage_readouts`, of a recording or of `read_while_running`.
+        passages: checked passages that do not overlap.
+        queries: start and stop of the queries that predict the answer.
+        heads: positions of the selected heads in each layer; None is all.
         sinks: as for `passage_weights`.
     """
     places = [range(len(layer.heads)) for layer in layers] if heads is None else heads
@@ -465,7 +464,7 @@ def share_out(
     owners = _owners(passages, sinks, looks[0].shape[-1])
     for row, (received, numbers) in enumerate(zip(looks, own_heads, strict=True)):
         shares = received.new_zeros(len(numbers), len(table)).index_add_(1, owners, received)
-        shares[:, -2] += (1 - shares.sum(dim=-1)).clamp_min(0)  # of a sink that is not a key
+        shares[:, -2] += (1 - shares.sum(dim=-1)).clamp_min(0)  # the weight of a sink logit
         table[:, row, [every.index(head) for head in numbers]] = shares.T
     kinds = (*map(str, passages), FIRST_TOKEN, SINKS, ELSEWHERE)
     values = SpanValues(table, kinds, (0,) * len(kinds))
@@ -482,14 +481,14 @@ def share_out(
 
 
 def _find_sinks(given: Float[Tensor, "H S"], end: int) -> list[int]:
-    """The keys before an end, but the first, that all queries from them on rest on."""
+    """Return the sink keys before an end, other than key 0."""
     following = torch.arange(given.shape[-1], 0, -1, device=given.device)
     resting = (given.mean(dim=0) / following)[:end]
     return [key for key in (resting > _SINK).nonzero().flatten().tolist() if key > 0]
 
 
 def _owners(passages: Sequence[Passage], sinks: Sequence[int], keys: int) -> Int[Tensor, " S"]:
-    """The passage that each key belongs to; after them the first token, sinks, and the rest."""
+    """Return the index of each key's passage, then of first token, sinks and other tokens."""
     owners = torch.full((keys,), len(passages) + 2, device="cpu")
     for number, passage in enumerate(passages):
         owners[slice(*passage.tokens)] = number
@@ -501,15 +500,15 @@ def _owners(passages: Sequence[Passage], sinks: Sequence[int], keys: int) -> Int
 def select(
     heads: Sequence[int], only: tuple[Indices | None, Indices | None]
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """The places of the layers that are meant, in order, and of the heads in each.
+    """Return the positions of the selected layers, in order, and of the heads in each.
 
     Args:
-        heads: how many each layer has.
-        only: the layers and the heads that are meant; None is all.
+        heads: the number of heads of each layer.
+        only: the layers and the heads to select; None is all.
 
     Raises:
-        IndexError: for layers or heads that there are not.
-        ValueError: if none is meant.
+        IndexError: for layers or heads that do not exist.
+        ValueError: if none is selected.
     """
     some, own = check_indices("layers", only[0]), check_indices("heads", only[1])
     places = sorted({*chosen(some, len(heads), "layers")})

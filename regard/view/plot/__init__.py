@@ -1,8 +1,8 @@
 """Figures for papers and notebooks, drawn with matplotlib (the extra ``plot``).
 
 `Pattern.plot`, `Recording.plot_heads`, `Steps.plot`, `Effects.plot`, `LinkEffects.plot` and
-`Monitor.plot` are the ways in. Each gives a `matplotlib.figure.Figure` made without pyplot, so it
-needs no display and leaves no state behind.
+`Monitor.plot` draw with it. Each returns a `matplotlib.figure.Figure` made without pyplot, so it
+needs no display and has no global state.
 """
 
 from __future__ import annotations

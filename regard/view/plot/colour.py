@@ -1,14 +1,14 @@
-"""The colour of a weight in figures: the same scale as on the explorer's page, to the last level.
+"""The colour of a weight in figures: the same 256 colours as on the explorer's page.
 
-One hue from the paper to near-black. Lightness falls evenly along it, so it survives greyscale and
-any colour-blindness. `regard/page/static/colour.js` computes the same.
+One hue from white to near-black with evenly falling lightness, so it is readable in greyscale and
+with any colour-blindness. `regard/page/static/colour.js` computes the same.
 """
 
 from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.colors import Colormap, ListedColormap, Normalize
@@ -16,32 +16,39 @@ from matplotlib.colors import Colormap, ListedColormap, Normalize
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from regard.view.scale import ScaleKind
-
 __all__ = [
     "DECADES",
+    "FEW",
     "Scale",
+    "ScaleKind",
     "WeightNorm",
     "ramp",
     "scale_for",
     "shades",
     "srgb",
     "two_sided",
+    "usual",
 ]
 
+ScaleKind = Literal["log", "linear"]
+
+FEW = 64
+"""Up to so many keys the scale is linear: a uniform weight is then at least about 0.01, and a
+logarithmic scale would hardly distinguish 0.1 from 0.6."""
+
 DECADES = 4
-"""The logarithmic scale spans so many powers of ten."""
+"""Number of powers of ten that the logarithmic scale spans."""
 
 _HUE, _OTHER_HUE = math.radians(42), math.radians(250)
 _LEVELS = 256
-_PLENTY = 0.1  # a weight from which on the scale of single weights goes up to 1
-_FAINTEST = 1e-6  # least upper end of a scale
-_STAIN = "#4f8fc0"  # a NaN is not a weight: it has a hue of its own
+_PLENTY = 0.1  # if a single weight is at least this, the scale of single weights ends at 1
+_FAINTEST = 1e-6  # smallest upper end of a scale
+_STAIN = "#4f8fc0"  # colour of NaN, in another hue
 
 
 @cache
 def ramp() -> tuple[tuple[int, int, int], ...]:
-    """All colours, red green blue, from no weight to the most."""
+    """Return all colours as RGB, from weight 0 to the largest."""
     places = (level / (_LEVELS - 1) for level in range(_LEVELS))
     return tuple(
         srgb(0.995 - 0.8 * t, 0.004 + 0.155 * math.sin(math.pi * t**0.85) ** 1.1) for t in places
@@ -50,14 +57,14 @@ def ramp() -> tuple[tuple[int, int, int], ...]:
 
 @cache
 def shades() -> Colormap:
-    """The colours as matplotlib's colour map."""
+    """Return the colours as a colour map of matplotlib."""
     colours = np.array(ramp()) / 255
     return ListedColormap(colours, name="regard").with_extremes(bad=_STAIN)
 
 
 @cache
 def two_sided() -> Colormap:
-    """Colours of numbers on both sides of 0: blue, the paper in the middle, orange."""
+    """Return a diverging colour map: blue below 0, white, orange above."""
     half = [level / (_LEVELS // 2 - 1) for level in range(_LEVELS // 2)]
     below = [srgb(0.995 - 0.5 * t, 0.15 * t**0.8, _OTHER_HUE) for t in reversed(half)]
     above = [srgb(0.995 - 0.4 * t, 0.17 * t**0.8, _HUE) for t in half]
@@ -66,7 +73,7 @@ def two_sided() -> Colormap:
 
 
 def srgb(lightness: float, chroma: float, hue: float = _HUE) -> tuple[int, int, int]:
-    """A colour of OKLCH in sRGB, with as much chroma as a screen has at that lightness."""
+    """Convert a colour from OKLCH to sRGB; the chroma is reduced to fit the gamut."""
     while True:
         a, b = math.cos(hue) * max(chroma, 0), math.sin(hue) * max(chroma, 0)
         l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3  # noqa: E741 - of LMS
@@ -89,7 +96,7 @@ def _gamma(x: float) -> int:
 
 
 class Scale:
-    """Where a weight lies between no colour and full colour."""
+    """Maps weights to positions 0 … 1 on the colour scale."""
 
     def __init__(self, kind: ScaleKind, high: float) -> None:
         if kind not in {"log", "linear"}:
@@ -98,29 +105,34 @@ class Scale:
         self.low = high * 10.0**-DECADES if kind == "log" else 0.0
 
     def place(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Where values lie, 0 … 1; NaN stays NaN."""
+        """Map values to 0 … 1; NaN stays NaN."""
         if self.kind == "linear":
             return np.clip(values / self.high, 0, 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.clip(1 + np.log10(values / self.high) / DECADES, 0, 1)
 
     def value_at(self, place: NDArray[Any]) -> NDArray[Any]:
-        """The value at a place 0 … 1."""
+        """Map a position 0 … 1 to its value."""
         if self.kind == "linear":
             return self.high * place
         return self.high * 10.0 ** (DECADES * (place - 1))
 
     def ticks(self) -> list[float]:
-        """Values to write beside the colours, both ends among them."""
+        """Return the values to label on the colour bar, both ends included."""
         steps = DECADES if self.kind == "log" else 2
         return [float(x) for x in self.value_at(np.linspace(0, 1, steps + 1))]
 
 
-def scale_for(kind: ScaleKind, most: float, *, exact: bool) -> Scale:
-    """The scale of a picture.
+def usual(keys: int) -> ScaleKind:
+    """Return the scale of a picture by the number of keys that it shows."""
+    return "linear" if keys <= FEW else "log"
 
-    It goes up to 1 where each pixel is one weight and some are not faint, else up to a round number
-    above the greatest value, so that a pattern of 100,000 tokens does not vanish.
+
+def scale_for(kind: ScaleKind, most: float, *, exact: bool) -> Scale:
+    """Choose the scale of a picture.
+
+    It ends at 1 if each pixel is one weight and some weight is at least 0.1, else at a round number
+    above the largest value, so that a pattern of 100,000 tokens stays visible.
     """
     whole = (exact and most >= _PLENTY) or not most > 0
     return Scale(kind, 1.0 if whole else min(1.0, _ceiling(max(most, _FAINTEST))))
@@ -133,19 +145,19 @@ def _ceiling(value: float) -> float:
 
 
 class WeightNorm(Normalize):
-    """A scale as matplotlib's norm: each value falls on the level that it has on the page."""
+    """A scale as a norm of matplotlib: each value gets the colour level that it has on the page."""
 
     def __init__(self, scale: Scale) -> None:
         super().__init__(scale.low, scale.high, clip=True)
         self.scale = scale
 
     def __call__(self, value: Any, clip: bool | None = None) -> Any:  # noqa: ARG002, FBT001 - matplotlib's signature
-        """Put values on 0 … 1, in the middle of their level; NaN is masked."""
+        """Map values to 0 … 1, the middle of their level; NaN is masked."""
         values = np.ma.masked_invalid(np.ma.asarray(value, dtype=np.float64), copy=True)
         place = self.scale.place(np.where(np.ma.getmaskarray(values), 0, values.data))
         level = np.floor((_LEVELS - 1) * place + 0.5)
         return np.ma.array((level + 0.5) / _LEVELS, mask=np.ma.getmaskarray(values))
 
     def inverse(self, value: Any) -> Any:
-        """The weight at a place."""
+        """Map positions to weights."""
         return self.scale.value_at(np.asarray(value))

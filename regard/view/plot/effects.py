@@ -1,4 +1,4 @@
-"""Effects as a figure: a cell a head, or a bar a span of keys. Lengths are in inches."""
+"""Effects as a figure: a cell per head, or a bar per span of keys. Lengths are in inches."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["plot_effects"]
 
 _LEFT, _TOP, _RIGHT, _BOTTOM = 0.7, 0.5, 0.3, 0.35
 _CELL, _LINE = 0.5, 0.17
-_EDGE, _TITLE, _LETTER = 0.12, 0.15, 0.09  # around the title; its lines; most of a letter's width
-_WRITTEN = 24  # most heads across whose numbers are written
+_EDGE, _TITLE, _LETTER = 0.12, 0.15, 0.09  # title's margin and line height; maximum letter width
+_WRITTEN = 24  # maximum number of heads whose values are written
 _KEYS_LEFT, _BARS = 1.5, 3.6
 
 
 def plot_effects(effects: Effects) -> Figure:
-    """Draw effects; `Effects.plot` documents it."""
+    """Draw effects; see `Effects.plot`."""
     values = effects.values.numpy()
     most = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
     norm = Normalize(-most, most)
@@ -36,7 +36,7 @@ def plot_effects(effects: Effects) -> Figure:
 
 
 def _titled(effects: Effects, width: float, height: float) -> tuple[Plot, float]:
-    """A figure with its title, and where what it shows, of some height, begins."""
+    """Make a figure with its title; return it and the top of the content."""
     what = {"heads": "head", "keys": "token", "spans": "span"}[effects.over]
     without = f"without each {what}"
     about = "by gradient, approximate" if effects.method == "gradient" else without
@@ -101,6 +101,6 @@ def _keys(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> Fig
 
 
 def _label(name: str) -> str:
-    """The keys' numbers, and what they read as far as it fits."""
+    """Label keys by their positions, and their text as far as it fits."""
     where, _, tokens = name.partition(" ")
     return f"{where} {drawable(tokens)}" if tokens else where

@@ -19,7 +19,7 @@ from regard.lens.naming.roles import Role
 from regard.pattern import Pattern
 from regard.record import RecordError, Recording
 from regard.record.layer import Layer
-from regard.view.plot.colour import WeightNorm, scale_for, shades
+from regard.view.plot.colour import FEW, WeightNorm, scale_for, shades, usual
 from regard.view.plot.style import (
     ACCENT,
     FAINT,
@@ -32,7 +32,6 @@ from regard.view.plot.style import (
     on_paper,
     write,
 )
-from regard.view.scale import FEW, usual
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Thumbnails", "draw_thumbnails", "named", "of_first", "plot_heads"]
 
-_WIDE = 11.0  # what the thumbnails may take across before they become smaller
+_WIDE = 11.0  # maximum width of the grid before thumbnails become smaller
 _LARGEST, _SMALLEST = 0.95, 0.46
 _PLAIN = {
     role.value for role in Role if role.is_open or role in (Role.SPREAD, Role.MIXED, Role.ALONE)
@@ -50,22 +49,22 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """What is drawn of a layer."""
+    """The thumbnails of a layer."""
 
     layer: int
     heads: tuple[int, ...]
     maps: NDArray[Any]
-    """(H, r, c)."""
+    """Mean weight of each pixel, (H, r, c)."""
     exact: bool
     keys: int
     names: tuple[str, ...] = ()
-    """What each head does; none where they could not be scored."""
+    """Role of each head; empty if heads could not be scored."""
     estimates: tuple[str, ...] = ()
-    """How much it does so, with an interval, or what it may do; empty where neither is known."""
+    """Score with its interval, or the undecided role; empty if neither is known."""
 
 
 def plot_heads(recording: Recording, size: int = 64) -> Figure:
-    """Draw a recording's heads; `Recording.plot_heads` documents it."""
+    """Draw a recording's heads; see `Recording.plot_heads`."""
     if size < 1:
         raise ValueError(f"size must be at least 1, but is {size}")
     layers = recording.of_kind().layers
@@ -80,7 +79,7 @@ def plot_heads(recording: Recording, size: int = 64) -> Figure:
 def named(
     recording: Recording, layers: Sequence[Layer]
 ) -> tuple[dict[int, tuple[HeadScores, ...]], str]:
-    """What the heads of each layer do, by the layer's place; and what to know of their names."""
+    """Return the scores of the heads by layer position, and the reason if there are none."""
     if layers[0].kind == "cross":
         return {}, "cross-attention is not scored"
     try:
@@ -99,7 +98,7 @@ def named(
 
 
 def of_first(pattern: Pattern) -> Pattern:
-    """The heads (H, L, S) of the first sequence."""
+    """Return the heads of the first sequence, (H, L, S)."""
     while pattern.ndim > 3:
         pattern = pattern[0]
     return pattern

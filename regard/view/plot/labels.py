@@ -1,6 +1,6 @@
-"""Tokens along the axes of a figure: each where they fit, else every n-th with a note.
+"""Tokens along the axes of a figure: all if they fit, else every n-th, with a note.
 
-A character that no font at hand can draw is written as its code point: nothing is left out.
+A character that no installed font can draw is written as its code point.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 LONGEST = 16
-"""Most terminal cells of a label; what is left out of a longer token is shown by an ellipsis."""
+"""Maximum terminal cells of a label; a longer token is shortened by an ellipsis."""
 
-# Beyond what comes with matplotlib: the fonts that systems have for other scripts.
+# Fonts of operating systems for scripts that the fonts of matplotlib lack.
 _OTHERS = (
     "Noto Sans",
     "Noto Sans CJK JP",
@@ -56,7 +56,7 @@ _OTHERS = (
 
 @cache
 def families() -> tuple[str, ...]:
-    """Fonts to look for a character in, the first first."""
+    """Return the fonts to search for a character, in order."""
     installed = {entry.name for entry in font_manager.fontManager.ttflist}
     return (
         "DejaVu Sans Mono",
@@ -75,7 +75,7 @@ def _characters() -> frozenset[int]:
 
 
 def drawable(token: str, width: int = LONGEST) -> str:
-    r"""A token as a figure shows it, at most so many cells wide.
+    r"""Return a token as a figure shows it, at most `width` cells wide.
 
     >>> drawable(" is\n"), drawable("internationalisation", 12)
     ('␣is↵', 'internat…ion')
@@ -89,7 +89,7 @@ def drawable(token: str, width: int = LONGEST) -> str:
 
 
 def inked(text: str) -> str:
-    """A text with its characters that no font at hand can draw as code points."""
+    """Replace characters that no installed font can draw by their code points."""
     return "".join(c if ord(c) in _characters() else f"<U+{ord(c):04X}>" for c in text)
 
 
@@ -103,7 +103,7 @@ def _fitting(characters: Sequence[str], width: int) -> list[str]:
 
 
 def cells(text: str) -> int:
-    """Width of a text, in characters of the monospaced font."""
+    """Return the width of a text, in characters of the monospaced font."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
         for c in text
@@ -111,7 +111,7 @@ def cells(text: str) -> int:
 
 
 def check_tokens(tokens: Sequence[str] | None, *sizes: int) -> None:
-    """Refuse tokens that are not one for each position of every axis they label."""
+    """Check that there is one token for each position of every axis."""
     if tokens is None:
         return
     if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
@@ -122,14 +122,14 @@ def check_tokens(tokens: Sequence[str] | None, *sizes: int) -> None:
 
 
 class Ticks:
-    """Which positions of an axis are labelled, and how."""
+    """The labelled positions of an axis, and their labels."""
 
     def __init__(self, positions: list[int], labels: list[str], step: int, size: float) -> None:
         self.positions, self.labels, self.step, self.size = positions, labels, step, size
 
     @property
     def length(self) -> float:
-        """Of the longest label, in inches."""
+        """Return the length of the longest label, in inches."""
         return max(map(cells, self.labels), default=0) * 0.61 * self.size / 72
 
     def put(self, axis: Axis, *, rotation: float = 0, pad: float = 3) -> None:
@@ -153,10 +153,10 @@ def ticks(
     """Choose the labels of an axis.
 
     Args:
-        tokens: of all positions; None is their numbers.
-        shown: the first position on the axis and one past the last.
+        tokens: tokens of all positions; None numbers the positions.
+        shown: start and stop of the positions on the axis.
         side: length of the axis, in inches.
-        size: of the letters, in points.
+        size: font size, in points.
         across: room that a label needs along the axis, in letter heights.
     """
     first, stop = shown
@@ -173,7 +173,7 @@ def ticks(
 
 
 def skipped(step: int) -> str:
-    """Say which tokens are named, in words.
+    """State which tokens are labelled.
 
     >>> skipped(2), skipped(50)
     ('every 2nd token is named', 'every 50th token is named')
@@ -182,6 +182,6 @@ def skipped(step: int) -> str:
 
 
 def _round_step(least: float) -> int:
-    """A step of 1, 2 or 5 times a power of ten, at least so large."""
+    """Return the smallest step of 1, 2 or 5 times a power of ten that is at least so large."""
     base = 10 ** math.floor(math.log10(max(least, 1)))
     return next(step for step in (base, 2 * base, 5 * base, 10 * base) if step >= least * 0.999999)

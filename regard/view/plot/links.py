@@ -1,4 +1,4 @@
-"""Links as a figure: a panel for each kind, a dot for each head. Lengths are in inches."""
+"""Links as a figure: axes for each kind, a dot for each head. Lengths are in inches."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["plot_link_effects"]
 
 _LEFT, _TOP, _RIGHT, _BOTTOM = 0.7, 0.6, 0.3, 0.6
-_SIDE, _ACROSS, _DOWN = 1.7, 0.5, 0.6  # of a panel, and the gaps between panels
+_SIDE, _ACROSS, _DOWN = 1.7, 0.5, 0.6  # side of the axes of a kind, and the gaps between them
 _COLUMNS = 4
-_LEAST = 0.1  # nats that the axis shows below 0, so that noise stays small
+_LEAST = 0.1  # minimum extent of the axis below 0, in nats, so that noise looks small
 
 
 def plot_link_effects(effects: LinkEffects, kinds: Sequence[str] | None = None) -> Figure:
-    """Draw links; `LinkEffects.plot` documents it."""
+    """Draw links; see `LinkEffects.plot`."""
     names = list(effects.counts) if kinds is None else list(kinds)
     for kind in names:
         if kind not in effects.counts:
@@ -45,7 +45,7 @@ def plot_link_effects(effects: LinkEffects, kinds: Sequence[str] | None = None) 
 
 
 def _panel(axes: Axes, effects: LinkEffects, kind: str) -> None:
-    """The heads of a kind; the one that looks most and the one needed most by their names."""
+    """Draw the heads of a kind, and name the ones with the largest weight and effect."""
     number = list(effects.counts).index(kind)
     weights = effects.weights
     weight = weights.spans.mean[number].flatten()

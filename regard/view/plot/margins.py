@@ -1,4 +1,4 @@
-"""Beside a map: the entropy of each query, and what each key receives. Lengths are in inches."""
+"""Margins of a map: the entropy of each query, and what each key receives. Lengths in inches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GAP", "MARGIN", "draw_entropy", "draw_received"]
 
-MARGIN, GAP = 0.6, 0.1  # its height, and what lies between it and the map
+MARGIN, GAP = 0.6, 0.1  # height of a margin, and its distance to the map
 
 
 def draw_entropy(ax: Axes, maps: HeadMaps, values: NDArray[Any], width: float) -> None:
@@ -38,7 +38,7 @@ def draw_entropy(ax: Axes, maps: HeadMaps, values: NDArray[Any], width: float) -
 
 
 def draw_received(ax: Axes, maps: HeadMaps, values: NDArray[Any], height: float) -> None:
-    """Draw what each key receives below a map; a bar that dwarfs the others is cut."""
+    """Draw what each key receives below a map; a bar far larger than the others is cut."""
     below = ax.inset_axes((0, -(GAP + MARGIN) / height, 1, MARGIN / height))
     columns = maps.maps.shape[2]
     edges, means = _binned(values, columns, maps.keys)
@@ -71,7 +71,7 @@ def draw_received(ax: Axes, maps: HeadMaps, values: NDArray[Any], height: float)
 
 
 def _plain(ax: Axes, side: str) -> None:
-    """Leave of a margin's frame the side that its bars stand on."""
+    """Hide the frame of a margin except the side on which its bars stand."""
     ax.tick_params(length=2, pad=2, labelsize=7)
     ax.spines[:].set(visible=False)
     ax.spines[side].set(visible=True, color=LINE)
@@ -81,7 +81,7 @@ def _plain(ax: Axes, side: str) -> None:
 def _binned(
     values: NDArray[Any], count: int, shown: tuple[int, int]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Edges of so many bins and the mean in each, the last one twice to close the step."""
+    """Return the edges of bins and the mean in each, the last one twice to close the step."""
     edges = np.linspace(0, len(values), count + 1)
     total = np.concatenate([[0], np.cumsum(values, dtype=np.float64)])
     means = np.diff(np.interp(edges, np.arange(len(total)), total)) / np.diff(edges)
@@ -89,7 +89,7 @@ def _binned(
 
 
 def _common(values: NDArray[Any]) -> float:
-    """What a bar may reach: the greatest, unless it dwarfs all others, as a sink does."""
+    """Return the maximum height of a bar: the largest value, unless it is far above the others."""
     ranked = np.sort(values[np.isfinite(values)])
     if len(ranked) < 3 or ranked[-1] < 4 * ranked[-2]:
         return float(ranked[-1]) if len(ranked) else 0.0
@@ -97,7 +97,7 @@ def _common(values: NDArray[Any]) -> float:
 
 
 def _limit(most: float) -> float:
-    """End of a margin's axis: just above the greatest, as it is written."""
+    """Return the end of a margin's axis: the largest value, rounded up."""
     if not 0 < most < math.inf:
         return 1.0
     unit = 10.0 ** (math.floor(math.log10(most)) - 1)

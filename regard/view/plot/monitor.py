@@ -1,4 +1,4 @@
-"""What a monitor read, as a figure: heads down, updates across. Lengths are in inches."""
+"""The readings of a monitor as a figure: heads down, updates across. Lengths are in inches."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["plot_monitor"]
 
 _LEFT, _TOP, _RIGHT, _BOTTOM = 0.85, 0.6, 0.95, 0.5
 _WIDTH = 5.4
-_ROW, _TALLEST, _HIGHEST = 0.2, 0.4, 7.0  # of many heads, of few, of all
-_SCALE = 1.4  # least height of the colours
-_LABELLED = 40  # most heads whose numbers are written
+_ROW, _TALLEST, _HIGHEST = 0.2, 0.4, 7.0  # row height with many heads, with few; total height
+_SCALE = 1.4  # minimum height of the colour bar
+_LABELLED = 40  # maximum number of heads that are labelled
 _TICKS = 7
-_WIDE_RANGE = 30.0  # from such numbers and ratios on, colours go by powers of ten
-_FAINTEST = 0.1  # where these begin; a smaller number, or one below 0, is as faint
+_WIDE_RANGE = 30.0  # from such values and ratios on, the scale is logarithmic
+_FAINTEST = 0.1  # start of a logarithmic scale; smaller and negative values have its colour
 
 
 def plot_monitor(monitor: Monitor, quantity: str) -> Figure:
-    """Draw a quantity; `Monitor.plot` documents it."""
+    """Draw a quantity; see `Monitor.plot`."""
     values = monitor.values(quantity).T.numpy()  # (N, U)
     rows = len(values)
     height = min(_HIGHEST, max(rows * _ROW, min(rows * _TALLEST, _SCALE)))
@@ -55,7 +55,7 @@ def plot_monitor(monitor: Monitor, quantity: str) -> Figure:
         bar = figure.colorbar(image, cax=scale_axes)
         _write_scale(bar, least, most, is_wide=is_wide)
         for bound in {alarm.bound for alarm in alarms if least < alarm.bound < most}:
-            for color, width in (("white", 3.0), (INK, 1.2)):  # seen on light and on dark
+            for color, width in (("white", 3.0), (INK, 1.2)):  # visible on light and dark colours
                 scale_axes.axhline(bound, color=color, linewidth=width)
         axes.spines[:].set(visible=True, color=LINE)
         caption(axes, _title(monitor, quantity), (0, 1), (0, 24), size=9, color=INK)
@@ -65,7 +65,7 @@ def plot_monitor(monitor: Monitor, quantity: str) -> Figure:
 
 
 def _range(values: NDArray[np.float64]) -> tuple[float, float, bool]:
-    """Where colours begin and end, and whether they go by powers of ten in between."""
+    """Return start and end of the colour scale, and whether it is logarithmic."""
     finite = values[np.isfinite(values)]
     least, most = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     start = max(float(finite[finite > 0].min(initial=most)), _FAINTEST)
@@ -76,7 +76,7 @@ def _range(values: NDArray[np.float64]) -> tuple[float, float, bool]:
 
 
 def _write_updates(axes: Axes, updates: tuple[int, ...]) -> None:
-    """Write the numbers of some updates below their columns, round ones."""
+    """Label columns at round update numbers."""
     places: Sequence[int] = [0]
     for step in _round_steps(updates[-1]):
         round_ones = [place for place, update in enumerate(updates) if update % step == 0]
@@ -89,7 +89,7 @@ def _write_updates(axes: Axes, updates: tuple[int, ...]) -> None:
 
 
 def _round_steps(most: int) -> Iterator[int]:
-    """1, 2, 5, 10, 20, ... up to a number."""
+    """Yield 1, 2, 5, 10, 20, ... up to a number."""
     power = 1
     while power <= most:
         yield from (power, 2 * power, 5 * power)
@@ -97,7 +97,7 @@ def _round_steps(most: int) -> Iterator[int]:
 
 
 def _write_heads(axes: Axes, monitor: Monitor) -> None:
-    """Write layers, and heads where there is room, and part the layers by lines."""
+    """Label layers, and heads if there is room, and draw lines between layers."""
     heads = monitor.heads
     written = len(heads) <= _LABELLED
     axes.set_yticks(
@@ -122,7 +122,7 @@ def _write_heads(axes: Axes, monitor: Monitor) -> None:
 
 
 def _mark_alarms(axes: Axes, monitor: Monitor, quantity: str) -> list[Alarm]:
-    """Mark where a head set an alarm of this quantity off; gives those alarms."""
+    """Mark the alerts of this quantity, and return their alarms."""
     column = {update: place for place, update in enumerate(monitor.updates)}
     row = {head: place for place, head in enumerate(monitor.heads)}
     alerts = [alert for alert in monitor.alerts if alert.alarm.quantity == quantity]
@@ -140,7 +140,7 @@ def _mark_alarms(axes: Axes, monitor: Monitor, quantity: str) -> list[Alarm]:
 
 
 def _write_scale(bar: Colorbar, least: float, most: float, *, is_wide: bool) -> None:
-    """Write numbers beside the colours."""
+    """Label the colour bar."""
     if is_wide:
         powers = range(math.ceil(math.log10(least)), math.floor(math.log10(most)) + 1)
         ticks = [10.0**power for power in powers]

@@ -1,4 +1,4 @@
-"""A pattern as a figure: one head with its margins, or several heads side by side.
+"""A pattern as a figure: one head with margins, or several heads side by side.
 
 Axes: H heads, L queries, S keys. Lengths are in inches.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.pattern import Pattern
 from regard.pattern.index import span
 from regard.pattern.readouts import Entropy, Image, Received
-from regard.view.plot.colour import WeightNorm, scale_for, shades
+from regard.view.plot.colour import WeightNorm, scale_for, shades, usual
 from regard.view.plot.labels import check_tokens, skipped, ticks
 from regard.view.plot.margins import GAP, MARGIN, draw_entropy, draw_received
 from regard.view.plot.style import (
@@ -30,30 +30,29 @@ from regard.view.plot.style import (
     number,
     on_paper,
 )
-from regard.view.scale import usual
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from regard.view.plot.colour import ScaleKind
     from regard.view.plot.labels import Ticks
-    from regard.view.scale import ScaleKind
 
 __all__ = ["HeadMaps", "draw_maps", "plot_pattern", "read_maps"]
 
 PIXELS, SMALL_PIXELS = 384, 128
-"""Most pixels of a side, of one head and of each of several."""
+"""Maximum pixels per side, for one head and for each of several."""
 
-_SIDE, _SMALL_SIDE = 4.6, 1.55  # most of a map's side
-_CELL = 0.46  # most of a weight's side, which leaves room for its number
-_WRITTEN = 0.3  # least side of a weight whose number is written into it
+_SIDE, _SMALL_SIDE = 4.6, 1.55  # maximum side of a map
+_CELL = 0.46  # maximum side of a cell, with room for its number
+_WRITTEN = 0.3  # minimum side of a cell whose number is written
 _BAR = 0.13  # width of the colour bar
 
 
 @dataclass(frozen=True)
 class HeadMaps:
-    """What is drawn of some heads of one layer."""
+    """The data of a figure of some heads of one layer."""
 
     maps: NDArray[Any]
     """Mean weight of each pixel, (H, rows, columns)."""
@@ -61,20 +60,20 @@ class HeadMaps:
     queries: tuple[int, int]
     keys: tuple[int, int]
     entropy: NDArray[Any] | None = None
-    """Of each query that is shown, (H, L)."""
+    """Entropy of each query shown, (H, L)."""
     received: NDArray[Any] | None = None
-    """By each key that is shown, over all queries, (H, S)."""
+    """What each key shown receives from all queries, (H, S)."""
     sampled: int | None = None
-    """How many of the queries were looked at, where not all were; the rows are spread evenly."""
+    """Number of evenly spaced queries that were read; None if all were."""
 
     @property
     def exact(self) -> bool:
-        """Whether each pixel is one weight."""
+        """Return True if each pixel is one weight."""
         return self.maps.shape[1:] == self.size
 
     @property
     def size(self) -> tuple[int, int]:
-        """Queries and keys that are shown."""
+        """Return the numbers of queries and keys shown."""
         return self.queries[1] - self.queries[0], self.keys[1] - self.keys[0]
 
 
@@ -90,21 +89,21 @@ def plot_pattern(
     figsize: tuple[float, float] | None = None,
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw a pattern: a head with its entropy and what each key receives, or heads side by side.
+    """Draw a pattern: one head with entropy and received weight, or heads side by side.
 
     Args:
         pattern: ``(L, S)``, ``(H, L, S)`` or ``(1, H, L, S)``, of any length.
-        tokens: of a self-attention, one for each position; None numbers the positions.
-        scale: ``log`` spans four powers of ten, ``linear`` starts at 0; None is linear where at
-            most 64 keys are shown, else log. Both end at 1 where each pixel is one weight, else at
-            a round number above the greatest mean; so too where all weights are faint.
-        rows: most pixels down; None is 384, of several heads 128.
-        columns: most pixels across; likewise.
-        queries: the first query to show and one past the last; None is all.
+        tokens: one token per position, for self-attention; None numbers the positions.
+        scale: ``log`` spans four powers of ten, ``linear`` starts at 0; None is linear for up to
+            64 keys, else log. Both end at 1 if each pixel is one weight and some weight is at least
+            0.1, else at a round number above the largest value.
+        rows: maximum pixels down; None is 384, or 128 for several heads.
+        columns: maximum pixels across; likewise.
+        queries: start and stop of the queries to show; None is all.
         keys: likewise.
-        figsize: width and height of the figure in inches; None is what the parts need.
-        ax: axes to draw one head into, in place of a figure of its own; the labels, margins and
-            the scale stand around it.
+        figsize: width and height of the figure in inches; None fits the content.
+        ax: existing axes to draw one head into; labels, margins and the colour bar are placed
+            around them.
 
     Returns:
         A matplotlib figure, made without pyplot; save it with ``figure.savefig("name.pdf")``.
@@ -130,7 +129,7 @@ def draw_maps(
     figsize: tuple[float, float] | None = None,
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw what was read off a pattern."""
+    """Draw data that `read_maps` read."""
     scale = scale or usual(maps.size[1])
     with on_paper():
         if len(maps.names) > 1:
@@ -146,7 +145,7 @@ def read_maps(
     queries: tuple[int, int] | None = None,
     keys: tuple[int, int] | None = None,
 ) -> HeadMaps:
-    """Read off a pattern what its figure shows, in as many passes as its window needs."""
+    """Read the data of a figure from a pattern."""
     *leading, length, width = pattern.shape
     if any(n != 1 for n in leading[:-1]):
         raise ValueError(
@@ -237,7 +236,7 @@ def _draw_head(
 def _labels(
     maps: HeadMaps, tokens: Sequence[str] | None, width: float, height: float, size: float = 8
 ) -> tuple[Ticks, tuple[Ticks, float, float]]:
-    """Labels of queries and of keys; of the latter also their height and rotation."""
+    """Return the labels of queries, and those of keys with their height and rotation."""
     rows = ticks(tokens, maps.queries, height, size=size, across=1.25 if tokens else 2)
     if tokens is None:
         digits = len(str(maps.keys[1])) * 0.75 + 0.75
@@ -245,12 +244,12 @@ def _labels(
         return rows, (columns, 1.4 * size / 72, 0)
     columns = ticks(tokens, maps.keys, width, size=size)
     if columns.step == 1 and columns.length < 0.85 * width / maps.size[1]:
-        return rows, (columns, 1.4 * size / 72, 0)  # they fit side by side
+        return rows, (columns, 1.4 * size / 72, 0)  # labels fit without rotation
     return rows, (columns, columns.length + 0.08, 90)
 
 
 def _sides(maps: HeadMaps, most: float, cell: float) -> tuple[float, float]:
-    """Width and height of a map: cells are square unless that would make it a thread."""
+    """Return width and height of a map, with square cells unless it would be too thin."""
     longest = max(maps.size)
     side = min(most, max(cell * longest, 0.3 * most))
     least = 0.25 * most if longest > 8 * min(maps.size) else 0.0
@@ -260,7 +259,7 @@ def _sides(maps: HeadMaps, most: float, cell: float) -> tuple[float, float]:
 
 
 def _within(room: tuple[float, float], shape: float) -> tuple[float, float]:
-    """The largest width and height of a shape that there is room for."""
+    """Return the largest width and height of an aspect ratio that fit."""
     width = min(room[0], room[1] * shape)
     return width, width / shape
 
@@ -286,7 +285,7 @@ def _draw_map(ax: Axes, maps: HeadMaps, head: int, norm: WeightNorm, side: float
 
 
 def _write_weights(ax: Axes, weights: NDArray[Any], norm: WeightNorm, cell: float) -> None:
-    """Write each weight into its cell; an exact 0, as of a hidden key, is left out."""
+    """Write each weight into its cell, except exact zeros, as of hidden keys."""
     luminance = shades()(norm(weights))[..., :3] @ (0.2126, 0.7152, 0.0722)
     for i, j in zip(*np.nonzero(weights), strict=True):
         value = float(weights[i, j])
@@ -352,11 +351,11 @@ def _draw_heads(
     return figure
 
 
-# What both have
+# Shared by both
 
 
 def _draw_scale(ax: Axes, norm: WeightNorm, height: float) -> None:
-    """The colours with their ends in numbers."""
+    """Draw the colour bar with its ends labelled."""
     scale = norm.scale
     place = (np.arange(256)[:, None] + 0.5) / 256
     ax.imshow(
@@ -379,7 +378,7 @@ def _draw_scale(ax: Axes, norm: WeightNorm, height: float) -> None:
 
 
 def _note(maps: HeadMaps, *steps: int) -> str:
-    """What a reader should know: how many weights there are to a pixel, which tokens are named."""
+    """Return a note on the figure: the weights per pixel, and which tokens are labelled."""
     (queries, keys), (rows, columns) = maps.size, maps.maps.shape[1:]
     parts = [f"{queries} queries × {keys} keys"]
     if maps.sampled is not None:

@@ -27,16 +27,16 @@ __all__ = ["plot_steps"]
 _LEFT, _WIDTH, _RIGHT = 2.3, 5.2, 0.65
 _PANEL, _GAP, _CHANNEL_LABELS = 0.62, 0.2, 0.22
 _NUMBER = 0.3  # width of a number
-_BARS = 96  # most bars that are drawn one by one
-_NAMED = 3  # of the strongest keys have their weight written
+_BARS = 96  # maximum number of bars that are drawn individually
+_NAMED = 3  # number of the largest weights that are written
 _SHARES = {"weights", "dropped"}
-_UNSEEN = {"key", "value", "logsumexp"}  # they are not one query's, or no row
+_UNSEEN = {"key", "value", "logsumexp"}  # not drawn: they have no row of the query
 _CHANNELS = {"query": "D", "context": "Dv"}
 _ROLES = {"weights": "weight", "dropped": "weight", "query": "query", "context": "context"}
 
 
 def plot_steps(steps: Steps, query: int = -1, tokens: Sequence[str] | None = None) -> Figure:
-    """Draw how one query comes to its context; `Steps.plot` documents it."""
+    """Draw the steps from one query to its context; see `Steps.plot`."""
     *leading, queries, keys = steps.weights.shape
     if not steps.weights.numel():
         raise ValueError(f"there is nothing to draw in steps of shape {tuple(steps.weights.shape)}")
@@ -51,7 +51,7 @@ def plot_steps(steps: Steps, query: int = -1, tokens: Sequence[str] | None = Non
 
 
 def _row(step: Step, query: int) -> NDArray[Any]:
-    """This query's row, of the first batch entry's first head."""
+    """Return the query's row in the first head of the first batch entry."""
     tensor: Tensor = step.tensor.detach()
     return tensor[(0,) * (tensor.ndim - 2)][query].double().cpu().numpy()
 
@@ -130,7 +130,7 @@ def _draw_row(ax: Axes, step: Step, values: NDArray[Any], hidden: NDArray[Any] |
 
 
 def _write_strongest(ax: Axes, weights: NDArray[Any]) -> None:
-    """Write the greatest weights above their bars, as many as do not get in each other's way."""
+    """Write the largest weights above their bars, as long as they do not overlap."""
     taken: list[int] = []
     for key in np.argsort(-weights, kind="stable")[:_NAMED].tolist():
         apart = min((abs(key - other) for other in taken), default=len(weights))
@@ -152,7 +152,7 @@ def _write_strongest(ax: Axes, weights: NDArray[Any]) -> None:
 
 
 def _shade_hidden(ax: Axes, hidden: NDArray[Any], *, named: bool) -> None:
-    """Shade the runs of keys that the query may not see."""
+    """Shade the ranges of keys that are hidden from the query."""
     steps = np.flatnonzero(np.diff(np.concatenate([[0], hidden.astype(int), [0]])))
     middle = float(np.mean(ax.get_ylim()))
     for first, stop in zip(steps[::2].tolist(), steps[1::2].tolist(), strict=True):
@@ -163,7 +163,7 @@ def _shade_hidden(ax: Axes, hidden: NDArray[Any], *, named: bool) -> None:
 
 
 def _describe(ax: Axes, step: Step, count: int) -> None:
-    """The step's name, its size and what it means, at its left."""
+    """Write the step's name, size and caption at its left."""
     left = (0.12 - _LEFT) / _WIDTH
     lines = "\n".join(textwrap.wrap(step.meaning, 38))
     size = f"{_CHANNELS.get(step.name, 'S')} = {count}"

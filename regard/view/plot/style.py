@@ -1,4 +1,4 @@
-"""What figures are drawn with: paper, ink, one accent, and numbers as they are written.
+"""The style of figures: background, text and accent colours, fonts, and the format of numbers.
 
 Lengths are in inches. Figures are made without pyplot: no window, no display, no current figure.
 """
@@ -40,7 +40,7 @@ FAINT = "#6e7781"
 LINE = "#d0d7de"
 
 # One colour for each part of attention, in figures, on the page and in the pictures of the docs;
-# page.css has the same ones as --role-query … --role-context. Contrast on white: above 5:1.
+# page.css defines the same as --role-query … --role-context. Contrast on white is above 5:1.
 ROLES = {
     "query": "#7444b4",
     "key": "#00736a",
@@ -52,8 +52,8 @@ ROLES = {
 ACCENT = ROLES["weight"]
 
 STYLE: dict[str, Any] = {
-    "figure.facecolor": "white",  # paper: the same on a light page and on a dark one
-    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "figure.facecolor": "white",  # on light and dark pages
+    "font.family": "DejaVu Sans",  # included in matplotlib
     "font.size": 11,
     "text.color": INK,
     "axes.edgecolor": FAINT,
@@ -64,8 +64,8 @@ STYLE: dict[str, Any] = {
     "ytick.color": FAINT,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
-    "svg.fonttype": "path",  # letters look the same where the font is missing
-    "svg.hashsalt": "regard",  # the same picture gives the same file
+    "svg.fonttype": "path",  # independent of installed fonts
+    "svg.hashsalt": "regard",  # deterministic files
 }
 
 _PLAIN_TEXT = {"text.parse_math": False, "text.usetex": False}  # a token may hold a $
@@ -73,7 +73,7 @@ _DPI = 150
 
 
 class Plot(Figure):
-    """A figure that a notebook shows by itself, whether or not pyplot was ever imported."""
+    """A figure that notebooks display without pyplot."""
 
     def _repr_png_(self) -> bytes:
         written = io.BytesIO()
@@ -82,11 +82,11 @@ class Plot(Figure):
 
     @classmethod
     def sized(cls, width: float, height: float) -> Plot:
-        """Make an empty one."""
+        """Make an empty figure."""
         return cls(figsize=(_on_grid(width), _on_grid(height)), dpi=_DPI, facecolor="white")
 
     def place(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Add axes whose upper left corner lies so far from the figure's."""
+        """Add axes; left and top are distances from the figure's upper left corner."""
         left, top = _on_grid(left), _on_grid(top)
         across, down = self.get_size_inches()
         return self.add_axes(
@@ -96,7 +96,7 @@ class Plot(Figure):
 
 @contextlib.contextmanager
 def on_paper() -> Iterator[None]:
-    """Draw in the style of this module, whatever style is set."""
+    """Use the style of this module inside the block, whatever style is set."""
     with mpl.style.context(["default", STYLE, _PLAIN_TEXT]):
         yield
 
@@ -111,7 +111,7 @@ def canvas(width: float, height: float, kind: type[Figure] = Figure) -> tuple[Fi
 
 
 def write(axes: Axes, x: float, y: float, text: str, align: str = "center", **style: Any) -> None:
-    """Write a text, centred in height."""
+    """Write a vertically centred text."""
     axes.text(x, y, text, **{"ha": align, "va": "center", **style})
 
 
@@ -125,7 +125,7 @@ def caption(
     color: str = FAINT,
     **align: Any,
 ) -> None:
-    """Write a text beside axes: at a place in them, 0 … 1, and so many points off."""
+    """Write a text beside axes: at a position in them, 0 … 1, with an offset in points."""
     ax.annotate(
         text,
         at,
@@ -141,12 +141,12 @@ def caption(
 
 
 def crisp(side: float, pixels: int) -> float:
-    """The side nearest to one wanted at which each pixel of a picture takes whole dots."""
+    """Return the side nearest to `side` at which each pixel covers a whole number of dots."""
     return max(1, round(side * _DPI / pixels)) * pixels / _DPI
 
 
 def interpolation(side: float, pixels: int) -> Literal["none", "auto"]:
-    """How to draw a picture: pixel by pixel, unless there are fewer dots than pixels."""
+    """Return matplotlib's interpolation: none, unless there are fewer dots than pixels."""
     return "none" if side * _DPI > 0.99 * pixels else "auto"
 
 
@@ -155,7 +155,7 @@ def _on_grid(length: float) -> float:
 
 
 def number(value: float) -> str:
-    """Write a number with three digits, and a true minus.
+    """Format a number with three digits and a minus sign (U+2212).
 
     >>> number(0.25), number(-1.2345), number(2e-5), number(float("-inf"))
     ('0.25', '−1.23', '2e−5', '−∞')

@@ -33,7 +33,7 @@ _VARIABLE = re.compile(rf"(?<=[{{ ])({'|'.join((*CLASSES, 'name', 'line'))})(\d*
 
 
 def scene(text: str) -> Scene:
-    """The beats of a scene, each a choice among passages."""
+    """Return the beats of a scene, each a choice among passages."""
     return tuple(beat for one in text.strip().split("\n\n") for beat in _beats(one))
 
 
@@ -48,7 +48,7 @@ def passages(text: str) -> tuple[str, ...]:
 
 
 def renumbered(template: str, numbers: Mapping[str, str]) -> str:
-    """A passage whose variables have other numbers.
+    """Return a passage whose variables have other numbers.
 
     >>> renumbered("{person} gave {person2=holder thing} the {thing}", {"1": "2", "2": "1"})
     '{person2} gave {person=holder thing2} the {thing2}'

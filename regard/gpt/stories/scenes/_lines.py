@@ -29,7 +29,7 @@ _ADVICE = _split("""
 
 
 def lines() -> list[str]:
-    """All sentences that can be repeated; each ends with its own mark."""
+    """Return all sentences that can be repeated; each ends with its own mark."""
     stolen = [f"Who has {verb} {what}?" for verb in _WHO for what in _WHAT]
     hidden = [f"There is {creature} {where}." for creature in _CREATURES for where in _WHERE]
     return [*stolen, *hidden, *_ADVICE * 5]

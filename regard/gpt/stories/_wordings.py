@@ -1,4 +1,4 @@
-"""All passages of the world as a tree of tokens, and which of them stand in a text."""
+"""Matches the passages of the world, as a tree of tokens, against a text."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _ENDS = {".", "!", "?"}
 
 @dataclass(frozen=True)
 class Token:
-    """A word or a mark of a text."""
+    """A word or a punctuation mark of a text."""
 
     text: str
     span: Span
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """A passage, or a sentence of one: words and slots, and its scene."""
+class Wording:
+    """A passage or one of its sentences, as words and slots, and its scene."""
 
     items: tuple[str | Slot, ...]
     scene: int
@@ -43,9 +43,9 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Match:
-    """A pattern found in a text: the word at each slot, and the token after the last one."""
+    """A wording found in a text: the word at each slot, and the end token (exclusive)."""
 
-    pattern: Pattern
+    wording: Wording
     words: tuple[tuple[Slot, str, Span], ...]
     stop: int
 
@@ -53,16 +53,16 @@ class Match:
 @dataclass
 class _Node:
     following: dict[str, _Node] = field(default_factory=dict)
-    patterns: list[Pattern] = field(default_factory=list)
+    wordings: list[Wording] = field(default_factory=list)
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The words and marks of a text."""
+    """Return the words and marks of a text."""
     return [Token(match.group(), match.span()) for match in TOKEN.finditer(text)]
 
 
 def sentence_stop(texts: list[str], start: int) -> int:
-    """The first token after the sentence that begins at `start`; speech belongs to its sentence."""
+    """Return the end (exclusive) of the sentence that begins at `start`, quotations included."""
     is_open = False
     for i in range(start, len(texts)):
         if texts[i] == '"':
@@ -74,14 +74,14 @@ def sentence_stop(texts: list[str], start: int) -> int:
 
 
 def matches(tokens: list[Token], start: int) -> Iterator[Match]:
-    """All patterns that stand in a text from a token on."""
+    """Yield all wordings that match a text from a token on."""
     waiting = [(_tree(), start)]
     while waiting:
         node, i = waiting.pop()
-        for pattern in node.patterns:
-            words = _align(pattern, tokens[start:i])
+        for wording in node.wordings:
+            words = _align(wording, tokens[start:i])
             if words is not None:
-                yield Match(pattern, words, i)
+                yield Match(wording, words, i)
         if i == len(tokens):
             continue
         key = _key(tokens[i].text)
@@ -95,12 +95,12 @@ def _line_stop(tokens: list[Token], start: int) -> int:
     return next((i for i in range(start, len(tokens)) if tokens[i].text == '"'), len(tokens))
 
 
-def _align(pattern: Pattern, tokens: list[Token]) -> tuple[tuple[Slot, str, Span], ...] | None:
-    """The words at a pattern's slots, or None where a literal word is another one."""
+def _align(wording: Wording, tokens: list[Token]) -> tuple[tuple[Slot, str, Span], ...] | None:
+    """Return the words at a wording's slots, or None if a literal word differs."""
     words = []
     i = 0
     values: dict[str, str] = {}
-    for item in pattern.items:
+    for item in wording.items:
         token = tokens[i]
         i += 1
         if isinstance(item, str):
@@ -132,7 +132,7 @@ def _key(word: str) -> str:
 
 
 def _passages() -> Iterator[tuple[str, int]]:
-    """Every template, with a number for the scene that it belongs to."""
+    """Yield every template with the index of its scene."""
     frame = [OPENINGS, TRANSITIONS, SIGHTS, ENDINGS, INTRODUCTIONS]
     frame += [templates for _, templates in QUESTIONS.values()]
     for i, templates in enumerate(frame):
@@ -154,7 +154,7 @@ def _items(template: str) -> Iterator[str | Slot]:
 
 @cache
 def vocabulary() -> frozenset[str]:
-    """All words that passages consist of, besides those of the lexicon, in small letters."""
+    """Return all words of passages that are not in the lexicon, in lower case."""
     templates = [one for passage, _ in _passages() for one in expand(passage)]
     items = (item for template in templates for item in _items(template))
     return frozenset(item.lower() for item in items if isinstance(item, str))
@@ -167,23 +167,23 @@ def _tree() -> _Node:
         for template in expand(passage):
             items = tuple(_items(template))
             if items:
-                _add(root, Pattern(items, scene))
+                _add(root, Wording(items, scene))
             texts = [item if isinstance(item, str) else "" for item in items]
             start = 0
             while start < len(items):
                 stop = sentence_stop(texts, start)
-                _add(root, Pattern(items[start:stop], scene))
+                _add(root, Wording(items[start:stop], scene))
                 start = stop
     return root
 
 
-def _add(root: _Node, pattern: Pattern) -> None:
+def _add(root: _Node, wording: Wording) -> None:
     nodes = [root]
-    for item in pattern.items:
+    for item in wording.items:
         nodes = [node.following.setdefault(key, _Node()) for node in nodes for key in _keys(item)]
     for node in nodes:
-        if pattern not in node.patterns:
-            node.patterns.append(pattern)
+        if wording not in node.wordings:
+            node.wordings.append(wording)
 
 
 def _keys(item: str | Slot) -> list[str]:
@@ -195,7 +195,7 @@ def _keys(item: str | Slot) -> list[str]:
 
 
 def has_values(values: Mapping[str, str], names: tuple[str, ...]) -> bool:
-    """Whether all variables among the names have values; other names stand for themselves."""
+    """Return True if all variables among the names have values; other names are literals."""
     return all(name in values or not _is_variable(name) for name in names)
 
 
