@@ -83,7 +83,7 @@ async def progress_lines(
     work: Work,
     view: str | None,
     compute: Callable[[Callable[[int, int], None], Event], dict[str, Any]],
-    lane: Lane = Lane.MEASURED,
+    lane: Lane = Lane.BACKGROUND,
 ) -> AsyncIterator[bytes]:
     """Send how far a long computation is, a line of JSON each, and at last its result or error.
 

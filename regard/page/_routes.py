@@ -166,7 +166,7 @@ async def heads(run: CurrentRun, jobs: CurrentJobs) -> Lines:
         layer = next(layers, None)
         return None if layer is None else run.scores(layer, cancelled)
 
-    return Lines(lines(jobs.work, Lane.ASIDE, score))
+    return Lines(lines(jobs.work, Lane.BACKGROUND, score))
 
 
 @router.get("/runs/{name}/thumbnails", response_class=Numbers)
@@ -175,7 +175,7 @@ async def thumbnails(
 ) -> Numbers:
     """Small pictures of a layer's heads."""
     require_head(run, layer)
-    pictures = await jobs.run(view, run.thumbnails, layer, size, lane=Lane.ASIDE, cancel=True)
+    pictures = await jobs.run(view, run.thumbnails, layer, size, lane=Lane.BACKGROUND, cancel=True)
     return numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
 
 

@@ -38,21 +38,19 @@ def require_wanted(cancelled: Event | None) -> None:
 
 
 class Lane(Enum):
-    """What computations wait for: those of their own lane alone."""
+    """A queue of computations with threads of its own: none waits for those of another lane."""
 
     QUICK = 1
     """Milliseconds, such as a row: under the pointer, whatever else is computed."""
     SHOWN = 2
-    """What is on the page and may take long, such as a map."""
-    ASIDE = 3
-    """Lowest priority: pictures and scores of all heads."""
-    MEASURED = 4
-    """Many runs of the model, such as effects: seconds to minutes, beside all the others."""
+    """What a reader waits for and may take long, such as a map."""
+    BACKGROUND = 3
+    """Pictures and scores of all heads; effects, which take many runs of the model.
+
+    In one lane with them, a map of 4,096 tokens takes 3 seconds and more instead of 0.2."""
 
 
-_THREADS = {Lane.QUICK: 2, Lane.SHOWN: 2, Lane.ASIDE: 1, Lane.MEASURED: 1}
-_NICE = 10
-"""Added to the nice value of threads for pictures and scores, where the system has one a thread."""
+_NICE = 10  # added to the nice value of the threads of the lane BACKGROUND
 
 
 class Work:
@@ -63,8 +61,10 @@ class Work:
 
     def __init__(self) -> None:
         self._threads = {
-            lane: ThreadPoolExecutor(count, f"regard {lane.name}", _INITIALIZERS.get(lane))
-            for lane, count in _THREADS.items()
+            Lane.QUICK: ThreadPoolExecutor(2, "regard quick", _use_one_thread),
+            Lane.SHOWN: ThreadPoolExecutor(2, "regard shown"),
+            # Effects of heads and of passages at the same time leave one for pictures and scores.
+            Lane.BACKGROUND: ThreadPoolExecutor(3, "regard background", _lower_priority),
         }
         self._current: dict[str, Event] = {}
         self._requests: dict[Event, asyncio.Future[None]] = {}  # done once the server ends
@@ -155,14 +155,11 @@ def _use_one_thread() -> None:
         set_number(1)
 
 
-def _give_way() -> None:
-    """Lower the priority of this thread, and of those that compute for it."""
+def _lower_priority() -> None:
+    """Lower the priority of this thread, and of those that compute for it, on Linux alone."""
     if sys.platform == "linux":
         here = os.PRIO_PROCESS, get_native_id()
         os.setpriority(*here, os.getpriority(*here) + _NICE)
-
-
-_INITIALIZERS = {Lane.QUICK: _use_one_thread, Lane.ASIDE: _give_way, Lane.MEASURED: _give_way}
 
 
 def _finish(ending: asyncio.Future[None]) -> None:
