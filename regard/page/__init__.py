@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from regard._faces import make_lazy
 
 if TYPE_CHECKING:
-    from regard.page._errors import ExplorerError
+    from regard.page._errors import PageError
     from regard.page._explore import Explorer, explore
     from regard.page._recording_subject import RecordingSubject
     from regard.page._report import report
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Explorer",
-    "ExplorerError",
     "ExplorerWidget",
     "ModelSubject",
+    "PageError",
     "RecordingSubject",
     "explore",
     "report",
@@ -28,7 +28,7 @@ _HOMES = {
     "explore": "_explore",
     "ExplorerWidget": "_widget",
     "report": "_report",
-    "ExplorerError": "_errors",
+    "PageError": "_errors",
     "ModelSubject": "subjects",
     "RecordingSubject": "_recording_subject",
 }

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from regard.page._errors import ExplorerError
-from regard.page._work import BusyError, Lane, ReplacedError, require_wanted
+from regard.page._work import Lane, ReplacedError, require_wanted
 from regard.record import RecordError
 from regard.view.tokens import readable, visible
 
@@ -71,7 +70,7 @@ async def lines(
             entry = await work.run(None, step, lane)
         except ReplacedError:  # the server ends
             return
-        except (ExplorerError, RecordError, BusyError, ValueError) as error:
+        except (RecordError, ValueError) as error:
             yield json.dumps({"error": str(error)}).encode() + b"\n"
             return
         if entry is None:
@@ -118,7 +117,7 @@ async def progress_lines(
         result = job.result()
     except ReplacedError:
         return
-    except (ExplorerError, RecordError, BusyError, ValueError) as error:
+    except (RecordError, ValueError) as error:
         result = {"error": str(error)}
     finally:
         report.cancel()

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import nn
 
 from regard.intervene import intervene
-from regard.page._errors import ExplorerError
+from regard.page._errors import PageError
 from regard.page._fields import Fields, Number, Span
 
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ def check_changes(changes: Sequence[Change], run: Run) -> None:
     """Refuse changes of what a run does not have.
 
     Raises:
-        ExplorerError: for the first such change.
+        PageError: for the first such change.
     """
     for change in changes:
         if change.layer is None:
             if change.head is not None:
-                raise ExplorerError(f"head={change.head} of all layers is none; name its layer")
+                raise PageError(f"head={change.head} of all layers is none; name its layer")
         else:
             _require("layer", change.layer, len(run.layers))
             if change.head is not None:
@@ -82,7 +82,7 @@ def check_changes(changes: Sequence[Change], run: Run) -> None:
             if change.queries is not None:
                 require_range("queries", change.queries, len(run.tokens))
             elif change.keys[1] == len(run.tokens):
-                raise ExplorerError("the last token has no later one to be cut from; give queries")
+                raise PageError("the last token has no later one to be cut from; give queries")
 
 
 @contextmanager
@@ -111,11 +111,11 @@ def _places(cut: Cut) -> dict[str, Any]:
 
 def _require(name: str, value: int, count: int) -> None:
     if value >= count:
-        raise ExplorerError(f"{name}={value} is none of 0 … {count - 1}")
+        raise PageError(f"{name}={value} is none of 0 … {count - 1}")
 
 
 def require_range(name: str, span: Span, length: int) -> None:
     """Refuse a range that is empty or not within a length."""
     first, stop = span
     if not first < stop <= length:
-        raise ExplorerError(f"{name}={first},{stop} is not a range within 0,{length}")
+        raise PageError(f"{name}={first},{stop} is not a range within 0,{length}")

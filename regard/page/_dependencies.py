@@ -8,8 +8,7 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Header, Query, Request
 from pydantic import Field
 
-from regard.errors import Error
-from regard.page._errors import ExplorerError
+from regard.page._errors import PageError
 from regard.page._run import MEAN, Run
 from regard.page._sentences import NAME, PLACE, RANGE
 from regard.page._work import Lane, ReplacedError, Work
@@ -22,7 +21,6 @@ __all__ = [
     "CurrentQuery",
     "CurrentRun",
     "CurrentSubject",
-    "MissingError",
     "Range",
     "Update",
     "View",
@@ -38,10 +36,6 @@ Update = Annotated[int, Field(ge=0, le=2**53)]
 Whole = Annotated[int, Query(ge=0, le=2**31)]
 Place = Annotated[str, Query(pattern=PLACE)]
 Range = Annotated[str, Query(pattern=RANGE)]
-
-
-class MissingError(Error, LookupError):
-    """A text, layer, head, token or update that does not exist."""
 
 
 class Jobs:
@@ -108,7 +102,7 @@ async def _run(subject: CurrentSubject, name: str) -> Run:
     try:
         return subject.run(name)
     except KeyError:
-        raise MissingError("this text is not open any more; open it again") from None
+        raise PageError("this text is not open any more; open it again", status=404) from None
 
 
 async def _view(x_client: Name = None, x_view: Name = None) -> str | None:
@@ -126,7 +120,7 @@ async def _place(run: CurrentRun, layer: Place, head: Place) -> tuple[int | str,
     """Layer and head, of which each may be a mean."""
     if layer == MEAN:
         if head != MEAN:
-            raise ExplorerError("a mean over layers is one over heads too; ask for head=mean")
+            raise PageError("a mean over layers is one over heads too; ask for head=mean")
         return MEAN, MEAN
     require_head(run, int(layer), None if head == MEAN else int(head))
     return int(layer), MEAN if head == MEAN else int(head)
@@ -151,13 +145,13 @@ def require_model(
     subject: Subject, otherwise: str = "this is a recording, which can't be run over another text"
 ) -> ModelSubject:
     if not isinstance(subject, ModelSubject):
-        raise ExplorerError(otherwise)
+        raise PageError(otherwise)
     return subject
 
 
 def require(name: str, value: int, count: int) -> int:
     if value >= count:
-        raise MissingError(f"there is no {name} {value}; there are 0 … {count - 1}")
+        raise PageError(f"there is no {name} {value}; there are 0 … {count - 1}", status=404)
     return value
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.lens import LogProbability, effects
 from regard.lens.spans.weights import weigh_passages
-from regard.page._errors import ExplorerError
+from regard.page._errors import PageError
 
 if TYPE_CHECKING:
     from regard.page._run import Run
@@ -34,7 +34,7 @@ def measure_effects(
         progress: called with how much is done, and of how much; what it raises ends it.
 
     Raises:
-        ExplorerError: the run is changed.
+        PageError: the run is changed.
     """
     token = _next_token(run)
     if over not in run.effects:
@@ -67,7 +67,7 @@ def measure_passages(
         progress: as for `measure_effects`.
 
     Raises:
-        ExplorerError: the run is changed, or the spans are not passages of it.
+        PageError: the run is changed, or the spans are not passages of it.
     """
     token = _next_token(run)
     key = f"passages {list(spans)}"
@@ -79,7 +79,7 @@ def measure_passages(
                 model, ids, target, over=spans, hidden_from="question", progress=progress
             )
         except ValueError as error:
-            raise ExplorerError(str(error)) from error
+            raise PageError(str(error)) from error
         run.effects[key] = {
             "token": token,
             "unchanged": measured.unchanged,
@@ -93,5 +93,5 @@ def measure_passages(
 
 def _next_token(run: Run) -> int:
     if run.before is not None or run.following is None:
-        raise ExplorerError("this run is changed; effects are those of the text as it is")
+        raise PageError("this run is changed; effects are those of the text as it is")
     return int(run.following[0][0])

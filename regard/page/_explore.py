@@ -169,7 +169,7 @@ def explore(
         `url` is the page's address.
 
     Raises:
-        ExplorerError: if the recording holds nothing that a page could show, or the text can't be
+        PageError: if the recording holds nothing that a page could show, or the text can't be
             read by the model.
         OSError: if the port is taken.
         ValueError: for a port that is not 0 to 65535.

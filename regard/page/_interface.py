@@ -12,11 +12,10 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from regard.page._change_routes import router as change_router
-from regard.page._dependencies import MissingError
-from regard.page._errors import ExplorerError
+from regard.page._errors import PageError
 from regard.page._routes import router
 from regard.page._sentences import describe_errors
-from regard.page._work import BusyError, ReplacedError, Work
+from regard.page._work import ReplacedError, Work
 from regard.record import RecordError
 
 if TYPE_CHECKING:
@@ -29,13 +28,7 @@ __all__ = ["BODY", "interface"]
 BODY = 2**21
 """Most bytes of a request."""
 
-_STATUS: dict[type[Exception], int] = {
-    ExplorerError: 422,
-    MissingError: 404,
-    ReplacedError: 409,
-    BusyError: 503,
-    RecordError: 410,
-}
+_STATUS: dict[type[Exception], int] = {PageError: 422, ReplacedError: 409, RecordError: 410}
 
 
 def interface(subject: Subject, work: Work) -> FastAPI:
@@ -70,7 +63,8 @@ def interface(subject: Subject, work: Work) -> FastAPI:
 
 
 async def _refuse_error(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
-    return JSONResponse({"error": str(error)}, status_code=_STATUS[type(error)])
+    status = getattr(error, "status", _STATUS[type(error)])
+    return JSONResponse({"error": str(error)}, status_code=status)
 
 
 async def _refuse_address(request: Request, error: Exception) -> JSONResponse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regard.page._errors import ExplorerError
+from regard.page._errors import PageError
 from regard.page.file.live import live_page, objection_to_tokenizer
 from regard.page.subjects import ModelSubject
 
@@ -20,16 +20,16 @@ LIVE_SIZE = 12_000_000
 def live_html(subject: Subject, *, start: str = "") -> str:
     """Make a live report's HTML; see `regard.page.report`."""
     if not isinstance(subject, ModelSubject):
-        raise ExplorerError("a recording has no model that could run in the page; leave live out")
+        raise PageError("a recording has no model that could run in the page; leave live out")
     model, tokenizer, run, ids = subject.first()
     if model.has_int8_weights:
-        raise ExplorerError(
+        raise PageError(
             "a page computes in float32, and the model has int8 weights: load it without "
             'weights="int8", or leave live out'
         )
     why = objection_to_tokenizer(tokenizer)
     if why is not None:
-        raise ExplorerError(
+        raise PageError(
             f"a page can't encode as this tokenizer does: {why}; leave live out, or use "
             "regard explore"
         )
@@ -44,7 +44,7 @@ def live_html(subject: Subject, *, start: str = "") -> str:
 
 def _require_small(size: int) -> None:
     if size > LIVE_SIZE:
-        raise ExplorerError(
+        raise PageError(
             f"a live report of this model takes {size / 1e6:.0f} MB or more, and at most "
             f"{LIVE_SIZE / 1e6:.0f} MB are written: leave live out, or use regard explore. Weights "
             "that float16 holds exactly take half the room of others"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.page._errors import ExplorerError
+from regard.page._errors import PageError
 from regard.page._run import Run
 from regard.page.subjects import shape_text
 from regard.record import Recording
@@ -21,7 +21,7 @@ class RecordingSubject:
         title: what it is called.
 
     Raises:
-        ExplorerError: if it holds nothing that a page could show.
+        PageError: if it holds nothing that a page could show.
 
     Example:
         >>> import torch, regard
@@ -35,13 +35,13 @@ class RecordingSubject:
     def __init__(self, recording: Recording, *, title: str) -> None:
         layers = recording.of_kind().layers
         if not layers:
-            raise ExplorerError("the recording holds no attention")
+            raise PageError("the recording holds no attention")
         first = layers[0].pattern
         for layer in layers:
             shape = layer.pattern.shape
             if len(shape) not in (3, 4) or shape[-1] != shape[-2] or shape[-1] != first.shape[-1]:
-                raise ExplorerError(
-                    f"the explorer shows whole sequences, (heads, length, length), but "
+                raise PageError(
+                    f"the page shows whole sequences, (heads, length, length), but "
                     f"{layer.name or 'a layer'} is {layer.pattern!r}; record all rows, from the "
                     "prompt on"
                 )
@@ -88,7 +88,5 @@ def _names(
         return tuple(map(str, range(length)))
     own = names[sequence if sequence < len(names) else 0]
     if len(own) != length:
-        raise ExplorerError(
-            f"the recording has names for {len(own)} positions, but {length} positions"
-        )
+        raise PageError(f"the recording has names for {len(own)} positions, but {length} positions")
     return own

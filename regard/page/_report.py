@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard._files import replace_file
-from regard.page._errors import ExplorerError
+from regard.page._errors import PageError
 from regard.page._live import live_html
 from regard.page._shown import as_subject
 from regard.page.file.report import ReportRun, objection, report_page, tokens_within
@@ -62,7 +62,7 @@ def report(
         The bytes written.
 
     Raises:
-        ExplorerError: for masks and biases that are not intervals, numbers that are none, and what
+        PageError: for masks and biases that are not intervals, numbers that are none, and what
             is too long for a file; live, for a recording, a tokenizer that a page can't stand in
             for, and a model that is too large.
         TypeError: a model comes without its tokenizer, something else with one, or what is neither
@@ -116,13 +116,13 @@ def _scored(subject: Subject, run: ReportRun) -> ReportRun:
     return replace(run, scores=[scores(place) for place in range(len(run.layers))])
 
 
-def _too_long(about: dict[str, Any], runs: Sequence[ReportRun], why: str) -> ExplorerError:
+def _too_long(about: dict[str, Any], runs: Sequence[ReportRun], why: str) -> PageError:
     """The error for texts that are too long; the length that it names is within all limits."""
     heads = [head for run in runs for layer in run.layers for head in layer]
     length = max(head.queries for head in heads)
     count = sum(head.queries * head.keys for head in heads)
     most = min(isqrt(WEIGHTS * length**2 // count), tokens_within(LARGEST, about, runs))
-    return ExplorerError(
+    return PageError(
         f"a report of these {len(heads)} heads on {length} tokens {why}: give at most {most} "
         "tokens, or use regard explore"
     )
@@ -134,7 +134,7 @@ def _problems(run: Run) -> list[list[Problem]]:
     for place, layer in enumerate(run.layers):
         heads = [run.head(place, head).problem for head in range(len(layer.heads))]
         for why in filter(None, map(objection, heads)):
-            raise ExplorerError(
+            raise PageError(
                 f"{layer.name or f'layer {layer.index}'} {why}, which a report can't "
                 "recompute; use regard explore"
             )

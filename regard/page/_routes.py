@@ -29,7 +29,6 @@ from regard.page._dependencies import (
     CurrentQuery,
     CurrentRun,
     CurrentSubject,
-    MissingError,
     Range,
     Update,
     View,
@@ -38,7 +37,7 @@ from regard.page._dependencies import (
     require_head,
     require_model,
 )
-from regard.page._errors import ExplorerError
+from regard.page._errors import PageError
 from regard.page._fields import Fields, Number
 from regard.page._walk import STRONGEST
 from regard.page._windows import Window
@@ -119,7 +118,7 @@ async def training_thumbnails(subject: CurrentSubject, step: Update) -> Numbers:
     try:
         pictures = _training(subject).images(step)
     except KeyError:
-        raise MissingError(f"nothing was recorded at update {step}") from None
+        raise PageError(f"nothing was recorded at update {step}", status=404) from None
     return numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
 
 
@@ -290,7 +289,8 @@ def _lane(*, quick: bool) -> Lane:
 def _training(subject: Subject) -> TrainingHistory:
     history = subject.training if isinstance(subject, ModelSubject) else None
     if history is None:
-        raise MissingError("no training was recorded here; train with --record-every")
+        sentence = "no training was recorded here; train with --record-every"
+        raise PageError(sentence, status=404)
     return history
 
 
@@ -302,10 +302,10 @@ def _range(name: str, value: str, size: int) -> tuple[int, int]:
 
 def _require_cells(block: int, *spans: tuple[int, int]) -> None:
     if block.bit_count() != 1:
-        raise ExplorerError(f"block={block} is not a power of two")
+        raise PageError(f"block={block} is not a power of two")
     most = max(stop - first for first, stop in spans)
     if most > block * PIXELS:
-        raise ExplorerError(
+        raise PageError(
             f"{most} tokens in blocks of {block} are more than {PIXELS} cells; ask for larger "
             "blocks or a smaller window"
         )

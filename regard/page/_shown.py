@@ -29,7 +29,7 @@ def as_subject(
     """What the explorer shows of a recording, or of a model with its tokenizer.
 
     Raises:
-        ExplorerError: there is nothing in it to show.
+        PageError: there is nothing in it to show.
         ValueError: for a model that FSDP shards.
         TypeError: for a model without a tokenizer, anything else with a tokenizer or a text, and
             what is neither.

@@ -16,6 +16,7 @@ from typing import TypeVar
 import torch
 
 from regard.errors import Error
+from regard.page._errors import PageError
 
 Result = TypeVar("Result")
 
@@ -25,10 +26,6 @@ WAITING = 64
 
 class ReplacedError(Error):
     """A newer request has replaced this one."""
-
-
-class BusyError(Error):
-    """Too much is waiting already."""
 
 
 def require_wanted(cancelled: Event | None) -> None:
@@ -86,12 +83,13 @@ class Work:
 
         Raises:
             ReplacedError: a newer one took its place.
-            BusyError: `WAITING` computations wait in this lane already.
+            PageError: `WAITING` computations wait in this lane already.
         """
         if self._closed:
             raise ReplacedError("the server is ending")
         if self._waiting[lane] >= WAITING:
-            raise BusyError("too many computations wait already; try again in a moment")
+            sentence = "too many computations wait already; try again in a moment"
+            raise PageError(sentence, status=503)
         cancelled = Event()
         if view is not None:
             before = self._current.get(view)

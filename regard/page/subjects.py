@@ -21,7 +21,7 @@ from regard.gpt.utf8 import normalized
 from regard.intercept import last_logits, takes_logits_to_keep
 from regard.page._changes import Change, changed, check_changes
 from regard.page._effects import Over, measure_effects, measure_passages
-from regard.page._errors import ExplorerError
+from regard.page._errors import PageError
 from regard.page._run import Run
 from regard.page.example import readable_example, readable_examples
 from regard.record import record
@@ -129,19 +129,17 @@ class ModelSubject:
         """The model as it was at an update of its training; the last two stay open.
 
         Raises:
-            ExplorerError: it was not kept, or is damaged.
+            PageError: it was not kept, or is damaged.
         """
         kept = {} if self.training is None else self.training.kept
         if update not in kept:
-            raise ExplorerError(
-                f"the model of update {update} was not kept; train with --keep-every"
-            )
+            raise PageError(f"the model of update {update} was not kept; train with --keep-every")
         with self._loading:
             if update not in self._earlier:
                 try:
                     model, tokenizer = load(kept[update], device=self._device)
                 except (CheckpointError, OSError) as error:
-                    raise ExplorerError(str(error)) from error
+                    raise PageError(str(error)) from error
                 self._earlier[update] = ModelSubject(
                     model,
                     tokenizer,
@@ -168,19 +166,19 @@ class ModelSubject:
         """Run the model over a text, read as those that models are trained on.
 
         Raises:
-            ExplorerError: the text is empty, too long, or has characters without a token.
+            PageError: the text is empty, too long, or has characters without a token.
         """
         text = normalized(text)
         if not text:
-            raise ExplorerError("the text is empty; give at least one character")
+            raise PageError("the text is empty; give at least one character")
         if len(text) > CHARACTERS:
-            raise ExplorerError(
+            raise PageError(
                 f"the text has {len(text):,} characters; at most {CHARACTERS:,} are taken at a time"
             )
         try:
             ids = self._tokenizer.encode(text)
         except ValueError as error:  # a character that this tokenizer has no token for
-            raise ExplorerError(str(error)) from error
+            raise PageError(str(error)) from error
         context = self._model.config.context
         notes = []
         if len(ids) > context:
@@ -194,22 +192,22 @@ class ModelSubject:
         """Run over the same tokens and one more.
 
         Raises:
-            ExplorerError: the token is not one of the vocabulary.
+            PageError: the token is not one of the vocabulary.
         """
         vocabulary = self._model.config.vocab_size
         if not 0 <= token < vocabulary:
-            raise ExplorerError(f"token {token} is not one of 0 … {vocabulary - 1}")
+            raise PageError(f"token {token} is not one of 0 … {vocabulary - 1}")
         return self._open_last([*self._ids(run), token])
 
     def change(self, run: Run, changes: Sequence[Change]) -> Run:
         """Run over the same tokens with some attention changed; its run says what was before.
 
         Raises:
-            ExplorerError: for a change of what the model or the text does not have, and for a run
+            PageError: for a change of what the model or the text does not have, and for a run
                 that is changed already.
         """
         if run.before is not None:
-            raise ExplorerError("this run is changed already; change the text as it is")
+            raise PageError("this run is changed already; change the text as it is")
         check_changes(changes, run)
         distinct = tuple(dict.fromkeys(changes))
         return self._open(self._ids(run), run.notes, changes=distinct, plain=run)
@@ -232,10 +230,10 @@ class ModelSubject:
         """Draw tokens one by one; at last the run over all of them.
 
         Raises:
-            ExplorerError: for a number out of range.
+            PageError: for a number out of range.
         """
         if not 1 <= tokens <= GENERATED:
-            raise ExplorerError(f"tokens is {tokens}; 1 … {GENERATED} are drawn at a time")
+            raise PageError(f"tokens is {tokens}; 1 … {GENERATED} are drawn at a time")
         ids = self._ids(run)
         try:
             sampling = Sampling(temperature=temperature, seed=seed)
@@ -243,7 +241,7 @@ class ModelSubject:
             own = self._model if Engine.objection(self._model) else Engine(self._model)
             drawn = stream(own, prompt, tokens=tokens, sampling=sampling)
         except ValueError as error:
-            raise ExplorerError(str(error)) from error
+            raise PageError(str(error)) from error
         return self._draw(ids, drawn)
 
     def _draw(self, ids: list[int], drawn: Iterator[Tensor]) -> Iterator[dict[str, Any]]:
@@ -258,7 +256,7 @@ class ModelSubject:
         with self._lock:
             known = self._runs.get(run.id)
         if known is None:
-            raise ExplorerError("this text is not open any more; open it again")
+            raise PageError("this text is not open any more; open it again")
         return known[1]
 
     def _open_last(self, ids: list[int]) -> Run:
@@ -313,7 +311,7 @@ class ModelSubject:
                 logits = self._model(text, **last)[0, -1]
         shares = logits.softmax(-1)
         if shares.isnan().any():
-            raise ExplorerError("the model's logits are not numbers; its weights are damaged")
+            raise PageError("the model's logits are not numbers; its weights are damaged")
         before = None if plain is None else plain.probabilities
         # Of a changed run also what was likely before, so that both can stand beside each other.
         most = shares if before is None else shares.maximum(before)

@@ -13,9 +13,9 @@ from threading import Event, get_native_id
 import pytest
 from support.explorer import in_loop
 
-from regard.page import _bands
+from regard.page import PageError, _bands
 from regard.page._windows import Window
-from regard.page._work import WAITING, BusyError, Lane
+from regard.page._work import WAITING, Lane
 
 LIMIT = 30  # seconds, for what should not take any
 LAYER, HEAD = 1, 4
@@ -154,7 +154,7 @@ async def test_lanes_wait_for_their_own_alone(work):
     ]
     await asyncio.sleep(0)
     for lane in slow:
-        with pytest.raises(BusyError):
+        with pytest.raises(PageError, match="too many"):
             await work.run(None, lambda cancelled: 1, lane)
     assert await work.run(None, lambda cancelled: 7, Lane.QUICK) == 7
     go.set()

@@ -14,8 +14,8 @@ import pytest
 import torch
 from support.explorer import in_loop
 
-from regard.page import RecordingSubject
-from regard.page._work import WAITING, BusyError, ReplacedError, Work
+from regard.page import PageError, RecordingSubject
+from regard.page._work import WAITING, ReplacedError, Work
 
 LIMIT = 30  # seconds, for what should not take any
 
@@ -100,7 +100,7 @@ async def test_when_too_many_wait_another_is_refused_and_the_older_goes_on(work)
     busy += [asyncio.ensure_future(work.run(None, lambda cancelled: 1)) for _ in range(WAITING - 2)]
     await asyncio.sleep(0)
     for view in (None, "a"):
-        with pytest.raises(BusyError):
+        with pytest.raises(PageError, match="too many"):
             await work.run(view, lambda cancelled: 1)
     assert not held[0].cancelled.is_set()  # nothing came in its place
     for one in held:
