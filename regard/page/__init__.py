@@ -7,10 +7,9 @@ from regard._faces import make_lazy
 if TYPE_CHECKING:
     from regard.page._errors import PageError
     from regard.page._explore import Explorer, explore
-    from regard.page._recording_subject import RecordingSubject
     from regard.page._report import report
     from regard.page._widget import ExplorerWidget
-    from regard.page.subjects import ModelSubject
+    from regard.page.subjects import ModelSubject, RecordingSubject
 
 __all__ = [
     "Explorer",
@@ -30,7 +29,7 @@ _HOMES = {
     "report": "_report",
     "PageError": "_errors",
     "ModelSubject": "subjects",
-    "RecordingSubject": "_recording_subject",
+    "RecordingSubject": "subjects",
 }
 
 make_lazy(__name__, _HOMES)

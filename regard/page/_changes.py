@@ -1,17 +1,21 @@
-"""Changes of a model's attention, as the page states them: heads switched off, keys cut."""
+"""Changes of a model's attention, as the page states them, and effects that are measured by them.
+
+Axes: T tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
-from torch import nn
+from pydantic import BaseModel, ConfigDict, Field, Strict
+from torch import Tensor, nn
 
 from regard.intervene import intervene
+from regard.lens import LogProbability, effects
+from regard.lens.spans.weights import weigh_passages
 from regard.page._errors import PageError
-from regard.page._fields import Fields, Number, Span
 
 if TYPE_CHECKING:
     from regard.page._run import Run
@@ -21,11 +25,26 @@ __all__ = [
     "Change",
     "Changes",
     "Cut",
+    "Fields",
+    "Number",
+    "Over",
     "SwitchOff",
     "changed",
     "check_changes",
+    "measure_effects",
+    "measure_passages",
     "require_range",
 ]
+
+Number = Annotated[int, Field(ge=0, le=2**31)]
+Span = Annotated[tuple[Number, Number], Strict(strict=False)]  # JSON has lists, no tuples
+
+
+class Fields(BaseModel):
+    """Fields of a request; true or "1" is no number, and a field without a meaning is refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
 
 MOST = 64
 """Most changes of a run."""
@@ -119,3 +138,84 @@ def require_range(name: str, span: Span, length: int) -> None:
     first, stop = span
     if not first < stop <= length:
         raise PageError(f"{name}={first},{stop} is not a range within 0,{length}")
+
+
+Over = Literal["heads", "keys"]
+
+
+def measure_effects(
+    model: nn.Module, ids: Tensor, run: Run, over: Over, progress: Callable[[int, int], None]
+) -> dict[str, Any]:
+    """Measure the log-probability of the next token without each head, or each token.
+
+    What was measured once is kept in the run.
+
+    Args:
+        model: whose run it is.
+        ids: the run's tokens, ``(T,)``.
+        run: a run that is not changed.
+        over: what is switched off one by one: heads, or tokens; of long texts, blocks of them.
+        progress: called with how much is done, and of how much; what it raises ends it.
+
+    Raises:
+        PageError: the run is changed.
+    """
+    token = _next_token(run)
+    if over not in run.effects:
+        target = LogProbability(token)
+        measured = effects(model, ids, target, over=over, progress=progress)
+        run.effects[over] = {
+            "over": over,
+            "token": target.token,
+            "unchanged": measured.unchanged,
+            "effects": measured.values.tolist(),
+            "spans": [list(place) for place in measured.places] if over == "keys" else None,
+        }
+    return run.effects[over]
+
+
+def measure_passages(
+    model: nn.Module,
+    ids: Tensor,
+    run: Run,
+    spans: Sequence[tuple[int, int]],
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Measure the log-probability of the next token with each passage hidden from what follows.
+
+    Args:
+        model: whose run it is.
+        ids: the run's tokens, ``(T,)``.
+        run: a run that is not changed.
+        spans: the passages; what comes after the last one is the question.
+        progress: as for `measure_effects`.
+
+    Raises:
+        PageError: the run is changed, or the spans are not passages of it.
+    """
+    token = _next_token(run)
+    key = f"passages {list(spans)}"
+    if key not in run.effects:
+        target = LogProbability(token)
+        try:
+            weights = weigh_passages(run.layers, spans, target, sinks=())
+            measured = effects(
+                model, ids, target, over=spans, hidden_from="question", progress=progress
+            )
+        except ValueError as error:
+            raise PageError(str(error)) from error
+        run.effects[key] = {
+            "token": token,
+            "unchanged": measured.unchanged,
+            "effects": measured.values.tolist(),
+            "without": measured.without_all,
+            "weights": weights.mean[: len(spans)].tolist(),
+            "spans": [list(span) for span in spans],
+        }
+    return run.effects[key]
+
+
+def _next_token(run: Run) -> int:
+    if run.before is not None or run.following is None:
+        raise PageError("this run is changed; effects are those of the text as it is")
+    return int(run.following[0][0])

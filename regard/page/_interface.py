@@ -1,4 +1,4 @@
-"""What answers the page's requests, whatever carries them: HTTP or a notebook's messages."""
+"""The application that answers the page's requests, by HTTP or by a notebook's messages."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from regard.page._change_routes import router as change_router
-from regard.page._errors import PageError
+from regard.page._errors import PageError, describe_errors
+from regard.page._guard import Guard
 from regard.page._routes import router
-from regard.page._sentences import describe_errors
 from regard.page._work import ReplacedError, Work
+from regard.page.file.bundle import script, static, style
 from regard.record import RecordError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from regard.page.subjects import Subject
 
-__all__ = ["BODY", "interface"]
+__all__ = ["BODY", "application", "interface"]
 
 BODY = 2**21
 """Most bytes of a request."""
@@ -54,7 +54,6 @@ def interface(subject: Subject, work: Work) -> FastAPI:
     app.state.subject, app.state.work = subject, work
     app.add_middleware(_BodyLimit)
     app.include_router(router)
-    app.include_router(change_router)
     for kind in _STATUS:
         app.add_exception_handler(kind, _refuse_error)
     app.add_exception_handler(RequestValidationError, _refuse_request)
@@ -104,3 +103,29 @@ class _BodyLimit:
             return message
 
         await self._app(scope, receive_counted, send)
+
+    from regard.page.subjects import Subject
+
+
+def application(subject: Subject, host: str = "127.0.0.1", work: Work | None = None) -> ASGIApp:
+    """Make the server for a model or a recording.
+
+    Args:
+        subject: what is explored.
+        host: the address it will be bound to.
+        work: what computes; None makes it.
+    """
+    app = interface(subject, work or Work())
+    # Three texts, whole: a browser would spend a second on the requests for some sixty modules.
+    _serve(app, "/", static("index.html"), "text/html")
+    _serve(app, "/page.css", style(), "text/css")
+    _serve(app, "/page.js", script("main.js"), "text/javascript")
+    return Guard(app, host)
+
+
+def _serve(app: FastAPI, path: str, text: str, kind: str) -> None:
+    content = text.encode()
+
+    @app.api_route(path, methods=["GET", "HEAD"], include_in_schema=False)
+    async def answer() -> Response:
+        return Response(content, media_type=kind)

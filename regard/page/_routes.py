@@ -1,4 +1,4 @@
-"""The explorer's interface: what the page asks for, and the answers.
+"""The page's interface: what it asks for, and the answers.
 
 Numbers in bulk travel as little-endian float32, everything else as JSON.
 """
@@ -12,45 +12,43 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from regard.page._answers import (
-    Lines,
-    Numbers,
-    describe,
-    lines,
-    numbers,
-    progress_lines,
-    token_entry,
-)
-from regard.page._changes import require_range
-from regard.page._dependencies import (
+from regard.page._changes import Changes, Fields, Number, Over, require_range
+from regard.page._errors import SPANS, PageError
+from regard.page._heads import STRONGEST
+from regard.page._requests import (
     CurrentJobs,
     CurrentKey,
     CurrentPlace,
     CurrentQuery,
     CurrentRun,
     CurrentSubject,
+    Lines,
+    Numbers,
     Range,
     Update,
     View,
     Whole,
+    describe,
+    lines,
+    numbers,
+    progress_lines,
     require,
     require_head,
     require_model,
+    token_entry,
 )
-from regard.page._errors import PageError
-from regard.page._fields import Fields, Number
-from regard.page._walk import STRONGEST
 from regard.page._windows import Window
 from regard.page._work import Lane
 from regard.page.subjects import CHARACTERS, GENERATED, ModelSubject, Subject
 from regard.page.training import TrainingHistory
 
-__all__ = ["REFUSALS", "router"]
+__all__ = ["router"]
 
 PIXELS = 2048
 """Most cells along a side of a picture."""
 WRITTEN = 256
 """Most keys that are written out at a time."""
+NO_MODEL = "this is a recording: there is no model to run with changes"
 
 Side = Annotated[int, Query(ge=1, le=PIXELS)]
 Page = Annotated[int, Query(ge=1, le=WRITTEN)]
@@ -280,6 +278,47 @@ async def steps(
         require("key", picked, len(run.tokens))
     steps_of = partial(run.steps, first=first, count=count, picked=picked)
     return await jobs.run(view, steps_of, layer, head, query, lane=Lane.QUICK)
+
+
+@router.post("/runs/{name}/changed")
+async def change(
+    subject: CurrentSubject, run: CurrentRun, jobs: CurrentJobs, view: View, changes: Changes
+) -> Response:
+    """Run over the same tokens with some attention changed."""
+    model = require_model(subject, NO_MODEL)
+    return await jobs.run(view, lambda: describe(model.change(run, changes.changes)))
+
+
+@router.get("/runs/{name}/effects", response_class=Lines)
+async def effects(
+    subject: CurrentSubject,
+    run: CurrentRun,
+    jobs: CurrentJobs,
+    view: View,
+    over: Over,
+) -> Lines:
+    """Measure what the likeliest next token rests on: progress line by line, then the effects."""
+    model = require_model(subject, NO_MODEL)
+    return Lines(
+        progress_lines(jobs.work, view, lambda progress, _: model.effects(run, over, progress))
+    )
+
+
+@router.get("/runs/{name}/passages", response_class=Lines)
+async def passages(
+    subject: CurrentSubject,
+    run: CurrentRun,
+    jobs: CurrentJobs,
+    view: View,
+    spans: Annotated[str, Query(pattern=SPANS)],
+) -> Lines:
+    """Measure which passages the likeliest next token needs: progress, then the effects."""
+    model = require_model(subject, NO_MODEL)
+    ends = [[int(end) for end in span.split(",")] for span in spans.split(";") if span]
+    pairs = [(first, stop) for first, stop in ends]
+    return Lines(
+        progress_lines(jobs.work, view, lambda progress, _: model.passages(run, pairs, progress))
+    )
 
 
 def _lane(*, quick: bool) -> Lane:

@@ -1,4 +1,4 @@
-"""What the explorer shows; here a model, which runs over any text.
+"""What the page shows: a model, which runs over any text, or a recording.
 
 Axes: H heads, T tokens, E model dimension, D head dimension.
 """
@@ -10,24 +10,31 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.gpt import CheckpointError, Engine, Sampling, load, stream
+from regard._modules import require_whole, unwrapped
+from regard.gpt import GPT, CheckpointError, Engine, Sampling, load, stream
 from regard.gpt.unwrap import as_gpt
 from regard.gpt.utf8 import normalized
 from regard.intercept import last_logits, takes_logits_to_keep
-from regard.page._changes import Change, changed, check_changes
-from regard.page._effects import Over, measure_effects, measure_passages
+from regard.page._changes import (
+    Change,
+    Over,
+    changed,
+    check_changes,
+    measure_effects,
+    measure_passages,
+)
 from regard.page._errors import PageError
 from regard.page._run import Run
 from regard.page.example import readable_example, readable_examples
-from regard.record import record
+from regard.record import Recording, record
 
 if TYPE_CHECKING:
-    from regard.gpt import GPT, Tokenizer
+    from regard.gpt import Tokenizer
     from regard.page.training import TrainingHistory
 
 LIKELIEST = 10
@@ -343,3 +350,120 @@ class ModelSubject:
 def shape_text(layers: int, heads: int) -> str:
     """Say how many there are: 1 layer × 2 heads."""
     return f"{layers} layer{'s' * (layers != 1)} × {heads} head{'s' * (heads != 1)}"
+
+
+class RecordingSubject:
+    """A recording: the self-attention of its sequences.
+
+    Args:
+        recording: what was recorded.
+        title: what it is called.
+
+    Raises:
+        PageError: if it holds nothing that a page could show.
+
+    Example:
+        >>> import torch, regard
+        >>> from regard.page import RecordingSubject
+        >>> with regard.record() as recording:
+        ...     _ = regard.attention(*torch.randn(3, 1, 2, 7, 4), mask=regard.causal())
+        >>> RecordingSubject(recording, title="a recording").about()["shape"]
+        '1 layer × 2 heads'
+    """
+
+    def __init__(self, recording: Recording, *, title: str) -> None:
+        layers = recording.of_kind().layers
+        if not layers:
+            raise PageError("the recording holds no attention")
+        first = layers[0].pattern
+        for layer in layers:
+            shape = layer.pattern.shape
+            if len(shape) not in (3, 4) or shape[-1] != shape[-2] or shape[-1] != first.shape[-1]:
+                raise PageError(
+                    f"the page shows whole sequences, (heads, length, length), but "
+                    f"{layer.name or 'a layer'} is {layer.pattern!r}; record all rows, from the "
+                    "prompt on"
+                )
+        names = recording.tokens
+        count = first.shape[0] if first.ndim == 4 else 1
+        self._title = title
+        self._shape = shape_text(len(layers), len(layers[0].heads))
+        self._runs = {
+            str(sequence): Run(
+                id=str(sequence),
+                title=title if count == 1 else f"{title}, sequence {sequence}",
+                tokens=_names(names, sequence, first.shape[-1]),
+                layers=layers,
+                sequence=sequence,
+            )
+            for sequence in range(count)
+        }
+
+    def about(self) -> dict[str, Any]:
+        """What it is, and what can be done with it."""
+        return {
+            "title": self._title,
+            "shape": self._shape,
+            "writes": False,
+            "generates": False,
+            "example": None,
+            "limits": {"characters": 0, "tokens": 0, "generate": 0},
+            "runs": list(self._runs),
+        }
+
+    def run(self, name: str) -> Run:
+        """One sequence of it.
+
+        Raises:
+            KeyError: for another sequence.
+        """
+        return self._runs[name]
+
+
+def _names(
+    names: tuple[tuple[str, ...], ...] | None, sequence: int, length: int
+) -> tuple[str, ...]:
+    if names is None:
+        return tuple(map(str, range(length)))
+    own = names[sequence if sequence < len(names) else 0]
+    if len(own) != length:
+        raise PageError(f"the recording has names for {len(own)} positions, but {length} positions")
+    return own
+
+
+def as_subject(
+    shown: Recording | GPT | Subject,
+    *,
+    tokenizer: Tokenizer | None = None,
+    text: str | None = None,
+    title: str | None = None,
+) -> Subject:
+    """What the explorer shows of a recording, or of a model with its tokenizer.
+
+    Raises:
+        PageError: there is nothing in it to show.
+        ValueError: for a model that FSDP shards.
+        TypeError: for a model without a tokenizer, anything else with a tokenizer or a text, and
+            what is neither.
+    """
+    if isinstance(shown, nn.Module):
+        require_whole(shown)
+        shown = cast("GPT", unwrapped(shown))
+    if isinstance(shown, GPT):
+        if tokenizer is None:
+            raise TypeError(
+                "a model reads texts by its tokenizer; give tokenizer=..., which regard.gpt.load "
+                "returns with the model"
+            )
+        return ModelSubject(shown, tokenizer, title=title or "model", text=text)
+    kind = type(shown).__name__
+    if tokenizer is not None or text is not None:
+        raise TypeError(f"tokenizer and text go with a model of regard.gpt; this is a {kind}")
+    if isinstance(shown, Recording):
+        return RecordingSubject(shown, title=title or "recording")
+    if not hasattr(shown, "about"):
+        raise TypeError(
+            f"shown is a {kind}; it must be a recording, as regard.record makes of any model's "
+            "run, or a model of regard.gpt"
+        )
+    return shown

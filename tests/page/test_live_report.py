@@ -11,7 +11,7 @@ import regard
 from regard.cli.app import app
 from regard.gpt import GPT, BPETokenizer, CharTokenizer, GPTConfig, save
 from regard.page import ModelSubject, PageError, RecordingSubject
-from regard.page._live import LIVE_SIZE, live_html
+from regard.page._report import LIVE_SIZE, live_html
 
 
 def data(html, name):
