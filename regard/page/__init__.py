@@ -1,4 +1,4 @@
-"""The explorer: a page where attention can be looked at, at any length."""
+"""A page that shows attention at any length: from a server, in a notebook, or as one file."""
 
 from typing import TYPE_CHECKING
 

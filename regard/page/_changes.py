@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST",
+    "Ablation",
     "Change",
     "Changes",
-    "Cut",
     "Fields",
+    "KnockOut",
     "Number",
     "Over",
-    "SwitchOff",
     "changed",
     "check_changes",
     "measure_effects",
@@ -41,25 +41,25 @@ Span = Annotated[tuple[Number, Number], Strict(strict=False)]  # JSON has lists,
 
 
 class Fields(BaseModel):
-    """Fields of a request; true or "1" is no number, and a field without a meaning is refused."""
+    """Fields of a request: true and "1" are no numbers, and unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 MOST = 64
-"""Most changes of a run."""
+"""Largest number of changes of a run."""
 
 
-class SwitchOff(Fields):
-    """A head whose context is 0."""
+class Ablation(Fields):
+    """A head whose context is set to 0; the page calls it off."""
 
     kind: Literal["off"]
     layer: Number
     head: Number
 
 
-class Cut(Fields):
-    """Keys that are hidden from queries, each as first and stop."""
+class KnockOut(Fields):
+    """Keys that are hidden from queries, each as first and stop; the page calls it cut."""
 
     kind: Literal["cut"]
     layer: Number | None = None
@@ -71,11 +71,11 @@ class Cut(Fields):
     keys: Span
 
 
-Change = SwitchOff | Cut
+Change = Ablation | KnockOut
 
 
 class Changes(Fields):
-    """What to change."""
+    """Body of a request to change a run."""
 
     changes: list[Annotated[Change, Field(discriminator="kind")]] = Field(
         min_length=1, max_length=MOST
@@ -83,10 +83,10 @@ class Changes(Fields):
 
 
 def check_changes(changes: Sequence[Change], run: Run) -> None:
-    """Refuse changes of what a run does not have.
+    """Check that all layers, heads and positions of the changes exist in a run.
 
     Raises:
-        PageError: for the first such change.
+        PageError: for the first change of which one does not.
     """
     for change in changes:
         if change.layer is None:
@@ -96,7 +96,7 @@ def check_changes(changes: Sequence[Change], run: Run) -> None:
             _require("layer", change.layer, len(run.layers))
             if change.head is not None:
                 _require("head", change.head, len(run.layers[change.layer].heads))
-        if isinstance(change, Cut):
+        if isinstance(change, KnockOut):
             require_range("keys", change.keys, len(run.tokens))
             if change.queries is not None:
                 require_range("queries", change.queries, len(run.tokens))
@@ -106,20 +106,20 @@ def check_changes(changes: Sequence[Change], run: Run) -> None:
 
 @contextmanager
 def changed(model: nn.Module, changes: Sequence[Change]) -> Iterator[None]:
-    """Have a model compute with distinct changes, on this thread."""
+    """Apply distinct changes to the calls that this thread makes of a model."""
     if not changes:
         yield
         return
     with intervene(model) as change:
         for one in changes:
-            if isinstance(one, SwitchOff):
+            if isinstance(one, Ablation):
                 change.ablate(layers=one.layer, heads=one.head)
             else:
                 change.knock_out(**_places(one))
         yield
 
 
-def _places(cut: Cut) -> dict[str, Any]:
+def _places(cut: KnockOut) -> dict[str, Any]:
     return {
         "layers": cut.layer,
         "heads": cut.head,
@@ -134,7 +134,7 @@ def _require(name: str, value: int, count: int) -> None:
 
 
 def require_range(name: str, span: Span, length: int) -> None:
-    """Refuse a range that is empty or not within a length."""
+    """Check that a range is not empty and ends within a length."""
     first, stop = span
     if not first < stop <= length:
         raise PageError(f"{name}={first},{stop} is not a range within 0,{length}")
@@ -148,14 +148,14 @@ def measure_effects(
 ) -> dict[str, Any]:
     """Measure the log-probability of the next token without each head, or each token.
 
-    What was measured once is kept in the run.
+    The run caches the result.
 
     Args:
         model: whose run it is.
         ids: the run's tokens, ``(T,)``.
         run: a run that is not changed.
-        over: what is switched off one by one: heads, or tokens; of long texts, blocks of them.
-        progress: called with how much is done, and of how much; what it raises ends it.
+        over: what is removed, one at a time: heads, or tokens, in long texts blocks of tokens.
+        progress: called with the number of runs done and of all runs; may raise to cancel.
 
     Raises:
         PageError: the run is changed.

@@ -26,7 +26,7 @@ _WORDS = {
     "finite": "must be a finite number",
     "string": "must be text",
 }
-_SHOWN = 40  # characters of what came
+_SHOWN = 40  # characters of a refused value
 
 
 class PageError(Error, ValueError):
@@ -54,7 +54,7 @@ class PageError(Error, ValueError):
 
 
 def describe_errors(problems: Iterable[Mapping[str, Any]]) -> str:
-    """Say what is wrong with the parts of a request that pydantic could not read, and where."""
+    """Describe the errors that pydantic found in a request, each with the name of its field."""
     return "; ".join(map(_sentence, problems))
 
 
@@ -63,7 +63,7 @@ def _sentence(problem: Mapping[str, Any]) -> str:
     if kind == "json_invalid":
         return "the request's body is not JSON"
     name = ".".join(map(str, problem["loc"][1:]))
-    if not name:  # not a field of it, but all of it
+    if not name:  # the whole body, and none of its fields
         return "the request's body is not a JSON object; send it as application/json"
     if kind == "missing":
         return f"{name} is missing"

@@ -26,7 +26,7 @@ _SCORES = ("scaled", "softcapped", "biased", "masked")
 
 
 def for_json(value: Any) -> Any:
-    """Prepare an answer for JSON, which has no NaN and no infinity: None stands for them."""
+    """Replace NaN and infinities by None: JSON has neither."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
@@ -52,11 +52,11 @@ def walk(
         values: its values ``(S, Dv)``, if they are known.
         query: the query.
         first: rank of the first key that is written out.
-        count: how many are.
-        picked: a key that is written out beside them, whatever its rank.
+        count: how many keys are written out.
+        picked: a key that is written out too, whatever its rank.
     """
     problem = pattern.problem.at(torch.tensor([query], device="cpu"))
-    # Read number by number below, for which a row is copied from a GPU once, and not each of them.
+    # One copy from a GPU for all the single numbers that are read below.
     steps = {name: tensor.flatten().cpu() for name, tensor in written_out(problem)}
     weights = steps["weights"]
     hidden = steps["masked"] == -torch.inf
@@ -79,7 +79,7 @@ def walk(
             "value": None if values is None else values[key].tolist(),
         }
 
-    # Hidden keys are a page of their own: requested by a rank after the last visible one's.
+    # Hidden keys are listed apart, when `first` is a rank after that of the last visible key.
     shown = range(first, min(first + count, visible if first < visible else len(order)))
     stop = order[min(first + count, visible) : visible]
     return {

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["BODY", "application", "interface"]
 
 BODY = 2**21
-"""Most bytes of a request."""
+"""Largest body of a request, in bytes."""
 
 _STATUS: dict[type[Exception], int] = {PageError: 422, ReplacedError: 409, RecordError: 410}
 
 
 def interface(subject: Subject, work: Work) -> FastAPI:
-    """Make what answers the page's requests, for a model or a recording.
+    """Create the application that answers the page's requests, for a notebook's messages.
 
     Args:
-        subject: what is explored.
-        work: what computes; it is closed when the interface ends.
+        subject: the model or recording to show.
+        work: the threads that compute; closed when the application shuts down.
     """
 
     @asynccontextmanager
@@ -78,7 +78,7 @@ async def _refuse_request(request: Request, error: Exception) -> JSONResponse:  
 
 
 class _BodyLimit:
-    """Refuses bodies that are larger than any text may be, before they are read."""
+    """Middleware that refuses too large bodies before they are read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -108,15 +108,15 @@ class _BodyLimit:
 
 
 def application(subject: Subject, host: str = "127.0.0.1", work: Work | None = None) -> ASGIApp:
-    """Make the server for a model or a recording.
+    """Create the application with the page itself and a guard, for an HTTP server.
 
     Args:
-        subject: what is explored.
-        host: the address it will be bound to.
-        work: what computes; None makes it.
+        subject: the model or recording to show.
+        host: the address that the server is bound to.
+        work: the threads that compute; None creates them.
     """
     app = interface(subject, work or Work())
-    # Three texts, whole: a browser would spend a second on the requests for some sixty modules.
+    # One file each: a browser would spend a second requesting some sixty modules.
     _serve(app, "/", static("index.html"), "text/html")
     _serve(app, "/page.css", style(), "text/css")
     _serve(app, "/page.js", script("main.js"), "text/javascript")

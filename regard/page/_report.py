@@ -1,6 +1,6 @@
 """Reports: the page in one file, with a recording's numbers or with the model itself.
 
-What lies in one is made in `regard.page.file`.
+Its contents are made in `regard.page.file`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "LIVE_SIZE", "live_html", "report", "report_html"]
 
 LARGEST = 32_000_000
-"""Bytes of the largest report that is written."""
+"""Largest report, in bytes."""
 WEIGHTS = 2**27
-"""Most weights that a report stands for: a browser computes them all for the pictures of heads."""
+"""Largest number of weights of a report: a browser computes them all for the heads' pictures."""
 
 
 def report(
@@ -43,7 +43,7 @@ def report(
     tokenizer: Tokenizer | None = None,
     text: str | None = None,
 ) -> int:
-    """Write the explorer's page as one HTML file that opens offline, without a server.
+    """Write the page as one HTML file that opens offline, without a server.
 
     The file holds queries, keys and log-sum-exps, kept in few bits, and values where they are
     known; the page recomputes every weight from them and says how far off it may be.
@@ -52,10 +52,10 @@ def report(
     other, and with its attention changed.
 
     Args:
-        shown: a recording; a model of `regard.gpt`; or what the explorer shows.
+        shown: a recording, a model of `regard.gpt`, or another subject.
         path: the file; one that is there is replaced.
         title: what the page calls a recording or a model.
-        start: what the page opens with, as the address of an explorer's page says it after ``#``.
+        start: what the page opens with, as in a page's address after ``#``.
         live: whether the file holds the model, its weights in half precision where that holds them
             exactly; of at most 12 MB.
         tokenizer: of a model, its own.
@@ -65,9 +65,9 @@ def report(
         The bytes written.
 
     Raises:
-        PageError: for masks and biases that are not intervals, numbers that are none, and what
-            is too long for a file; live, for a recording, a tokenizer that a page can't stand in
-            for, and a model that is too large.
+        PageError: for masks and biases that are not intervals, NaN, and what is too
+            long for a file; live, for a recording, a tokenizer that a page can't reproduce, and a
+            model that is too large.
         TypeError: a model comes without its tokenizer, something else with one, or what is neither
             a model nor a recording.
         OSError: if the file can't be written, or is a folder, a pipe or the like.
@@ -84,7 +84,7 @@ def report(
     """
     subject = as_subject(shown, tokenizer=tokenizer, text=text, title=title)
     target = Path(path)
-    if target.exists() and not target.is_file():  # such as /dev/stdout, which no file must replace
+    if target.exists() and not target.is_file():  # such as /dev/stdout, which must not be replaced
         raise FileExistsError(f"{path} exists and is not a regular file")
     page = live_html(subject, start=start) if live else report_html(subject, start=start)
     data = page.encode()
@@ -100,7 +100,7 @@ def report_html(subject: Subject, *, start: str = "") -> str:
     ]
     about = {**subject.about(), "writes": False, "generates": False, "example": None}
     about |= {"report": True, "start": start}
-    about.pop("training", None)  # the server alone has it
+    about.pop("training", None)  # which only a server has
     heads = [head for run in runs for layer in run.layers for head in layer]
     count = sum(head.queries * head.keys for head in heads)
     if count > WEIGHTS:
@@ -120,7 +120,7 @@ def _scored(subject: Subject, run: ReportRun) -> ReportRun:
 
 
 def _too_long(about: dict[str, Any], runs: Sequence[ReportRun], why: str) -> PageError:
-    """The error for texts that are too long; the length that it names is within all limits."""
+    """Error for texts that are too long, with the largest length within all limits."""
     heads = [head for run in runs for layer in run.layers for head in layer]
     length = max(head.queries for head in heads)
     count = sum(head.queries * head.keys for head in heads)
@@ -132,7 +132,7 @@ def _too_long(about: dict[str, Any], runs: Sequence[ReportRun], why: str) -> Pag
 
 
 def _problems(run: Run) -> list[list[Problem]]:
-    """The heads of each layer, checked: what a page can recompute."""
+    """Problems of all heads by layer, after a check that a page can recompute them."""
     layers = []
     for place, layer in enumerate(run.layers):
         heads = [run.head(place, head).problem for head in range(len(layer.heads))]
@@ -146,7 +146,7 @@ def _problems(run: Run) -> list[list[Problem]]:
 
 
 LIVE_SIZE = 12_000_000
-"""Bytes of the largest live report that is written."""
+"""Largest live report, in bytes."""
 
 
 def live_html(subject: Subject, *, start: str = "") -> str:
@@ -165,10 +165,10 @@ def live_html(subject: Subject, *, start: str = "") -> str:
             f"a page can't encode as this tokenizer does: {why}; leave live out, or use "
             "regard explore"
         )
-    # What is far too large is not packed: its weights alone, in half precision.
+    # A lower bound, so that a far too large model is not packed: weights in half precision.
     _require_small(2 * sum(parameter.numel() for parameter in model.parameters()))
     about = subject.about() | {"report": True, "live": True, "runs": ["1"], "start": start}
-    about.pop("training", None)  # the server alone has it
+    about.pop("training", None)  # which only a server has
     page = live_page(model, tokenizer, about, ids, run.notes)
     _require_small(len(page.encode()))
     return page

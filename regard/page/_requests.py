@@ -27,7 +27,7 @@ Range = Annotated[str, Query(pattern=RANGE)]
 
 
 class Jobs:
-    """Computations of one request: cancelled when its sender hangs up."""
+    """Computations of one request, cancelled when its client disconnects."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -44,10 +44,10 @@ class Jobs:
         """Compute something in a thread; see `Work.run`.
 
         Args:
-            view: what it is for.
-            compute: does it.
+            view: the view of the page that asks.
+            compute: the computation.
             arguments: of `compute`.
-            lane: what it may have to wait for.
+            lane: the queue that it waits in.
             cancel: whether `compute` takes, after its arguments, the event that cancels it.
         """
 
@@ -55,23 +55,23 @@ class Jobs:
             return compute(*arguments, *([cancelled] if cancel else []))
 
         job = asyncio.ensure_future(self.work.run(view, begin, lane))
-        hang_up = asyncio.ensure_future(self._hang_up())
+        gone = asyncio.ensure_future(self._disconnected())
         try:
-            await asyncio.wait({job, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({job, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not job.done():
-                raise ReplacedError("replaced")  # the sender has hung up
+                raise ReplacedError("replaced")  # the client has disconnected
             return await job
         finally:
-            hang_up.cancel()
+            gone.cancel()
             job.cancel()
 
-    async def _hang_up(self) -> None:
+    async def _disconnected(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
 
 
-# These are coroutines though none waits: in threads, requests would overtake each other, and the
-# older of a view would replace the newer.
+# Dependencies are coroutines though none awaits: FastAPI runs plain functions in threads, where
+# requests overtake each other, and a view's older request could replace its newer one.
 
 
 async def _subject(request: Request, update: Update | None = None) -> Subject:
@@ -150,24 +150,24 @@ def require_head(run: Run, layer: int, head: int | None = None) -> None:
 
 
 class Numbers(Response):
-    """Numbers in bulk."""
+    """Response of little-endian float32."""
 
     media_type = "application/octet-stream"
 
 
 class Lines(StreamingResponse):
-    """JSON, line by line."""
+    """Response of JSON lines."""
 
     media_type = "application/x-ndjson"
 
 
 def describe(run: Run) -> Response:
-    """Describe a run, as JSON at once: FastAPI goes through a long text token by token first."""
+    """Describe a run, encoded here: FastAPI would first walk a long text token by token."""
     return JSONResponse(run.describe())
 
 
 def numbers(tensor: torch.Tensor, *names: str) -> Numbers:
-    """Send numbers, with their shape in headers."""
+    """Encode a tensor, with its sizes in headers of these names."""
     array = tensor.detach().to("cpu", torch.float32).numpy()
     data = array.astype("<f4", copy=False).tobytes()
     headers = {name: str(size) for name, size in zip(names, tensor.shape, strict=len(names) > 0)}
@@ -185,11 +185,11 @@ def token_entry(step: dict[str, Any]) -> dict[str, Any]:
 async def lines(
     work: Work, lane: Lane, step: Callable[[Event], dict[str, Any] | None]
 ) -> AsyncIterator[bytes]:
-    """Send entries as they are computed, each a line of JSON; an error is the last of them.
+    """Stream entries as they are computed, each a line of JSON; an error ends the stream.
 
     Args:
-        work: computes.
-        lane: what each entry may have to wait for.
+        work: the threads that compute.
+        lane: the queue that each entry waits in.
         step: computes the next entry; None after the last.
     """
     while True:
@@ -211,15 +211,15 @@ async def progress_lines(
     compute: Callable[[Callable[[int, int], None], Event], dict[str, Any]],
     lane: Lane = Lane.BACKGROUND,
 ) -> AsyncIterator[bytes]:
-    """Send how far a long computation is, a line of JSON each, and at last its result or error.
+    """Stream the progress of a long computation as lines of JSON, then its result or error.
 
     Args:
-        work: computes.
-        view: what it is for.
-        compute: does it; it calls the first that it is given with how much is done, and of how
-            much. Once nobody reads the lines, that raises `ReplacedError`, and the second, an
-            event, is set.
-        lane: what it may have to wait for.
+        work: the threads that compute.
+        view: the view of the page that asks.
+        compute: the computation. It takes a callback for its progress, the amount done and the
+            total, and an event. Once nobody reads the lines, the callback raises `ReplacedError`
+            and the event is set.
+        lane: the queue that it waits in.
     """
     loop = asyncio.get_running_loop()
     reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -239,7 +239,7 @@ async def progress_lines(
             if report.done():
                 yield json.dumps(report.result()).encode() + b"\n"
                 report = asyncio.ensure_future(reports.get())
-        while not reports.empty():  # what came together with the result
+        while not reports.empty():  # progress that arrived together with the result
             yield json.dumps(reports.get_nowait()).encode() + b"\n"
         result = job.result()
     except ReplacedError:

@@ -45,9 +45,9 @@ from regard.page.training import TrainingHistory
 __all__ = ["router"]
 
 PIXELS = 2048
-"""Most cells along a side of a picture."""
+"""Largest side of a picture, in cells."""
 WRITTEN = 256
-"""Most keys that are written out at a time."""
+"""Largest number of keys that are written out at a time."""
 NO_MODEL = "this is a recording: there is no model to run with changes"
 
 Side = Annotated[int, Query(ge=1, le=PIXELS)]
@@ -94,19 +94,19 @@ router = APIRouter(prefix="/api", responses=REFUSALS)
 
 @router.get("/health")
 async def health() -> dict[str, bool]:
-    """Tell that the server is there."""
+    """Confirm that the server runs."""
     return {"ok": True}
 
 
 @router.get("/about")
 async def about(subject: CurrentSubject) -> dict[str, Any]:
-    """Tell what is served."""
+    """Describe the subject."""
     return subject.about()
 
 
 @router.get("/training")
 async def training(subject: CurrentSubject) -> dict[str, Any]:
-    """Tell how the heads formed while the model was trained."""
+    """Describe how the heads formed during the training run."""
     return _training(subject).describe()
 
 
@@ -146,7 +146,7 @@ async def append(
 async def generate(
     subject: CurrentSubject, run: CurrentRun, jobs: CurrentJobs, options: Generation
 ) -> Lines:
-    """Draw tokens, and send each as soon as it is there."""
+    """Generate tokens, and stream each as soon as it is drawn."""
     steps = require_model(subject).generate(
         run, tokens=options.tokens, temperature=options.temperature, seed=options.seed
     )
@@ -156,7 +156,7 @@ async def generate(
 
 @router.get("/runs/{name}/heads", response_class=Lines)
 async def heads(run: CurrentRun, jobs: CurrentJobs) -> Lines:
-    """Score all heads, a line a layer."""
+    """Score all heads; stream a line for each layer."""
     layers = iter(range(len(run.layers)))
 
     def score(cancelled: Event) -> dict[str, Any] | None:
@@ -213,7 +213,7 @@ async def sketch(
 async def row(
     run: CurrentRun, place: CurrentPlace, query: CurrentQuery, jobs: CurrentJobs, view: View
 ) -> Numbers:
-    """What a query attends to."""
+    """The weights of a query."""
     lane = _lane(quick=run.has_row(*place))
     return numbers(await jobs.run(view, run.row, *place, query, lane=lane, cancel=True))
 
@@ -222,7 +222,7 @@ async def row(
 async def column(
     run: CurrentRun, place: CurrentPlace, key: CurrentKey, jobs: CurrentJobs, view: View
 ) -> Numbers:
-    """What attends to a key."""
+    """The weights on a key."""
     lane = _lane(quick=run.has_column(*place))
     return numbers(await jobs.run(view, run.column, *place, key, lane=lane, cancel=True))
 
@@ -251,7 +251,7 @@ async def readouts(run: CurrentRun, place: CurrentPlace, jobs: CurrentJobs, view
 async def readouts_progress(
     run: CurrentRun, place: CurrentPlace, jobs: CurrentJobs, view: View
 ) -> Lines:
-    """Compute a mean's readouts, which are kept, and tell line by line how far they are."""
+    """Compute and cache a mean's readouts; stream the progress."""
 
     def compute(progress: Callable[[int, int], None], cancelled: Event) -> dict[str, Any]:
         run.readouts(*place, cancelled, progress)

@@ -10,7 +10,7 @@ The answer is one message or several, each with a part of the body as its buffer
 
 ``more`` says whether another follows; of these, only the first has status and headers. As long as
 a request takes, ``{"page": …, "id": 7, "pending": true}`` says each second that the kernel is
-there, and ``{"page": …, "id": 7, "cancel": true}`` calls the request off.
+there, and ``{"page": …, "id": 7, "cancel": true}`` cancels the request.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from regard.page.subjects import Subject
 
 PENDING = 1.0
-"""Seconds between two signs that a request is being answered."""
+"""Seconds between two messages that a request is being answered."""
 OPEN = 256
-"""Most requests that are open at a time."""
+"""Largest number of open requests."""
 _PATH, _HEADER, _NAME = 2**14, 256, 64  # most characters
 
 
 class _Address(BaseModel):
-    """Which request of which page a message is about."""
+    """The page and the request that a message belongs to."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     page: Annotated[str, Field(max_length=_NAME, pattern=NAME)]
@@ -52,12 +52,12 @@ class _Address(BaseModel):
 
     @property
     def name(self) -> tuple[str, int]:
-        """A name that no other open request has."""
+        """Key of the request among the open ones."""
         return self.page, self.id
 
     @property
     def address(self) -> dict[str, Any]:
-        """What an answer begins with."""
+        """Fields that every answer repeats."""
         return {"page": self.page, "id": self.id}
 
 
@@ -74,7 +74,7 @@ class _Request(_Address):
     body: Annotated[str, Field(max_length=BODY)] | None = None
 
     def scope(self) -> Scope:
-        """What a server would make of it."""
+        """The request as an ASGI scope."""
         path, _, query = self.path.partition("?")
         headers = [(name.lower(), value) for name, value in self.headers.items()]
         headers.append(("content-length", str(len(self.data))))
@@ -105,13 +105,13 @@ class Messages:
     A kernel delivers messages in the thread that runs cells, where nothing is computed here.
 
     Args:
-        app: what answers them.
-        send: sends a message and its buffers; it is called in the thread of this object.
+        app: the application that answers them.
+        send: sends a message and its buffers; called in the thread of this object.
     """
 
     def __init__(self, app: ASGIApp, send: Callable[[dict[str, Any], list[bytes]], None]) -> None:
         self._app, self._send = app, send
-        # By page and number; an event is set once its answer is not needed.
+        # By page and number; an event is set once the request is cancelled.
         self._open: dict[tuple[str, int], asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -119,12 +119,12 @@ class Messages:
         self._thread.start()
 
     def receive(self, content: object) -> None:
-        """Take a message of a page; what is neither a request nor calls one off is refused."""
+        """Handle a message of a page: a request or a cancellation; others are refused."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._handle, content)
 
     def close(self) -> None:
-        """End; what is open is not answered any more."""
+        """Stop the thread; open requests get no answer."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -170,7 +170,7 @@ class Messages:
         self._send(head, [json.dumps({"error": why}).encode()])
 
     async def _answer(self, request: _Request) -> None:
-        """Have a request answered as a server would, and send the parts of the answer."""
+        """Run the application on a request, and send its answer in parts."""
         cancelled = self._open[request.name]
         pending = self._loop.create_task(self._announce(request))
         body = iter([request.data])
@@ -221,7 +221,7 @@ _CHOICES = ("layer", "head", "query", "key")
 
 
 class ExplorerWidget(anywidget.AnyWidget):
-    """The explorer's page below a cell, without a server: the kernel answers its requests.
+    """The page below a cell, without a server: the kernel answers its requests.
 
     It is shown where a notebook shows widgets, as JupyterLab, Colab, VS Code and marimo do. Where
     no kernel runs, as in an exported notebook, a picture of the heads is shown in its place.
@@ -268,7 +268,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         return widget_module()
 
     def close(self) -> None:
-        """Take the page out of the notebook, and end what computes for it."""
+        """Remove the page from the notebook, and cancel its computations."""
         self._work.close()
         self._messages.close()
         super().close()

@@ -1,4 +1,4 @@
-"""Computing off the event loop; a newer request of a view replaces the older one."""
+"""Computations off the event loop: queues with threads of their own, and cancellation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from regard.page._errors import PageError
 Result = TypeVar("Result")
 
 WAITING = 64
-"""Most computations that wait at a time in a lane."""
+"""Largest number of computations in a lane."""
 
 
 class ReplacedError(Error):
-    """A newer request has replaced this one."""
+    """A computation whose result nobody waits for any more, such as of a replaced request."""
 
 
 def require_wanted(cancelled: Event | None) -> None:
@@ -51,9 +51,9 @@ _NICE = 10  # added to the nice value of the threads of the lane BACKGROUND
 
 
 class Work:
-    """Threads that compute, and who waits for what.
+    """Thread pools, one for each lane, and the cancellation of computations in them.
 
-    The kernels release Python's lock while they compute, and use all cores, but in the quick lane.
+    Kernels release the GIL while they compute, and use all cores, except in the quick lane.
     """
 
     def __init__(self) -> None:
@@ -75,15 +75,15 @@ class Work:
         """Compute something in a thread.
 
         Args:
-            view: what it is for; an older computation for the same view is cancelled. None: it
-                replaces nothing.
-            compute: does it; it takes an event that is set once its result is not needed,
-                and may then raise `ReplacedError`.
-            lane: what it may have to wait for.
+            view: the view of the page that asks, whose older computation is cancelled; None
+                cancels nothing.
+            compute: the computation; it takes an event that is set once its result is not
+                needed, and may then raise `ReplacedError`.
+            lane: the queue that it waits in.
 
         Raises:
-            ReplacedError: a newer one took its place.
-            PageError: `WAITING` computations wait in this lane already.
+            ReplacedError: it was cancelled.
+            PageError: `WAITING` computations are in this lane already.
         """
         if self._closed:
             raise ReplacedError("the server is ending")
@@ -126,11 +126,11 @@ class Work:
 
     @property
     def computing(self) -> bool:
-        """Whether a thread is computing, though it may have been cancelled."""
+        """Whether a thread is computing, even for a cancelled request."""
         return bool(self._computing)
 
     def close(self) -> None:
-        """Cancel everything, and take nothing more; whoever waits is answered at once."""
+        """Cancel all computations and accept no more; waiting requests fail at once."""
         self._closed = True
         for cancelled, ending in list(self._requests.items()):
             cancelled.set()
@@ -140,12 +140,11 @@ class Work:
 
 
 def _use_one_thread() -> None:
-    """Have this thread compute without OpenMP's other threads.
+    """Limit OpenMP to one thread for the computations of this thread.
 
-    Where the cores are busy, a pool of threads waits for the last of them to get its turn, several
-    times in each computation: for a row that takes a hundred times as long as computing it. torch
-    sets the number for all threads, and OpenMP for one; so the runtime that torch has loaded is
-    called.
+    On busy cores, OpenMP's threads wait for each other several times in each computation, which
+    takes a row a hundred times as long as computing it. torch sets the number for all threads, and
+    OpenMP for one, so the OpenMP that torch has loaded is called.
     """
     torch.get_num_threads()  # torch sets the number when a thread first needs it, and not again
     set_number = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)

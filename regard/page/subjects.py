@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 
 LIKELIEST = 10
 CHARACTERS = 200_000
-"""Longest text that is taken."""
+"""Longest text, in characters."""
 GENERATED = 500
-"""Most tokens that are generated at a time."""
+"""Largest number of tokens that are generated at a time."""
 _KEPT = 16  # runs that stay open
 _EARLIER = 2  # models of earlier updates that stay open
 
 
 class Subject(Protocol):
-    """What the server serves."""
+    """What the page shows."""
 
     def about(self) -> dict[str, Any]:
-        """What it is, and what can be done with it."""
+        """Title, shape and limits of the subject, and what the page can do with it."""
 
     def run(self, name: str) -> Run:
         """An open run."""
@@ -62,11 +62,11 @@ class ModelSubject:
     Args:
         model: the model.
         tokenizer: its tokenizer.
-        title: what it is called.
+        title: its name on the page.
         text: the text that is open at first.
-        ids: its tokens instead, as numbers.
-        notes: what to say of them.
-        training: the history of its heads, if it was recorded.
+        ids: token ids in place of a text.
+        notes: sentences that the page shows with them.
+        training: the recorded history of its heads.
 
     Example:
         >>> from regard.page import ModelSubject
@@ -109,7 +109,7 @@ class ModelSubject:
         self._first = first.id
 
     def about(self) -> dict[str, Any]:
-        """What it is, and what can be done with it."""
+        """Title, shape and limits of the subject, and what the page can do with it."""
         config = self._model.config
         return {
             "title": self._title,
@@ -133,7 +133,7 @@ class ModelSubject:
         return self._model, self._tokenizer, *self._runs[self._first]
 
     def at(self, update: int) -> ModelSubject:
-        """The model as it was at an update of its training; the last two stay open.
+        """The model at an update of its training run; the last two are cached.
 
         Raises:
             PageError: it was not kept, or is damaged.
@@ -163,14 +163,14 @@ class ModelSubject:
         """An open run.
 
         Raises:
-            KeyError: it is not open, or not any more.
+            KeyError: no such run is open.
         """
         with self._lock:
             self._runs.move_to_end(name)
             return self._runs[name][0]
 
     def read(self, text: str) -> Run:
-        """Run the model over a text, read as those that models are trained on.
+        """Run the model over a text, normalized like the texts of training.
 
         Raises:
             PageError: the text is empty, too long, or has characters without a token.
@@ -207,11 +207,10 @@ class ModelSubject:
         return self._open_last([*self._ids(run), token])
 
     def change(self, run: Run, changes: Sequence[Change]) -> Run:
-        """Run over the same tokens with some attention changed; its run says what was before.
+        """Run over the same tokens with some attention changed; the result has both probabilities.
 
         Raises:
-            PageError: for a change of what the model or the text does not have, and for a run
-                that is changed already.
+            PageError: a layer, head or position does not exist, or the run is changed already.
         """
         if run.before is not None:
             raise PageError("this run is changed already; change the text as it is")
@@ -234,7 +233,7 @@ class ModelSubject:
     def generate(
         self, run: Run, *, tokens: int, temperature: float, seed: int | None
     ) -> Iterator[dict[str, Any]]:
-        """Draw tokens one by one; at last the run over all of them.
+        """Generate tokens one by one, then the run over all of them.
 
         Raises:
             PageError: for a number out of range.
@@ -304,7 +303,7 @@ class ModelSubject:
         here = get_ident()
 
         def keep(_module: object, _given: object, out: Tensor) -> None:
-            if get_ident() == here:  # another thread may be running the same model
+            if get_ident() == here:  # another thread may run the same model
                 outputs.append(out)
 
         last = last_logits(1) if takes_logits_to_keep(self._model) else {}
@@ -320,7 +319,7 @@ class ModelSubject:
         if shares.isnan().any():
             raise PageError("the model's logits are not numbers; its weights are damaged")
         before = None if plain is None else plain.probabilities
-        # Of a changed run also what was likely before, so that both can stand beside each other.
+        # Of a changed run also the tokens that were likely before, to compare both.
         most = shares if before is None else shares.maximum(before)
         top = most.topk(min(LIKELIEST, len(shares))).indices
         pieces = self._tokenizer.tokens(top.tolist())
@@ -357,10 +356,10 @@ class RecordingSubject:
 
     Args:
         recording: what was recorded.
-        title: what it is called.
+        title: its name on the page.
 
     Raises:
-        PageError: if it holds nothing that a page could show.
+        PageError: it holds no attention, or not that of whole sequences.
 
     Example:
         >>> import torch, regard
@@ -400,7 +399,7 @@ class RecordingSubject:
         }
 
     def about(self) -> dict[str, Any]:
-        """What it is, and what can be done with it."""
+        """Title, shape and limits of the subject, and what the page can do with it."""
         return {
             "title": self._title,
             "shape": self._shape,
@@ -438,10 +437,10 @@ def as_subject(
     text: str | None = None,
     title: str | None = None,
 ) -> Subject:
-    """What the explorer shows of a recording, or of a model with its tokenizer.
+    """The subject for a recording, or for a model with its tokenizer.
 
     Raises:
-        PageError: there is nothing in it to show.
+        PageError: a recording that a page can't show.
         ValueError: for a model that FSDP shards.
         TypeError: for a model without a tokenizer, anything else with a tokenizer or a text, and
             what is neither.

@@ -1,4 +1,4 @@
-"""What is answered in milliseconds waits behind nothing that takes longer.
+"""Requests of milliseconds do not wait for longer ones.
 
 No clock decides here: what takes long stands still until the test lets it go.
 """
@@ -105,13 +105,13 @@ def test_a_row_and_a_weight_need_no_more_than_their_row(recorded, busy, ask):
     assert recorded.run("0").head(LAYER, HEAD)._logsumexp is None
 
 
-def test_what_is_looked_at_does_not_wait_for_pictures(busy, ask):
+def test_columns_and_readouts_do_not_wait_for_pictures_and_scores(busy, ask):
     busy([*LONG["thumbnails"], *LONG["scores"]])
     assert ask("column?layer=1&head=4&key=3") == 200
     assert ask("readouts?layer=1&head=4") == 200
 
 
-def test_what_would_take_long_is_not_quick(recorded, monkeypatch):
+def test_long_computations_are_not_quick(recorded, monkeypatch):
     run, whole = recorded.run("0"), Window((0, 13), (0, 13), 1)
     assert not run.has_column(0, 0)
     assert not run.has_map(0, 0, whole)

@@ -1,4 +1,4 @@
-"""What a notebook shows of the page: the widget's parts, or a picture of the heads in its place."""
+"""The page in a notebook: the widget's parts, or a picture of the heads in their place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WIDGET = {name: f"widget/{name}" for name in ("request.js", "link.js", "scheme.
 
 
 def explorer_html(url: str, port: int, still: str | None, *, install: str | None) -> str:
-    """The link to a running explorer, and below it a picture of the heads.
+    """The link to a running server, and below it a picture of the heads.
 
     Args:
         url: where it is.
@@ -79,7 +79,7 @@ def _over_picture(text: str, still: str | None) -> str:
 
 
 def in_notebook() -> bool:
-    """Whether a kernel of Jupyter or marimo runs this Python: what a cell ends with is shown."""
+    """Whether this Python runs in a kernel of Jupyter or marimo."""
     ipython, marimo = sys.modules.get("IPython"), sys.modules.get("marimo")
     shell = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is not None:
@@ -93,6 +93,6 @@ def shows_widgets() -> bool:
 
 
 def heads_png(subject: Subject) -> str | None:
-    """The heads of a subject's first text, a PNG in base64; None where matplotlib is missing."""
+    """Picture of the heads of a subject's first text, a PNG in base64; None without matplotlib."""
     run = subject.run(subject.about()["runs"][0])
     return recording_png(Recording(lambda: list(run.layers), lambda: Labels((run.tokens,))))
