@@ -244,11 +244,16 @@ class ModelSubject:
         try:
             sampling = Sampling(temperature=temperature, seed=seed)
             prompt = torch.tensor(ids, device="cpu")
-            own = self._model if Engine.objection(self._model) else Engine(self._model)
-            drawn = stream(own, prompt, tokens=tokens, sampling=sampling)
+            drawn = stream(self._generator(), prompt, tokens=tokens, sampling=sampling)
         except ValueError as error:
             raise PageError(str(error)) from error
         return self._draw(ids, drawn)
+
+    def _generator(self) -> Engine | GPT:
+        try:
+            return Engine(self._model)
+        except ValueError:  # an objection, such as the hooks of a run in another thread
+            return self._model
 
     def _draw(self, ids: list[int], drawn: Iterator[Tensor]) -> Iterator[dict[str, Any]]:
         longer = list(ids)
