@@ -12,7 +12,7 @@ from regard.cli.arguments import Device, Fetch, Model, Shown, Weights
 from regard.cli.errors import MisuseError
 from regard.cli.text import read_text
 from regard.errors import RecordError
-from regard.page import ExplorerError
+from regard.page import PageError
 
 if TYPE_CHECKING:
     from regard.page import ModelSubject, RecordingSubject
@@ -86,7 +86,7 @@ def _write(subject: ModelSubject | RecordingSubject, path: Path, *, live: bool) 
         raise MisuseError(
             f"{path} cannot be written: {error.strerror}; choose another --out FILE"
         ) from None
-    except (ExplorerError, RecordError) as error:
+    except (PageError, RecordError) as error:
         raise MisuseError(str(error)) from error
     runs = "; the model runs in it, over any text" if live else ""
     return f"{path}: {size / 1e6:.2f} MB, opens offline in a browser{runs}"

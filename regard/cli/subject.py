@@ -11,7 +11,7 @@ from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.model import folder_of, weights_of
 from regard.gpt import CheckpointError, load
-from regard.page import ExplorerError, ModelSubject, RecordingSubject
+from regard.page import ModelSubject, PageError, RecordingSubject
 from regard.page.training import training_of
 from regard.record import RecordError
 from regard.record import load as load_recording
@@ -53,7 +53,7 @@ def subject_of(
     place = device_of(device)
     kept = weights_of(weights, place)
     folder = folder_of(name, fetch=fetch)
-    with user_errors(CheckpointError, RecordError, ExplorerError, OSError):
+    with user_errors(CheckpointError, RecordError, PageError, OSError):
         if folder is not None and _is_recording(folder):
             if text is not None:
                 raise MisuseError("a recording takes no text; leave out --text and --file")

@@ -1,22 +1,21 @@
-"""The explorer: a page where attention can be looked at, at any length."""
+"""A page that shows attention at any length: from a server, in a notebook, or as one file."""
 
 from typing import TYPE_CHECKING
 
 from regard._faces import make_lazy
 
 if TYPE_CHECKING:
-    from regard.page._errors import ExplorerError
+    from regard.page._errors import PageError
     from regard.page._explore import Explorer, explore
-    from regard.page._recording_subject import RecordingSubject
     from regard.page._report import report
     from regard.page._widget import ExplorerWidget
-    from regard.page.subjects import ModelSubject
+    from regard.page.subjects import ModelSubject, RecordingSubject
 
 __all__ = [
     "Explorer",
-    "ExplorerError",
     "ExplorerWidget",
     "ModelSubject",
+    "PageError",
     "RecordingSubject",
     "explore",
     "report",
@@ -28,9 +27,9 @@ _HOMES = {
     "explore": "_explore",
     "ExplorerWidget": "_widget",
     "report": "_report",
-    "ExplorerError": "_errors",
+    "PageError": "_errors",
     "ModelSubject": "subjects",
-    "RecordingSubject": "_recording_subject",
+    "RecordingSubject": "subjects",
 }
 
 make_lazy(__name__, _HOMES)

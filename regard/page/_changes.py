@@ -1,46 +1,65 @@
-"""Changes of a model's attention, as the page states them: heads switched off, keys cut."""
+"""Changes of a model's attention, as the page states them, and effects that are measured by them.
+
+Axes: T tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
-from torch import nn
+from pydantic import BaseModel, ConfigDict, Field, Strict
+from torch import Tensor, nn
 
 from regard.intervene import intervene
-from regard.page._errors import ExplorerError
-from regard.page._fields import Fields, Number, Span
+from regard.lens import LogProbability, effects
+from regard.lens.spans.weights import weigh_passages
+from regard.page._errors import PageError
 
 if TYPE_CHECKING:
     from regard.page._run import Run
 
 __all__ = [
     "MOST",
+    "Ablation",
     "Change",
     "Changes",
-    "Cut",
-    "SwitchOff",
+    "Fields",
+    "KnockOut",
+    "Number",
+    "Over",
     "changed",
     "check_changes",
+    "measure_effects",
+    "measure_passages",
     "require_range",
 ]
 
+Number = Annotated[int, Field(ge=0, le=2**31)]
+Span = Annotated[tuple[Number, Number], Strict(strict=False)]  # JSON has lists, no tuples
+
+
+class Fields(BaseModel):
+    """Fields of a request: true and "1" are no numbers, and unknown fields are refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
 MOST = 64
-"""Most changes of a run."""
+"""Largest number of changes of a run."""
 
 
-class SwitchOff(Fields):
-    """A head whose context is 0."""
+class Ablation(Fields):
+    """A head whose context is set to 0; the page calls it off."""
 
     kind: Literal["off"]
     layer: Number
     head: Number
 
 
-class Cut(Fields):
-    """Keys that are hidden from queries, each as first and stop."""
+class KnockOut(Fields):
+    """Keys that are hidden from queries, each as first and stop; the page calls it cut."""
 
     kind: Literal["cut"]
     layer: Number | None = None
@@ -52,11 +71,11 @@ class Cut(Fields):
     keys: Span
 
 
-Change = SwitchOff | Cut
+Change = Ablation | KnockOut
 
 
 class Changes(Fields):
-    """What to change."""
+    """Body of a request to change a run."""
 
     changes: list[Annotated[Change, Field(discriminator="kind")]] = Field(
         min_length=1, max_length=MOST
@@ -64,43 +83,43 @@ class Changes(Fields):
 
 
 def check_changes(changes: Sequence[Change], run: Run) -> None:
-    """Refuse changes of what a run does not have.
+    """Check that all layers, heads and positions of the changes exist in a run.
 
     Raises:
-        ExplorerError: for the first such change.
+        PageError: for the first change of which one does not.
     """
     for change in changes:
         if change.layer is None:
             if change.head is not None:
-                raise ExplorerError(f"head={change.head} of all layers is none; name its layer")
+                raise PageError(f"head={change.head} of all layers is none; name its layer")
         else:
             _require("layer", change.layer, len(run.layers))
             if change.head is not None:
                 _require("head", change.head, len(run.layers[change.layer].heads))
-        if isinstance(change, Cut):
+        if isinstance(change, KnockOut):
             require_range("keys", change.keys, len(run.tokens))
             if change.queries is not None:
                 require_range("queries", change.queries, len(run.tokens))
             elif change.keys[1] == len(run.tokens):
-                raise ExplorerError("the last token has no later one to be cut from; give queries")
+                raise PageError("the last token has no later one to be cut from; give queries")
 
 
 @contextmanager
 def changed(model: nn.Module, changes: Sequence[Change]) -> Iterator[None]:
-    """Have a model compute with distinct changes, on this thread."""
+    """Apply distinct changes to the calls that this thread makes of a model."""
     if not changes:
         yield
         return
     with intervene(model) as change:
         for one in changes:
-            if isinstance(one, SwitchOff):
+            if isinstance(one, Ablation):
                 change.ablate(layers=one.layer, heads=one.head)
             else:
                 change.knock_out(**_places(one))
         yield
 
 
-def _places(cut: Cut) -> dict[str, Any]:
+def _places(cut: KnockOut) -> dict[str, Any]:
     return {
         "layers": cut.layer,
         "heads": cut.head,
@@ -111,11 +130,92 @@ def _places(cut: Cut) -> dict[str, Any]:
 
 def _require(name: str, value: int, count: int) -> None:
     if value >= count:
-        raise ExplorerError(f"{name}={value} is none of 0 … {count - 1}")
+        raise PageError(f"{name}={value} is none of 0 … {count - 1}")
 
 
 def require_range(name: str, span: Span, length: int) -> None:
-    """Refuse a range that is empty or not within a length."""
+    """Check that a range is not empty and ends within a length."""
     first, stop = span
     if not first < stop <= length:
-        raise ExplorerError(f"{name}={first},{stop} is not a range within 0,{length}")
+        raise PageError(f"{name}={first},{stop} is not a range within 0,{length}")
+
+
+Over = Literal["heads", "keys"]
+
+
+def measure_effects(
+    model: nn.Module, ids: Tensor, run: Run, over: Over, progress: Callable[[int, int], None]
+) -> dict[str, Any]:
+    """Measure the log-probability of the next token without each head, or each token.
+
+    The run caches the result.
+
+    Args:
+        model: whose run it is.
+        ids: the run's tokens, ``(T,)``.
+        run: a run that is not changed.
+        over: what is removed, one at a time: heads, or tokens, in long texts blocks of tokens.
+        progress: called with the number of runs done and of all runs; may raise to cancel.
+
+    Raises:
+        PageError: the run is changed.
+    """
+    token = _next_token(run)
+    if over not in run.effects:
+        target = LogProbability(token)
+        measured = effects(model, ids, target, over=over, progress=progress)
+        run.effects[over] = {
+            "over": over,
+            "token": target.token,
+            "unchanged": measured.unchanged,
+            "effects": measured.values.tolist(),
+            "spans": [list(place) for place in measured.places] if over == "keys" else None,
+        }
+    return run.effects[over]
+
+
+def measure_passages(
+    model: nn.Module,
+    ids: Tensor,
+    run: Run,
+    spans: Sequence[tuple[int, int]],
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Measure the log-probability of the next token with each passage hidden from what follows.
+
+    Args:
+        model: whose run it is.
+        ids: the run's tokens, ``(T,)``.
+        run: a run that is not changed.
+        spans: the passages; what comes after the last one is the question.
+        progress: as for `measure_effects`.
+
+    Raises:
+        PageError: the run is changed, or the spans are not passages of it.
+    """
+    token = _next_token(run)
+    key = f"passages {list(spans)}"
+    if key not in run.effects:
+        target = LogProbability(token)
+        try:
+            weights = weigh_passages(run.layers, spans, target, sinks=())
+            measured = effects(
+                model, ids, target, over=spans, hidden_from="question", progress=progress
+            )
+        except ValueError as error:
+            raise PageError(str(error)) from error
+        run.effects[key] = {
+            "token": token,
+            "unchanged": measured.unchanged,
+            "effects": measured.values.tolist(),
+            "without": measured.without_all,
+            "weights": weights.mean[: len(spans)].tolist(),
+            "spans": [list(span) for span in spans],
+        }
+    return run.effects[key]
+
+
+def _next_token(run: Run) -> int:
+    if run.before is not None or run.following is None:
+        raise PageError("this run is changed; effects are those of the text as it is")
+    return int(run.following[0][0])

@@ -1,4 +1,4 @@
-"""Serving the explorer's page: from the command, from Python and from a notebook."""
+"""The server of the page on this machine: its connections, and how it starts and ends."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import socket
 import threading
 import webbrowser
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from regard._extras import install
-from regard.page._guard import EVERYWHERE, everywhere
-from regard.page._notebook import heads_png, in_notebook, shows_widgets
-from regard.page._protocol import Protocol
-from regard.page._server import application
-from regard.page._shown import as_subject
+from regard.page._guard import WILDCARDS, wildcard_of
+from regard.page._interface import application
 from regard.page._work import Work
-from regard.page.file.notebook import explorer_html
+from regard.page.file.notebook import explorer_html, heads_png, in_notebook, shows_widgets
+from regard.page.subjects import as_subject
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, Tokenizer
@@ -26,9 +25,50 @@ if TYPE_CHECKING:
     from regard.page.subjects import Subject
     from regard.record import Recording
 
+RECEIVING = 10.0
+"""Seconds until a new connection's first byte, and from a request's first byte to its last."""
+
+
+class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """uvicorn's protocol with a timeout: uvicorn itself waits forever for half a request."""
+
+    cycle: Any
+    _timeout: asyncio.TimerHandle | None = None
+    _has_begun = False
+    """Whether a request has arrived in part."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the timeout of the first request."""
+        super().connection_made(transport)
+        self._start_timeout()
+
+    def data_received(self, data: bytes) -> None:
+        """Limit the time of a whole request: data that arrives byte by byte does not extend it."""
+        if not self._has_begun:
+            self._start_timeout()
+        super().data_received(data)
+        between = self.cycle is None or self.cycle.response_complete
+        self._has_begun = between or self.cycle.more_body
+        if not self._has_begun:
+            self._cancel_timeout()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the timeout."""
+        self._cancel_timeout()
+        super().connection_lost(exc)
+
+    def _start_timeout(self) -> None:
+        self._cancel_timeout()
+        self._timeout = self.loop.call_later(RECEIVING, self.transport.close)
+
+    def _cancel_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
+
 
 class _Server(uvicorn.Server):
-    """A server that cancels its computations as soon as a signal ends it."""
+    """A uvicorn server that cancels its computations as soon as a signal ends it."""
 
     def __init__(self, config: uvicorn.Config, work: Work) -> None:
         super().__init__(config)
@@ -40,7 +80,7 @@ class _Server(uvicorn.Server):
         await super().serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal later: what it interrupted may hold the locks that closing needs."""
+        """Handle a signal later: the interrupted code may hold locks that `close` needs."""
         self._loop.call_soon_threadsafe(self._work.close)
         super().handle_exit(sig, frame)
 
@@ -73,8 +113,8 @@ class Explorer:
         if not 0 <= port < 2**16:
             raise ValueError(f"port must be a number from 0 to 65535, but is {port}")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Of a protocol that is named: asyncio turns Nagle's algorithm off for such alone, and with
-        # it each answer waits 40 ms for the browser to acknowledge its head.
+        # With the protocol named, asyncio disables Nagle's algorithm, by which each answer would
+        # wait 40 ms for the browser to acknowledge its headers.
         self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -87,7 +127,7 @@ class Explorer:
             ) from error
         self._socket.listen()  # a page that is opened at once waits, and is not refused
         address, self.port = self._socket.getsockname()[:2]
-        self.host = everywhere(address) or host  # "" and 0 are all addresses too
+        self.host = wildcard_of(address) or host  # "" and 0 are all addresses too
         self._subject, self._work = subject, Work()
         config = uvicorn.Config(
             application(subject, self.host, self._work),
@@ -102,15 +142,15 @@ class Explorer:
 
     @property
     def url(self) -> str:
-        """Where the page is."""
-        host = EVERYWHERE.get(self.host, self.host)
+        """Address of the page."""
+        host = WILDCARDS.get(self.host, self.host)
         name = f"[{host}]" if ":" in host else host
         return f"http://{name}:{self.port}/"
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether it listens on all addresses of this machine, not on one of them."""
-        return self.host in EVERYWHERE
+        """Whether it listens on all addresses of this machine."""
+        return self.host in WILDCARDS
 
     def serve(self) -> None:
         """Serve until interrupted."""
@@ -127,7 +167,7 @@ class Explorer:
         return self._work.computing
 
     def stop(self) -> None:
-        """End the server."""
+        """Stop the server and cancel its computations."""
         self._work.close()
         self._server.should_exit = True
         if self._thread is not None:
@@ -155,7 +195,7 @@ def explore(
     """Show a recording or a model as a page, from Python; in a notebook, below the cell.
 
     Args:
-        shown: what was recorded, a model, or what else the explorer shows.
+        shown: a recording, a model of `regard.gpt`, or another subject.
         tokenizer: the model's.
         text: what the model reads first; None takes an example.
         title: what the page calls it; None takes "recording" or "model".
@@ -169,7 +209,7 @@ def explore(
         `url` is the page's address.
 
     Raises:
-        ExplorerError: if the recording holds nothing that a page could show, or the text can't be
+        PageError: if the recording holds nothing that a page could show, or the text can't be
             read by the model.
         OSError: if the port is taken.
         ValueError: for a port that is not 0 to 65535.

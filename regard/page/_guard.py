@@ -26,14 +26,14 @@ _HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cache-control": b"no-store",
 }
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what the user may ask for
-"""The addresses that stand for all of a machine, and its own among them."""
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what the user may ask for
+"""Addresses that stand for all of a machine's, and the loopback address that reaches it."""
 _HOST = re.compile(r"(\[[\w.%]*:[\w:.%]*\]|[\w.-]+)(?::(\d{1,5}))?", re.ASCII)
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Guard:
-    """Refuses foreign hosts and origins, and puts a strict policy on every answer.
+    """Middleware: refuses foreign hosts and origins, and adds a strict policy to every answer.
 
     Args:
         app: the application that answers.
@@ -43,8 +43,8 @@ class Guard:
     def __init__(self, app: ASGIApp, host: str) -> None:
         self._app = app
         self._hosts = _LOOPBACK | {host.lower()}
-        # Bound to all addresses, it is called by any: a number can not be rebound as a name can.
-        self._any_number = host in EVERYWHERE
+        # Bound to a wildcard, it has many addresses; a number can't be rebound as a name can.
+        self._any_number = host in WILDCARDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
@@ -85,12 +85,12 @@ class Guard:
         return self._any_number and _is_number(name)
 
 
-def everywhere(address: str) -> str | None:
-    """Which of `EVERYWHERE` a socket's address is; None for one of the machine's addresses."""
+def wildcard_of(address: str) -> str | None:
+    """The one of `WILDCARDS` that a socket is bound to; None if it is bound to one address."""
     number = ip_address(address)
     mapped = getattr(number, "ipv4_mapped", None)  # an IPv4 address as one of IPv6
     text = str(mapped or number)
-    return text if text in EVERYWHERE else None
+    return text if text in WILDCARDS else None
 
 
 def _is_number(name: str) -> bool:
@@ -102,7 +102,7 @@ def _is_number(name: str) -> bool:
 
 
 def _name(host: str) -> str | None:
-    """The name in a Host, which has no more than that and a port; None where it has."""
+    """Host name of a Host header, without the port; None if the header is malformed."""
     found = _HOST.fullmatch(host)
     if found is None or int(found[2] or 0) >= 2**16:
         return None

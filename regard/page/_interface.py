@@ -1,4 +1,4 @@
-"""What answers the page's requests, whatever carries them: HTTP or a notebook's messages."""
+"""The application that answers the page's requests, by HTTP or by a notebook's messages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from regard.page._change_routes import router as change_router
-from regard.page._dependencies import MissingError
-from regard.page._errors import ExplorerError
+from regard.page._errors import PageError, describe_errors
+from regard.page._guard import Guard
 from regard.page._routes import router
-from regard.page._sentences import describe_errors
-from regard.page._work import BusyError, ReplacedError, Work
+from regard.page._work import ReplacedError, Work
+from regard.page.file.bundle import script, static, style
 from regard.record import RecordError
 
 if TYPE_CHECKING:
@@ -24,26 +23,20 @@ if TYPE_CHECKING:
 
     from regard.page.subjects import Subject
 
-__all__ = ["BODY", "interface"]
+__all__ = ["BODY", "application", "interface"]
 
 BODY = 2**21
-"""Most bytes of a request."""
+"""Largest body of a request, in bytes."""
 
-_STATUS: dict[type[Exception], int] = {
-    ExplorerError: 422,
-    MissingError: 404,
-    ReplacedError: 409,
-    BusyError: 503,
-    RecordError: 410,
-}
+_STATUS: dict[type[Exception], int] = {PageError: 422, ReplacedError: 409, RecordError: 410}
 
 
 def interface(subject: Subject, work: Work) -> FastAPI:
-    """Make what answers the page's requests, for a model or a recording.
+    """Create the application that answers the page's requests, for a notebook's messages.
 
     Args:
-        subject: what is explored.
-        work: what computes; it is closed when the interface ends.
+        subject: the model or recording to show.
+        work: the threads that compute; closed when the application shuts down.
     """
 
     @asynccontextmanager
@@ -61,7 +54,6 @@ def interface(subject: Subject, work: Work) -> FastAPI:
     app.state.subject, app.state.work = subject, work
     app.add_middleware(_BodyLimit)
     app.include_router(router)
-    app.include_router(change_router)
     for kind in _STATUS:
         app.add_exception_handler(kind, _refuse_error)
     app.add_exception_handler(RequestValidationError, _refuse_request)
@@ -70,7 +62,8 @@ def interface(subject: Subject, work: Work) -> FastAPI:
 
 
 async def _refuse_error(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the handler's signature
-    return JSONResponse({"error": str(error)}, status_code=_STATUS[type(error)])
+    status = getattr(error, "status", _STATUS[type(error)])
+    return JSONResponse({"error": str(error)}, status_code=status)
 
 
 async def _refuse_address(request: Request, error: Exception) -> JSONResponse:
@@ -85,7 +78,7 @@ async def _refuse_request(request: Request, error: Exception) -> JSONResponse:  
 
 
 class _BodyLimit:
-    """Refuses bodies that are larger than any text may be, before they are read."""
+    """Middleware that refuses too large bodies before they are read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -110,3 +103,29 @@ class _BodyLimit:
             return message
 
         await self._app(scope, receive_counted, send)
+
+    from regard.page.subjects import Subject
+
+
+def application(subject: Subject, host: str = "127.0.0.1", work: Work | None = None) -> ASGIApp:
+    """Create the application with the page itself and a guard, for an HTTP server.
+
+    Args:
+        subject: the model or recording to show.
+        host: the address that the server is bound to.
+        work: the threads that compute; None creates them.
+    """
+    app = interface(subject, work or Work())
+    # One file each: a browser would spend a second requesting some sixty modules.
+    _serve(app, "/", static("index.html"), "text/html")
+    _serve(app, "/page.css", style(), "text/css")
+    _serve(app, "/page.js", script("main.js"), "text/javascript")
+    return Guard(app, host)
+
+
+def _serve(app: FastAPI, path: str, text: str, kind: str) -> None:
+    content = text.encode()
+
+    @app.api_route(path, methods=["GET", "HEAD"], include_in_schema=False)
+    async def answer() -> Response:
+        return Response(content, media_type=kind)

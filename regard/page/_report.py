@@ -1,4 +1,7 @@
-"""Reports of what the explorer shows; what lies in one is made in `regard.page.file.report`."""
+"""Reports: the page in one file, with a recording's numbers or with the model itself.
+
+Its contents are made in `regard.page.file`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard._files import replace_file
-from regard.page._errors import ExplorerError
-from regard.page._live import live_html
-from regard.page._shown import as_subject
+from regard.page._errors import PageError
+from regard.page.file.live import live_page, objection_to_tokenizer
 from regard.page.file.report import ReportRun, objection, report_page, tokens_within
+from regard.page.subjects import ModelSubject, as_subject
 
 if TYPE_CHECKING:
     from regard.gpt import GPT, Tokenizer
@@ -22,12 +25,12 @@ if TYPE_CHECKING:
     from regard.page.subjects import Subject
     from regard.record import Recording
 
-__all__ = ["LARGEST", "report", "report_html"]
+__all__ = ["LARGEST", "LIVE_SIZE", "live_html", "report", "report_html"]
 
 LARGEST = 32_000_000
-"""Bytes of the largest report that is written."""
+"""Largest report, in bytes."""
 WEIGHTS = 2**27
-"""Most weights that a report stands for: a browser computes them all for the pictures of heads."""
+"""Largest number of weights of a report: a browser computes them all for the heads' pictures."""
 
 
 def report(
@@ -40,7 +43,7 @@ def report(
     tokenizer: Tokenizer | None = None,
     text: str | None = None,
 ) -> int:
-    """Write the explorer's page as one HTML file that opens offline, without a server.
+    """Write the page as one HTML file that opens offline, without a server.
 
     The file holds queries, keys and log-sum-exps, kept in few bits, and values where they are
     known; the page recomputes every weight from them and says how far off it may be.
@@ -49,10 +52,10 @@ def report(
     other, and with its attention changed.
 
     Args:
-        shown: a recording; a model of `regard.gpt`; or what the explorer shows.
+        shown: a recording, a model of `regard.gpt`, or another subject.
         path: the file; one that is there is replaced.
         title: what the page calls a recording or a model.
-        start: what the page opens with, as the address of an explorer's page says it after ``#``.
+        start: what the page opens with, as in a page's address after ``#``.
         live: whether the file holds the model, its weights in half precision where that holds them
             exactly; of at most 12 MB.
         tokenizer: of a model, its own.
@@ -62,9 +65,9 @@ def report(
         The bytes written.
 
     Raises:
-        ExplorerError: for masks and biases that are not intervals, numbers that are none, and what
-            is too long for a file; live, for a recording, a tokenizer that a page can't stand in
-            for, and a model that is too large.
+        PageError: for masks and biases that are not intervals, NaN, and what is too
+            long for a file; live, for a recording, a tokenizer that a page can't reproduce, and a
+            model that is too large.
         TypeError: a model comes without its tokenizer, something else with one, or what is neither
             a model nor a recording.
         OSError: if the file can't be written, or is a folder, a pipe or the like.
@@ -81,7 +84,7 @@ def report(
     """
     subject = as_subject(shown, tokenizer=tokenizer, text=text, title=title)
     target = Path(path)
-    if target.exists() and not target.is_file():  # such as /dev/stdout, which no file must replace
+    if target.exists() and not target.is_file():  # such as /dev/stdout, which must not be replaced
         raise FileExistsError(f"{path} exists and is not a regular file")
     page = live_html(subject, start=start) if live else report_html(subject, start=start)
     data = page.encode()
@@ -97,7 +100,7 @@ def report_html(subject: Subject, *, start: str = "") -> str:
     ]
     about = {**subject.about(), "writes": False, "generates": False, "example": None}
     about |= {"report": True, "start": start}
-    about.pop("training", None)  # the server alone has it
+    about.pop("training", None)  # which only a server has
     heads = [head for run in runs for layer in run.layers for head in layer]
     count = sum(head.queries * head.keys for head in heads)
     if count > WEIGHTS:
@@ -116,27 +119,65 @@ def _scored(subject: Subject, run: ReportRun) -> ReportRun:
     return replace(run, scores=[scores(place) for place in range(len(run.layers))])
 
 
-def _too_long(about: dict[str, Any], runs: Sequence[ReportRun], why: str) -> ExplorerError:
-    """The error for texts that are too long; the length that it names is within all limits."""
+def _too_long(about: dict[str, Any], runs: Sequence[ReportRun], why: str) -> PageError:
+    """Error for texts that are too long, with the largest length within all limits."""
     heads = [head for run in runs for layer in run.layers for head in layer]
     length = max(head.queries for head in heads)
     count = sum(head.queries * head.keys for head in heads)
     most = min(isqrt(WEIGHTS * length**2 // count), tokens_within(LARGEST, about, runs))
-    return ExplorerError(
+    return PageError(
         f"a report of these {len(heads)} heads on {length} tokens {why}: give at most {most} "
         "tokens, or use regard explore"
     )
 
 
 def _problems(run: Run) -> list[list[Problem]]:
-    """The heads of each layer, checked: what a page can recompute."""
+    """Problems of all heads by layer, after a check that a page can recompute them."""
     layers = []
     for place, layer in enumerate(run.layers):
         heads = [run.head(place, head).problem for head in range(len(layer.heads))]
         for why in filter(None, map(objection, heads)):
-            raise ExplorerError(
+            raise PageError(
                 f"{layer.name or f'layer {layer.index}'} {why}, which a report can't "
                 "recompute; use regard explore"
             )
         layers.append(heads)
     return layers
+
+
+LIVE_SIZE = 12_000_000
+"""Largest live report, in bytes."""
+
+
+def live_html(subject: Subject, *, start: str = "") -> str:
+    """Make a live report's HTML; see `regard.page.report`."""
+    if not isinstance(subject, ModelSubject):
+        raise PageError("a recording has no model that could run in the page; leave live out")
+    model, tokenizer, run, ids = subject.first()
+    if model.has_int8_weights:
+        raise PageError(
+            "a page computes in float32, and the model has int8 weights: load it without "
+            'weights="int8", or leave live out'
+        )
+    why = objection_to_tokenizer(tokenizer)
+    if why is not None:
+        raise PageError(
+            f"a page can't encode as this tokenizer does: {why}; leave live out, or use "
+            "regard explore"
+        )
+    # A lower bound, so that a far too large model is not packed: weights in half precision.
+    _require_small(2 * sum(parameter.numel() for parameter in model.parameters()))
+    about = subject.about() | {"report": True, "live": True, "runs": ["1"], "start": start}
+    about.pop("training", None)  # which only a server has
+    page = live_page(model, tokenizer, about, ids, run.notes)
+    _require_small(len(page.encode()))
+    return page
+
+
+def _require_small(size: int) -> None:
+    if size > LIVE_SIZE:
+        raise PageError(
+            f"a live report of this model takes {size / 1e6:.0f} MB or more, and at most "
+            f"{LIVE_SIZE / 1e6:.0f} MB are written: leave live out, or use regard explore. Weights "
+            "that float16 holds exactly take half the room of others"
+        )

@@ -1,4 +1,4 @@
-"""The explorer's interface: what the page asks for, and the answers.
+"""The page's interface: what it asks for, and the answers.
 
 Numbers in bulk travel as little-endian float32, everything else as JSON.
 """
@@ -12,46 +12,43 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from regard.page._answers import (
-    Lines,
-    Numbers,
-    describe,
-    lines,
-    numbers,
-    progress_lines,
-    token_entry,
-)
-from regard.page._changes import require_range
-from regard.page._dependencies import (
+from regard.page._changes import Changes, Fields, Number, Over, require_range
+from regard.page._errors import SPANS, PageError
+from regard.page._heads import STRONGEST
+from regard.page._requests import (
     CurrentJobs,
     CurrentKey,
     CurrentPlace,
     CurrentQuery,
     CurrentRun,
     CurrentSubject,
-    MissingError,
+    Lines,
+    Numbers,
     Range,
     Update,
     View,
     Whole,
+    describe,
+    lines,
+    numbers,
+    progress_lines,
     require,
     require_head,
     require_model,
+    token_entry,
 )
-from regard.page._errors import ExplorerError
-from regard.page._fields import Fields, Number
-from regard.page._walk import STRONGEST
 from regard.page._windows import Window
 from regard.page._work import Lane
 from regard.page.subjects import CHARACTERS, GENERATED, ModelSubject, Subject
 from regard.page.training import TrainingHistory
 
-__all__ = ["REFUSALS", "router"]
+__all__ = ["router"]
 
 PIXELS = 2048
-"""Most cells along a side of a picture."""
+"""Largest side of a picture, in cells."""
 WRITTEN = 256
-"""Most keys that are written out at a time."""
+"""Largest number of keys that are written out at a time."""
+NO_MODEL = "this is a recording: there is no model to run with changes"
 
 Side = Annotated[int, Query(ge=1, le=PIXELS)]
 Page = Annotated[int, Query(ge=1, le=WRITTEN)]
@@ -97,19 +94,19 @@ router = APIRouter(prefix="/api", responses=REFUSALS)
 
 @router.get("/health")
 async def health() -> dict[str, bool]:
-    """Tell that the server is there."""
+    """Confirm that the server runs."""
     return {"ok": True}
 
 
 @router.get("/about")
 async def about(subject: CurrentSubject) -> dict[str, Any]:
-    """Tell what is served."""
+    """Describe the subject."""
     return subject.about()
 
 
 @router.get("/training")
 async def training(subject: CurrentSubject) -> dict[str, Any]:
-    """Tell how the heads formed while the model was trained."""
+    """Describe how the heads formed during the training run."""
     return _training(subject).describe()
 
 
@@ -119,7 +116,7 @@ async def training_thumbnails(subject: CurrentSubject, step: Update) -> Numbers:
     try:
         pictures = _training(subject).images(step)
     except KeyError:
-        raise MissingError(f"nothing was recorded at update {step}") from None
+        raise PageError(f"nothing was recorded at update {step}", status=404) from None
     return numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
 
 
@@ -149,7 +146,7 @@ async def append(
 async def generate(
     subject: CurrentSubject, run: CurrentRun, jobs: CurrentJobs, options: Generation
 ) -> Lines:
-    """Draw tokens, and send each as soon as it is there."""
+    """Generate tokens, and stream each as soon as it is drawn."""
     steps = require_model(subject).generate(
         run, tokens=options.tokens, temperature=options.temperature, seed=options.seed
     )
@@ -159,14 +156,14 @@ async def generate(
 
 @router.get("/runs/{name}/heads", response_class=Lines)
 async def heads(run: CurrentRun, jobs: CurrentJobs) -> Lines:
-    """Score all heads, a line a layer."""
+    """Score all heads; stream a line for each layer."""
     layers = iter(range(len(run.layers)))
 
     def score(cancelled: Event) -> dict[str, Any] | None:
         layer = next(layers, None)
         return None if layer is None else run.scores(layer, cancelled)
 
-    return Lines(lines(jobs.work, Lane.ASIDE, score))
+    return Lines(lines(jobs.work, Lane.BACKGROUND, score))
 
 
 @router.get("/runs/{name}/thumbnails", response_class=Numbers)
@@ -175,7 +172,7 @@ async def thumbnails(
 ) -> Numbers:
     """Small pictures of a layer's heads."""
     require_head(run, layer)
-    pictures = await jobs.run(view, run.thumbnails, layer, size, lane=Lane.ASIDE, cancel=True)
+    pictures = await jobs.run(view, run.thumbnails, layer, size, lane=Lane.BACKGROUND, cancel=True)
     return numbers(pictures, "X-Heads", "X-Rows", "X-Columns")
 
 
@@ -216,7 +213,7 @@ async def sketch(
 async def row(
     run: CurrentRun, place: CurrentPlace, query: CurrentQuery, jobs: CurrentJobs, view: View
 ) -> Numbers:
-    """What a query attends to."""
+    """The weights of a query."""
     lane = _lane(quick=run.has_row(*place))
     return numbers(await jobs.run(view, run.row, *place, query, lane=lane, cancel=True))
 
@@ -225,7 +222,7 @@ async def row(
 async def column(
     run: CurrentRun, place: CurrentPlace, key: CurrentKey, jobs: CurrentJobs, view: View
 ) -> Numbers:
-    """What attends to a key."""
+    """The weights on a key."""
     lane = _lane(quick=run.has_column(*place))
     return numbers(await jobs.run(view, run.column, *place, key, lane=lane, cancel=True))
 
@@ -254,7 +251,7 @@ async def readouts(run: CurrentRun, place: CurrentPlace, jobs: CurrentJobs, view
 async def readouts_progress(
     run: CurrentRun, place: CurrentPlace, jobs: CurrentJobs, view: View
 ) -> Lines:
-    """Compute a mean's readouts, which are kept, and tell line by line how far they are."""
+    """Compute and cache a mean's readouts; stream the progress."""
 
     def compute(progress: Callable[[int, int], None], cancelled: Event) -> dict[str, Any]:
         run.readouts(*place, cancelled, progress)
@@ -283,6 +280,47 @@ async def steps(
     return await jobs.run(view, steps_of, layer, head, query, lane=Lane.QUICK)
 
 
+@router.post("/runs/{name}/changed")
+async def change(
+    subject: CurrentSubject, run: CurrentRun, jobs: CurrentJobs, view: View, changes: Changes
+) -> Response:
+    """Run over the same tokens with some attention changed."""
+    model = require_model(subject, NO_MODEL)
+    return await jobs.run(view, lambda: describe(model.change(run, changes.changes)))
+
+
+@router.get("/runs/{name}/effects", response_class=Lines)
+async def effects(
+    subject: CurrentSubject,
+    run: CurrentRun,
+    jobs: CurrentJobs,
+    view: View,
+    over: Over,
+) -> Lines:
+    """Measure what the likeliest next token rests on: progress line by line, then the effects."""
+    model = require_model(subject, NO_MODEL)
+    return Lines(
+        progress_lines(jobs.work, view, lambda progress, _: model.effects(run, over, progress))
+    )
+
+
+@router.get("/runs/{name}/passages", response_class=Lines)
+async def passages(
+    subject: CurrentSubject,
+    run: CurrentRun,
+    jobs: CurrentJobs,
+    view: View,
+    spans: Annotated[str, Query(pattern=SPANS)],
+) -> Lines:
+    """Measure which passages the likeliest next token needs: progress, then the effects."""
+    model = require_model(subject, NO_MODEL)
+    ends = [[int(end) for end in span.split(",")] for span in spans.split(";") if span]
+    pairs = [(first, stop) for first, stop in ends]
+    return Lines(
+        progress_lines(jobs.work, view, lambda progress, _: model.passages(run, pairs, progress))
+    )
+
+
 def _lane(*, quick: bool) -> Lane:
     return Lane.QUICK if quick else Lane.SHOWN
 
@@ -290,7 +328,8 @@ def _lane(*, quick: bool) -> Lane:
 def _training(subject: Subject) -> TrainingHistory:
     history = subject.training if isinstance(subject, ModelSubject) else None
     if history is None:
-        raise MissingError("no training was recorded here; train with --record-every")
+        sentence = "no training was recorded here; train with --record-every"
+        raise PageError(sentence, status=404)
     return history
 
 
@@ -302,10 +341,10 @@ def _range(name: str, value: str, size: int) -> tuple[int, int]:
 
 def _require_cells(block: int, *spans: tuple[int, int]) -> None:
     if block.bit_count() != 1:
-        raise ExplorerError(f"block={block} is not a power of two")
+        raise PageError(f"block={block} is not a power of two")
     most = max(stop - first for first, stop in spans)
     if most > block * PIXELS:
-        raise ExplorerError(
+        raise PageError(
             f"{most} tokens in blocks of {block} are more than {PIXELS} cells; ask for larger "
             "blocks or a smaller window"
         )

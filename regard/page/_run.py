@@ -22,10 +22,8 @@ from regard.page._bands import (
     rows,
     thumbnail,
 )
-from regard.page._json import for_json
+from regard.page._heads import STRONGEST, for_json, scores_of, walk
 from regard.page._means import Mean
-from regard.page._scores import scores_of
-from regard.page._walk import STRONGEST, walk
 from regard.page._windows import Window, Windows, average_window, finest_block
 from regard.page._work import require_wanted
 from regard.pattern import Pattern

@@ -1,4 +1,4 @@
-"""Computing off the event loop; a newer request of a view replaces the older one."""
+"""Computations off the event loop: queues with threads of their own, and cancellation."""
 
 from __future__ import annotations
 
@@ -16,19 +16,16 @@ from typing import TypeVar
 import torch
 
 from regard.errors import Error
+from regard.page._errors import PageError
 
 Result = TypeVar("Result")
 
 WAITING = 64
-"""Most computations that wait at a time in a lane."""
+"""Largest number of computations in a lane."""
 
 
 class ReplacedError(Error):
-    """A newer request has replaced this one."""
-
-
-class BusyError(Error):
-    """Too much is waiting already."""
+    """A computation whose result nobody waits for any more, such as of a replaced request."""
 
 
 def require_wanted(cancelled: Event | None) -> None:
@@ -38,33 +35,33 @@ def require_wanted(cancelled: Event | None) -> None:
 
 
 class Lane(Enum):
-    """What computations wait for: those of their own lane alone."""
+    """A queue of computations with threads of its own: none waits for those of another lane."""
 
     QUICK = 1
     """Milliseconds, such as a row: under the pointer, whatever else is computed."""
     SHOWN = 2
-    """What is on the page and may take long, such as a map."""
-    ASIDE = 3
-    """Lowest priority: pictures and scores of all heads."""
-    MEASURED = 4
-    """Many runs of the model, such as effects: seconds to minutes, beside all the others."""
+    """What a reader waits for and may take long, such as a map."""
+    BACKGROUND = 3
+    """Pictures and scores of all heads; effects, which take many runs of the model.
+
+    In one lane with them, a map of 4,096 tokens takes 3 seconds and more instead of 0.2."""
 
 
-_THREADS = {Lane.QUICK: 2, Lane.SHOWN: 2, Lane.ASIDE: 1, Lane.MEASURED: 1}
-_NICE = 10
-"""Added to the nice value of threads for pictures and scores, where the system has one a thread."""
+_NICE = 10  # added to the nice value of the threads of the lane BACKGROUND
 
 
 class Work:
-    """Threads that compute, and who waits for what.
+    """Thread pools, one for each lane, and the cancellation of computations in them.
 
-    The kernels release Python's lock while they compute, and use all cores, but in the quick lane.
+    Kernels release the GIL while they compute, and use all cores, except in the quick lane.
     """
 
     def __init__(self) -> None:
         self._threads = {
-            lane: ThreadPoolExecutor(count, f"regard {lane.name}", _INITIALIZERS.get(lane))
-            for lane, count in _THREADS.items()
+            Lane.QUICK: ThreadPoolExecutor(2, "regard quick", _use_one_thread),
+            Lane.SHOWN: ThreadPoolExecutor(2, "regard shown"),
+            # Effects of heads and of passages at the same time leave one for pictures and scores.
+            Lane.BACKGROUND: ThreadPoolExecutor(3, "regard background", _lower_priority),
         }
         self._current: dict[str, Event] = {}
         self._requests: dict[Event, asyncio.Future[None]] = {}  # done once the server ends
@@ -78,20 +75,21 @@ class Work:
         """Compute something in a thread.
 
         Args:
-            view: what it is for; an older computation for the same view is cancelled. None: it
-                replaces nothing.
-            compute: does it; it takes an event that is set once its result is not needed,
-                and may then raise `ReplacedError`.
-            lane: what it may have to wait for.
+            view: the view of the page that asks, whose older computation is cancelled; None
+                cancels nothing.
+            compute: the computation; it takes an event that is set once its result is not
+                needed, and may then raise `ReplacedError`.
+            lane: the queue that it waits in.
 
         Raises:
-            ReplacedError: a newer one took its place.
-            BusyError: `WAITING` computations wait in this lane already.
+            ReplacedError: it was cancelled.
+            PageError: `WAITING` computations are in this lane already.
         """
         if self._closed:
             raise ReplacedError("the server is ending")
         if self._waiting[lane] >= WAITING:
-            raise BusyError("too many computations wait already; try again in a moment")
+            sentence = "too many computations wait already; try again in a moment"
+            raise PageError(sentence, status=503)
         cancelled = Event()
         if view is not None:
             before = self._current.get(view)
@@ -128,11 +126,11 @@ class Work:
 
     @property
     def computing(self) -> bool:
-        """Whether a thread is computing, though it may have been cancelled."""
+        """Whether a thread is computing, even for a cancelled request."""
         return bool(self._computing)
 
     def close(self) -> None:
-        """Cancel everything, and take nothing more; whoever waits is answered at once."""
+        """Cancel all computations and accept no more; waiting requests fail at once."""
         self._closed = True
         for cancelled, ending in list(self._requests.items()):
             cancelled.set()
@@ -142,12 +140,11 @@ class Work:
 
 
 def _use_one_thread() -> None:
-    """Have this thread compute without OpenMP's other threads.
+    """Limit OpenMP to one thread for the computations of this thread.
 
-    Where the cores are busy, a pool of threads waits for the last of them to get its turn, several
-    times in each computation: for a row that takes a hundred times as long as computing it. torch
-    sets the number for all threads, and OpenMP for one; so the runtime that torch has loaded is
-    called.
+    On busy cores, OpenMP's threads wait for each other several times in each computation, which
+    takes a row a hundred times as long as computing it. torch sets the number for all threads, and
+    OpenMP for one, so the OpenMP that torch has loaded is called.
     """
     torch.get_num_threads()  # torch sets the number when a thread first needs it, and not again
     set_number = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
@@ -155,14 +152,11 @@ def _use_one_thread() -> None:
         set_number(1)
 
 
-def _give_way() -> None:
-    """Lower the priority of this thread, and of those that compute for it."""
+def _lower_priority() -> None:
+    """Lower the priority of this thread, and of those that compute for it, on Linux alone."""
     if sys.platform == "linux":
         here = os.PRIO_PROCESS, get_native_id()
         os.setpriority(*here, os.getpriority(*here) + _NICE)
-
-
-_INITIALIZERS = {Lane.QUICK: _use_one_thread, Lane.ASIDE: _give_way, Lane.MEASURED: _give_way}
 
 
 def _finish(ending: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""The texts that a model reads where nobody chose one."""
+"""Example texts: what a model reads if no text is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the explorer shows; here a model, which runs over any text.
+"""What the page shows: a model, which runs over any text, or a recording.
 
 Axes: H heads, T tokens, E model dimension, D head dimension.
 """
@@ -10,40 +10,47 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.gpt import CheckpointError, Engine, Sampling, load, stream
+from regard._modules import require_whole, unwrapped
+from regard.gpt import GPT, CheckpointError, Engine, Sampling, load, stream
 from regard.gpt.unwrap import as_gpt
 from regard.gpt.utf8 import normalized
 from regard.intercept import last_logits, takes_logits_to_keep
-from regard.page._changes import Change, changed, check_changes
-from regard.page._effects import Over, measure_effects, measure_passages
-from regard.page._errors import ExplorerError
+from regard.page._changes import (
+    Change,
+    Over,
+    changed,
+    check_changes,
+    measure_effects,
+    measure_passages,
+)
+from regard.page._errors import PageError
 from regard.page._run import Run
 from regard.page.example import readable_example, readable_examples
-from regard.record import record
+from regard.record import Recording, record
 
 if TYPE_CHECKING:
-    from regard.gpt import GPT, Tokenizer
+    from regard.gpt import Tokenizer
     from regard.page.training import TrainingHistory
 
 LIKELIEST = 10
 CHARACTERS = 200_000
-"""Longest text that is taken."""
+"""Longest text, in characters."""
 GENERATED = 500
-"""Most tokens that are generated at a time."""
+"""Largest number of tokens that are generated at a time."""
 _KEPT = 16  # runs that stay open
 _EARLIER = 2  # models of earlier updates that stay open
 
 
 class Subject(Protocol):
-    """What the server serves."""
+    """What the page shows."""
 
     def about(self) -> dict[str, Any]:
-        """What it is, and what can be done with it."""
+        """Title, shape and limits of the subject, and what the page can do with it."""
 
     def run(self, name: str) -> Run:
         """An open run."""
@@ -55,11 +62,11 @@ class ModelSubject:
     Args:
         model: the model.
         tokenizer: its tokenizer.
-        title: what it is called.
+        title: its name on the page.
         text: the text that is open at first.
-        ids: its tokens instead, as numbers.
-        notes: what to say of them.
-        training: the history of its heads, if it was recorded.
+        ids: token ids in place of a text.
+        notes: sentences that the page shows with them.
+        training: the recorded history of its heads.
 
     Example:
         >>> from regard.page import ModelSubject
@@ -102,7 +109,7 @@ class ModelSubject:
         self._first = first.id
 
     def about(self) -> dict[str, Any]:
-        """What it is, and what can be done with it."""
+        """Title, shape and limits of the subject, and what the page can do with it."""
         config = self._model.config
         return {
             "title": self._title,
@@ -126,22 +133,20 @@ class ModelSubject:
         return self._model, self._tokenizer, *self._runs[self._first]
 
     def at(self, update: int) -> ModelSubject:
-        """The model as it was at an update of its training; the last two stay open.
+        """The model at an update of its training run; the last two are cached.
 
         Raises:
-            ExplorerError: it was not kept, or is damaged.
+            PageError: it was not kept, or is damaged.
         """
         kept = {} if self.training is None else self.training.kept
         if update not in kept:
-            raise ExplorerError(
-                f"the model of update {update} was not kept; train with --keep-every"
-            )
+            raise PageError(f"the model of update {update} was not kept; train with --keep-every")
         with self._loading:
             if update not in self._earlier:
                 try:
                     model, tokenizer = load(kept[update], device=self._device)
                 except (CheckpointError, OSError) as error:
-                    raise ExplorerError(str(error)) from error
+                    raise PageError(str(error)) from error
                 self._earlier[update] = ModelSubject(
                     model,
                     tokenizer,
@@ -158,29 +163,29 @@ class ModelSubject:
         """An open run.
 
         Raises:
-            KeyError: it is not open, or not any more.
+            KeyError: no such run is open.
         """
         with self._lock:
             self._runs.move_to_end(name)
             return self._runs[name][0]
 
     def read(self, text: str) -> Run:
-        """Run the model over a text, read as those that models are trained on.
+        """Run the model over a text, normalized like the texts of training.
 
         Raises:
-            ExplorerError: the text is empty, too long, or has characters without a token.
+            PageError: the text is empty, too long, or has characters without a token.
         """
         text = normalized(text)
         if not text:
-            raise ExplorerError("the text is empty; give at least one character")
+            raise PageError("the text is empty; give at least one character")
         if len(text) > CHARACTERS:
-            raise ExplorerError(
+            raise PageError(
                 f"the text has {len(text):,} characters; at most {CHARACTERS:,} are taken at a time"
             )
         try:
             ids = self._tokenizer.encode(text)
         except ValueError as error:  # a character that this tokenizer has no token for
-            raise ExplorerError(str(error)) from error
+            raise PageError(str(error)) from error
         context = self._model.config.context
         notes = []
         if len(ids) > context:
@@ -194,22 +199,21 @@ class ModelSubject:
         """Run over the same tokens and one more.
 
         Raises:
-            ExplorerError: the token is not one of the vocabulary.
+            PageError: the token is not one of the vocabulary.
         """
         vocabulary = self._model.config.vocab_size
         if not 0 <= token < vocabulary:
-            raise ExplorerError(f"token {token} is not one of 0 … {vocabulary - 1}")
+            raise PageError(f"token {token} is not one of 0 … {vocabulary - 1}")
         return self._open_last([*self._ids(run), token])
 
     def change(self, run: Run, changes: Sequence[Change]) -> Run:
-        """Run over the same tokens with some attention changed; its run says what was before.
+        """Run over the same tokens with some attention changed; the result has both probabilities.
 
         Raises:
-            ExplorerError: for a change of what the model or the text does not have, and for a run
-                that is changed already.
+            PageError: a layer, head or position does not exist, or the run is changed already.
         """
         if run.before is not None:
-            raise ExplorerError("this run is changed already; change the text as it is")
+            raise PageError("this run is changed already; change the text as it is")
         check_changes(changes, run)
         distinct = tuple(dict.fromkeys(changes))
         return self._open(self._ids(run), run.notes, changes=distinct, plain=run)
@@ -229,22 +233,27 @@ class ModelSubject:
     def generate(
         self, run: Run, *, tokens: int, temperature: float, seed: int | None
     ) -> Iterator[dict[str, Any]]:
-        """Draw tokens one by one; at last the run over all of them.
+        """Generate tokens one by one, then the run over all of them.
 
         Raises:
-            ExplorerError: for a number out of range.
+            PageError: for a number out of range.
         """
         if not 1 <= tokens <= GENERATED:
-            raise ExplorerError(f"tokens is {tokens}; 1 … {GENERATED} are drawn at a time")
+            raise PageError(f"tokens is {tokens}; 1 … {GENERATED} are drawn at a time")
         ids = self._ids(run)
         try:
             sampling = Sampling(temperature=temperature, seed=seed)
             prompt = torch.tensor(ids, device="cpu")
-            own = self._model if Engine.objection(self._model) else Engine(self._model)
-            drawn = stream(own, prompt, tokens=tokens, sampling=sampling)
+            drawn = stream(self._generator(), prompt, tokens=tokens, sampling=sampling)
         except ValueError as error:
-            raise ExplorerError(str(error)) from error
+            raise PageError(str(error)) from error
         return self._draw(ids, drawn)
+
+    def _generator(self) -> Engine | GPT:
+        try:
+            return Engine(self._model)
+        except ValueError:  # an objection, such as the hooks of a run in another thread
+            return self._model
 
     def _draw(self, ids: list[int], drawn: Iterator[Tensor]) -> Iterator[dict[str, Any]]:
         longer = list(ids)
@@ -258,7 +267,7 @@ class ModelSubject:
         with self._lock:
             known = self._runs.get(run.id)
         if known is None:
-            raise ExplorerError("this text is not open any more; open it again")
+            raise PageError("this text is not open any more; open it again")
         return known[1]
 
     def _open_last(self, ids: list[int]) -> Run:
@@ -299,7 +308,7 @@ class ModelSubject:
         here = get_ident()
 
         def keep(_module: object, _given: object, out: Tensor) -> None:
-            if get_ident() == here:  # another thread may be running the same model
+            if get_ident() == here:  # another thread may run the same model
                 outputs.append(out)
 
         last = last_logits(1) if takes_logits_to_keep(self._model) else {}
@@ -313,9 +322,9 @@ class ModelSubject:
                 logits = self._model(text, **last)[0, -1]
         shares = logits.softmax(-1)
         if shares.isnan().any():
-            raise ExplorerError("the model's logits are not numbers; its weights are damaged")
+            raise PageError("the model's logits are not numbers; its weights are damaged")
         before = None if plain is None else plain.probabilities
-        # Of a changed run also what was likely before, so that both can stand beside each other.
+        # Of a changed run also the tokens that were likely before, to compare both.
         most = shares if before is None else shares.maximum(before)
         top = most.topk(min(LIKELIEST, len(shares))).indices
         pieces = self._tokenizer.tokens(top.tolist())
@@ -345,3 +354,120 @@ class ModelSubject:
 def shape_text(layers: int, heads: int) -> str:
     """Say how many there are: 1 layer × 2 heads."""
     return f"{layers} layer{'s' * (layers != 1)} × {heads} head{'s' * (heads != 1)}"
+
+
+class RecordingSubject:
+    """A recording: the self-attention of its sequences.
+
+    Args:
+        recording: what was recorded.
+        title: its name on the page.
+
+    Raises:
+        PageError: it holds no attention, or not that of whole sequences.
+
+    Example:
+        >>> import torch, regard
+        >>> from regard.page import RecordingSubject
+        >>> with regard.record() as recording:
+        ...     _ = regard.attention(*torch.randn(3, 1, 2, 7, 4), mask=regard.causal())
+        >>> RecordingSubject(recording, title="a recording").about()["shape"]
+        '1 layer × 2 heads'
+    """
+
+    def __init__(self, recording: Recording, *, title: str) -> None:
+        layers = recording.of_kind().layers
+        if not layers:
+            raise PageError("the recording holds no attention")
+        first = layers[0].pattern
+        for layer in layers:
+            shape = layer.pattern.shape
+            if len(shape) not in (3, 4) or shape[-1] != shape[-2] or shape[-1] != first.shape[-1]:
+                raise PageError(
+                    f"the page shows whole sequences, (heads, length, length), but "
+                    f"{layer.name or 'a layer'} is {layer.pattern!r}; record all rows, from the "
+                    "prompt on"
+                )
+        names = recording.tokens
+        count = first.shape[0] if first.ndim == 4 else 1
+        self._title = title
+        self._shape = shape_text(len(layers), len(layers[0].heads))
+        self._runs = {
+            str(sequence): Run(
+                id=str(sequence),
+                title=title if count == 1 else f"{title}, sequence {sequence}",
+                tokens=_names(names, sequence, first.shape[-1]),
+                layers=layers,
+                sequence=sequence,
+            )
+            for sequence in range(count)
+        }
+
+    def about(self) -> dict[str, Any]:
+        """Title, shape and limits of the subject, and what the page can do with it."""
+        return {
+            "title": self._title,
+            "shape": self._shape,
+            "writes": False,
+            "generates": False,
+            "example": None,
+            "limits": {"characters": 0, "tokens": 0, "generate": 0},
+            "runs": list(self._runs),
+        }
+
+    def run(self, name: str) -> Run:
+        """One sequence of it.
+
+        Raises:
+            KeyError: for another sequence.
+        """
+        return self._runs[name]
+
+
+def _names(
+    names: tuple[tuple[str, ...], ...] | None, sequence: int, length: int
+) -> tuple[str, ...]:
+    if names is None:
+        return tuple(map(str, range(length)))
+    own = names[sequence if sequence < len(names) else 0]
+    if len(own) != length:
+        raise PageError(f"the recording has names for {len(own)} positions, but {length} positions")
+    return own
+
+
+def as_subject(
+    shown: Recording | GPT | Subject,
+    *,
+    tokenizer: Tokenizer | None = None,
+    text: str | None = None,
+    title: str | None = None,
+) -> Subject:
+    """The subject for a recording, or for a model with its tokenizer.
+
+    Raises:
+        PageError: a recording that a page can't show.
+        ValueError: for a model that FSDP shards.
+        TypeError: for a model without a tokenizer, anything else with a tokenizer or a text, and
+            what is neither.
+    """
+    if isinstance(shown, nn.Module):
+        require_whole(shown)
+        shown = cast("GPT", unwrapped(shown))
+    if isinstance(shown, GPT):
+        if tokenizer is None:
+            raise TypeError(
+                "a model reads texts by its tokenizer; give tokenizer=..., which regard.gpt.load "
+                "returns with the model"
+            )
+        return ModelSubject(shown, tokenizer, title=title or "model", text=text)
+    kind = type(shown).__name__
+    if tokenizer is not None or text is not None:
+        raise TypeError(f"tokenizer and text go with a model of regard.gpt; this is a {kind}")
+    if isinstance(shown, Recording):
+        return RecordingSubject(shown, title=title or "recording")
+    if not hasattr(shown, "about"):
+        raise TypeError(
+            f"shown is a {kind}; it must be a recording, as regard.record makes of any model's "
+            "run, or a model of regard.gpt"
+        )
+    return shown

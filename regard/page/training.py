@@ -19,7 +19,7 @@ from regard.gpt.training.checkpoints import (
 )
 from regard.gpt.training.history import head_history
 from regard.gpt.training.metrics import read_metrics
-from regard.page._json import for_json
+from regard.page._heads import for_json
 
 if TYPE_CHECKING:
     from regard.gpt import HeadHistory

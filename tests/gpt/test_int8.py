@@ -28,7 +28,7 @@ from regard.gpt import (
 from regard.gpt.int8 import Int8Matrix, int8_linear, quantized, to_int8
 from regard.gpt.int8 import _quantize as quantize
 from regard.lens import circuits
-from regard.page import ExplorerError, ModelSubject, report
+from regard.page import ModelSubject, PageError, report
 
 GPT2 = GPTConfig(vocab_size=53, context=23, layers=3, heads=3, dim=39)
 # fmt: off
@@ -283,7 +283,7 @@ def test_what_cannot_be_is_refused(tmp_path):
         int8.next_logits(torch.tensor([-1]), GPTCache(int8.config))
     with pytest.raises(TypeError, match="model has int8 weights"):
         circuits.qk(int8, 0, 0)
-    with pytest.raises(ExplorerError, match="the model has int8 weights"):
+    with pytest.raises(PageError, match="the model has int8 weights"):
         report(ModelSubject(int8, tokenizer, title="t"), tmp_path / "page.html", live=True)
 
 

@@ -19,7 +19,7 @@ from torch import nn
 import regard
 from regard.gpt import GPT, BPETokenizer, GPTConfig, TrainConfig, train
 from regard.page import Explorer, RecordingSubject
-from regard.page._server import application
+from regard.page._interface import application
 from regard.page._work import Work
 from regard.page.subjects import ModelSubject
 

@@ -85,7 +85,7 @@ def test_who_hangs_up_ends_the_measuring_and_rows_are_answered_meanwhile(
         finally:
             ended.set()
 
-    monkeypatch.setattr("regard.page._effects.effects", effects)
+    monkeypatch.setattr("regard.page._changes.effects", effects)
     explorer = serve(subject)
     import http.client
 

@@ -7,7 +7,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.openapi import from_asgi
 
 from regard.page import RecordingSubject
-from regard.page._server import application
+from regard.page._interface import application
 from regard.page.subjects import ModelSubject
 
 load_all_checks()

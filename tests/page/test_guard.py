@@ -57,7 +57,7 @@ def test_the_loopback_is_let_in(client, host):
 def test_the_address_it_was_bound_to_is_let_in(subject):
     from starlette.testclient import TestClient
 
-    from regard.page._server import application
+    from regard.page._interface import application
 
     with TestClient(application(subject, "192.0.2.7"), base_url="http://192.0.2.7:99") as client:
         assert client.get("/").status_code == 200

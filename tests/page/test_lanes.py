@@ -1,4 +1,4 @@
-"""What is answered in milliseconds waits behind nothing that takes longer.
+"""Requests of milliseconds do not wait for longer ones.
 
 No clock decides here: what takes long stands still until the test lets it go.
 """
@@ -13,9 +13,9 @@ from threading import Event, get_native_id
 import pytest
 from support.explorer import in_loop
 
-from regard.page import _bands
+from regard.page import PageError, _bands
 from regard.page._windows import Window
-from regard.page._work import WAITING, BusyError, Lane
+from regard.page._work import WAITING, Lane
 
 LIMIT = 30  # seconds, for what should not take any
 LAYER, HEAD = 1, 4
@@ -105,13 +105,13 @@ def test_a_row_and_a_weight_need_no_more_than_their_row(recorded, busy, ask):
     assert recorded.run("0").head(LAYER, HEAD)._logsumexp is None
 
 
-def test_what_is_looked_at_does_not_wait_for_pictures(busy, ask):
+def test_columns_and_readouts_do_not_wait_for_pictures_and_scores(busy, ask):
     busy([*LONG["thumbnails"], *LONG["scores"]])
     assert ask("column?layer=1&head=4&key=3") == 200
     assert ask("readouts?layer=1&head=4") == 200
 
 
-def test_what_would_take_long_is_not_quick(recorded, monkeypatch):
+def test_long_computations_are_not_quick(recorded, monkeypatch):
     run, whole = recorded.run("0"), Window((0, 13), (0, 13), 1)
     assert not run.has_column(0, 0)
     assert not run.has_map(0, 0, whole)
@@ -154,21 +154,35 @@ async def test_lanes_wait_for_their_own_alone(work):
     ]
     await asyncio.sleep(0)
     for lane in slow:
-        with pytest.raises(BusyError):
+        with pytest.raises(PageError, match="too many"):
             await work.run(None, lambda cancelled: 1, lane)
     assert await work.run(None, lambda cancelled: 7, Lane.QUICK) == 7
     go.set()
     assert all(await asyncio.gather(*requests))
 
 
+@in_loop
+async def test_pictures_do_not_wait_for_two_measurements_of_effects(work):
+    go, lane = Event(), Lane.BACKGROUND
+    effects = [
+        asyncio.ensure_future(work.run(None, lambda cancelled: go.wait(LIMIT), lane))
+        for _ in range(2)
+    ]
+    await asyncio.sleep(0)
+    assert await work.run(None, lambda cancelled: 7, lane) == 7
+    assert not any(one.done() for one in effects)
+    go.set()
+    assert all(await asyncio.gather(*effects))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
 @in_loop
-async def test_pictures_and_scores_give_way(work):
+async def test_the_background_has_a_lower_priority(work):
     def priority(cancelled):
         return os.getpriority(os.PRIO_PROCESS, get_native_id())
 
-    quick, shown, aside, measured = [await work.run(None, priority, lane) for lane in Lane]
-    assert quick == shown < aside == measured
+    quick, shown, background = [await work.run(None, priority, lane) for lane in Lane]
+    assert quick == shown < background
 
 
 THREADS = """
@@ -194,4 +208,4 @@ def test_the_quick_lane_computes_on_one_thread_and_all_others_as_before():
     """In a process of its own, which has three threads wherever it runs."""
     command = [sys.executable, "-c", THREADS]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "[1, 3, 3, 3] 3\n"
+    assert done.stdout == "[1, 3, 3] 3\n"

@@ -7,9 +7,8 @@ from queue import Queue
 import pytest
 from support.explorer import address
 
-from regard.page import _messages
 from regard.page._interface import BODY, interface
-from regard.page._messages import OPEN, Messages
+from regard.page._widget import OPEN, Messages
 from regard.page._work import Work
 
 LIMIT = 30  # seconds, for what should not take any
@@ -162,7 +161,7 @@ def test_what_is_called_off_hears_of_it_and_is_not_answered(talk):
 
 
 def test_as_long_as_it_takes_the_page_is_told_so(talk, monkeypatch):
-    monkeypatch.setattr(_messages, "PENDING", 0)
+    monkeypatch.setattr("regard.page._widget.PENDING", 0)
     tell, answer = talk(silent)
     tell(request(3))
     for _ in range(2):

@@ -5,7 +5,7 @@ import torch
 from support.explorer import near
 
 from regard.page._run import Run
-from regard.page.subjects import ExplorerError, ModelSubject
+from regard.page.subjects import ModelSubject, PageError
 
 
 def projections(model, ids):
@@ -103,7 +103,7 @@ def test_a_text_beyond_the_context_is_cut_and_it_is_said(subject):
 
 @pytest.mark.parametrize("text", ["", "x" * 200_001])
 def test_texts_that_are_refused(subject, text):
-    with pytest.raises(ExplorerError):
+    with pytest.raises(PageError):
         subject.read(text)
 
 

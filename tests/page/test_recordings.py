@@ -9,7 +9,7 @@ from support.explorer import near
 
 import regard
 from regard.page import RecordingSubject
-from regard.page.subjects import ExplorerError
+from regard.page.subjects import PageError
 from regard.record import load
 
 L, D = 13, 5
@@ -74,7 +74,7 @@ def test_a_head_that_was_kept_is_called_by_its_number(make_recording, padded):
 
 def test_rows_that_were_left_out_can_not_be_shown(make_recording, padded):
     kept = make_recording(padded.given, [padded.visible] * 2, rows=slice(5), tokens=padded.names)
-    with pytest.raises(ExplorerError, match="record all rows"):
+    with pytest.raises(PageError, match="record all rows"):
         RecordingSubject(kept, title="x")
 
 
@@ -131,5 +131,5 @@ def test_everything_before_the_mask_is_in_the_scores():
 def test_a_recording_without_whole_sequences_is_refused(make_recording, build, message):
     given = build(torch.randn(1, 2, 7, D))
     masks = [torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool) for q, k in given]
-    with pytest.raises(ExplorerError, match=message):
+    with pytest.raises(PageError, match=message):
         RecordingSubject(make_recording(given, masks), title="x")

@@ -11,7 +11,7 @@ import torch
 
 import regard
 from regard.gpt import GPT, CharTokenizer, GPTConfig
-from regard.page import ExplorerError, ModelSubject, RecordingSubject, _report
+from regard.page import ModelSubject, PageError, RecordingSubject, _report
 from regard.page._report import LARGEST, report_html
 from regard.page.file import report as page_report
 from regard.record import Layer, Recording
@@ -129,7 +129,7 @@ def test_what_a_page_can_not_recompute_is_refused(what, tmp_path):
     make, message = REFUSED[what]
     file = tmp_path / "report.html"
     file.write_text("older")
-    with pytest.raises(ExplorerError, match=f"layer 0 .*{message}.*use regard explore"):
+    with pytest.raises(PageError, match=f"layer 0 .*{message}.*use regard explore"):
         regard.report(recorded(make()), file)
     assert file.read_text() == "older"
     assert list(tmp_path.iterdir()) == [file]
@@ -138,7 +138,7 @@ def test_what_a_page_can_not_recompute_is_refused(what, tmp_path):
 def test_too_many_weights_are_refused_with_the_length_that_fits():
     x = torch.zeros(1, 1, 1).expand(2, 20_000, 1)
     recording = recorded(regard.Pattern(x, x, mask=regard.causal()))
-    with pytest.raises(ExplorerError, match=r"2 heads on 20000 tokens .* at most 8192 tokens"):
+    with pytest.raises(PageError, match=r"2 heads on 20000 tokens .* at most 8192 tokens"):
         report_html(RecordingSubject(recording, title="long"))
     assert _report.WEIGHTS == 2 * 8192**2
 
@@ -164,7 +164,7 @@ def test_both_limits_name_one_length_that_is_within_both(monkeypatch):
             for limit, value in limits.items():
                 limited.setattr(_report, limit, value)
             message = rf"{heads} heads on {length} tokens .*: give at most (\d+) tokens, or use"
-            with pytest.raises(ExplorerError, match=message) as refused:
+            with pytest.raises(PageError, match=message) as refused:
                 report_html(subject(length))
             most[name] = int(re.search(message, str(refused.value))[1])
             assert report_html(subject(most[name]))

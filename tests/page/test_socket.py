@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from regard.page import Explorer, _protocol
+from regard.page import Explorer
 
 LIMIT = 30  # seconds, for what should not take any
 
@@ -52,7 +52,7 @@ def test_a_port_out_of_range(recorded):
 @pytest.fixture
 def impatient(serve, recorded, monkeypatch):
     """A server that waits for the rest of a request hardly at all."""
-    monkeypatch.setattr(_protocol, "RECEIVING", 0.05)
+    monkeypatch.setattr("regard.page._explore.RECEIVING", 0.05)
     return serve(recorded)
 
 

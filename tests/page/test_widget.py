@@ -97,7 +97,7 @@ def test_a_port_asks_for_a_server_in_a_notebook_too(notebook, padded):
 
 
 def test_without_anywidget_a_notebook_is_told_how_to_get_it(notebook, subject, monkeypatch):
-    monkeypatch.setattr("regard.page._notebook.find_spec", lambda name: None)
+    monkeypatch.setattr("regard.page.file.notebook.find_spec", lambda name: None)
     explorer = regard.explore(subject)
     explorer.stop()
     html = explorer._repr_html_()

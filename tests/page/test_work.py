@@ -1,4 +1,4 @@
-"""Computing beside the event loop: what replaces what, what waits, and what goes on meanwhile.
+"""Computations off the event loop: which replaces which, and which wait.
 
 No clock decides here: a computation stands still until the test lets it go.
 """
@@ -14,8 +14,8 @@ import pytest
 import torch
 from support.explorer import in_loop
 
-from regard.page import RecordingSubject
-from regard.page._work import WAITING, BusyError, ReplacedError, Work
+from regard.page import PageError, RecordingSubject
+from regard.page._work import WAITING, ReplacedError, Work
 
 LIMIT = 30  # seconds, for what should not take any
 
@@ -41,7 +41,7 @@ class Held:
 
 
 @in_loop
-async def test_a_newer_one_of_the_same_view_calls_the_older_off(work):
+async def test_a_newer_one_of_the_same_view_cancels_the_older(work):
     older = Held()
     waiting = await older.begin(work, "a")
     assert not older.cancelled.is_set()
@@ -82,7 +82,7 @@ async def test_one_that_was_replaced_while_it_waited_never_begins(work):
 
 
 @in_loop
-async def test_one_whose_asker_has_gone_is_called_off(work):
+async def test_a_computation_whose_client_disconnects_is_cancelled(work):
     held = Held()
     waiting = await held.begin(work, "a")
     waiting.cancel()
@@ -100,7 +100,7 @@ async def test_when_too_many_wait_another_is_refused_and_the_older_goes_on(work)
     busy += [asyncio.ensure_future(work.run(None, lambda cancelled: 1)) for _ in range(WAITING - 2)]
     await asyncio.sleep(0)
     for view in (None, "a"):
-        with pytest.raises(BusyError):
+        with pytest.raises(PageError, match="too many"):
             await work.run(view, lambda cancelled: 1)
     assert not held[0].cancelled.is_set()  # nothing came in its place
     for one in held:
@@ -112,7 +112,7 @@ async def test_when_too_many_wait_another_is_refused_and_the_older_goes_on(work)
 
 
 @in_loop
-async def test_what_fails_makes_room_again(work):
+async def test_a_failed_computation_frees_its_place(work):
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
             await work.run("a", lambda cancelled: 1 / 0)
@@ -121,7 +121,7 @@ async def test_what_fails_makes_room_again(work):
 
 
 @in_loop
-async def test_closing_calls_all_off():
+async def test_closing_cancels_all():
     work, held = Work(), Held()
     waiting = await held.begin(work, "a")
     work.close()
@@ -264,7 +264,7 @@ def leave(explorer, method, path, body=b"", wait=lambda sock: None):
         wait(sock)
 
 
-def test_a_picture_whose_page_was_closed_is_called_off(serve, recorded, slow):
+def test_a_picture_whose_page_was_closed_is_cancelled(serve, recorded, slow):
     (held,) = slow(0)
     explorer = serve(recorded)
     leave(explorer, "GET", picture(0)["path"], wait=lambda sock: held.begun.wait(LIMIT))
@@ -339,7 +339,7 @@ def test_health_answers_before_a_large_map_does(serve, raw, make_recording, thre
 
 
 @in_loop
-async def test_whoever_waits_is_answered_when_the_server_ends(work):
+async def test_waiting_requests_fail_when_the_server_ends(work):
     held = Held()
     waiting = await held.begin(work, None)
     assert work.computing

@@ -1,4 +1,4 @@
-"""The explorer page's own modules in one script.
+"""The page's own modules in one script.
 
 A page that is opened from a file, or shown in a notebook, can't load modules; from a server, one
 request for each of them takes longer than all that the page asks for first. So each module

@@ -1,19 +1,36 @@
-"""What a notebook shows of the page: the widget's parts, or a picture of the heads in its place."""
+"""The page in a notebook: the widget's parts, or a picture of the heads in their place."""
 
 from __future__ import annotations
 
+import sys
 from html import escape
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from regard.page.file.bundle import static, whole_page
+from regard.record import Recording
+from regard.record.layer import Labels
+from regard.view.notebook import recording_png
 
-__all__ = ["explorer_html", "still_html", "widget_module", "widget_page"]
+if TYPE_CHECKING:
+    from regard.page.subjects import Subject
+
+__all__ = [
+    "explorer_html",
+    "heads_png",
+    "in_notebook",
+    "shows_widgets",
+    "still_html",
+    "widget_module",
+    "widget_page",
+]
 
 _WIDGET = {name: f"widget/{name}" for name in ("request.js", "link.js", "scheme.js")}
 """Modules in place of those that need an address, and of what the notebook decides."""
 
 
 def explorer_html(url: str, port: int, still: str | None, *, install: str | None) -> str:
-    """The link to a running explorer, and below it a picture of the heads.
+    """The link to a running server, and below it a picture of the heads.
 
     Args:
         url: where it is.
@@ -59,3 +76,23 @@ def _over_picture(text: str, still: str | None) -> str:
         return head
     style = "background:#fff;border-radius:4px;max-width:100%;height:auto"
     return f'{head}<img alt="The heads" style="{style}" src="data:image/png;base64,{still}">'
+
+
+def in_notebook() -> bool:
+    """Whether this Python runs in a kernel of Jupyter or marimo."""
+    ipython, marimo = sys.modules.get("IPython"), sys.modules.get("marimo")
+    shell = None if ipython is None else ipython.get_ipython()
+    if getattr(shell, "kernel", None) is not None:
+        return True
+    return marimo is not None and bool(marimo.running_in_notebook())
+
+
+def shows_widgets() -> bool:
+    """Whether a cell can show a widget: in a notebook that has anywidget."""
+    return in_notebook() and find_spec("anywidget") is not None
+
+
+def heads_png(subject: Subject) -> str | None:
+    """Picture of the heads of a subject's first text, a PNG in base64; None without matplotlib."""
+    run = subject.run(subject.about()["runs"][0])
+    return recording_png(Recording(lambda: list(run.layers), lambda: Labels((run.tokens,))))

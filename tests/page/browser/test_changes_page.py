@@ -4,12 +4,12 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from regard.page._changes import Cut, SwitchOff
+from regard.page._changes import Ablation, KnockOut
 
 pytestmark = pytest.mark.thorough
 
-OFF = SwitchOff(kind="off", layer=2, head=1)
-CUT = Cut(kind="cut", layer=1, head=1, queries=(9, 10), keys=(4, 5))
+OFF = Ablation(kind="off", layer=2, head=1)
+CUT = KnockOut(kind="cut", layer=1, head=1, queries=(9, 10), keys=(4, 5))
 
 
 def state(page):

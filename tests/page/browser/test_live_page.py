@@ -4,11 +4,11 @@ import pytest
 
 import regard
 from regard.page import ModelSubject
-from regard.page._changes import SwitchOff
+from regard.page._changes import Ablation
 
 TEXT = "A green parrot lived in the tent. Leila said to it"
 OTHER = "Back came the same words, back came"
-OFF = SwitchOff(kind="off", layer=1, head=3)
+OFF = Ablation(kind="off", layer=1, head=3)
 
 
 @pytest.fixture(scope="module")

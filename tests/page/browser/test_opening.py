@@ -10,7 +10,7 @@ import torch
 from regard.gpt import GPT, BPETokenizer, GPTConfig
 from regard.gpt.config import HAS_READ
 from regard.page import RecordingSubject
-from regard.page._changes import Cut, SwitchOff
+from regard.page._changes import Ablation, KnockOut
 from regard.page.subjects import ModelSubject
 
 ARCS = """() => [...document.querySelectorAll(".arcs path")].map((one) =>
@@ -91,7 +91,7 @@ def claim(in_words):
             return begins + least, "."
         begins = f"To say {blank(piece)} (probability {in_words(p)}), head {layer}·{head} "
         off = f" With head {layer}·{head} switched off, "
-        without = teller.change(run, [SwitchOff(kind="off", layer=layer, head=head)])
+        without = teller.change(run, [Ablation(kind="off", layer=layer, head=head)])
         _, winner, most = max(without.following, key=lambda one: one[2])
         left = float(without.probabilities[run.following[0][0]])
         if winner != piece:
@@ -181,7 +181,7 @@ def test_what_is_cut_is_not_said_to_be_looked_at(show, settled, teller, in_words
     layer, head = chosen(teller, run)
     key = int(run.row(layer, head, last).argmax())
     page = show(teller, f"#p=opening&l={layer}&h={head}&e=cut.{layer}.{head}.all.{key}-{key + 1}")
-    cut = Cut(kind="cut", layer=layer, head=head, queries=None, keys=(key, key + 1))
+    cut = KnockOut(kind="cut", layer=layer, head=head, queries=None, keys=(key, key + 1))
     changed = teller.change(run, [cut])
     _, winner, p = max(changed.following, key=lambda one: one[2])
     now = int(changed.row(layer, head, last).argmax())
@@ -217,7 +217,7 @@ def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, cl
     assert sentence.endswith(ends)
     assert f"“{run.tokens[key].strip()}”" in sentence
     # What is likeliest with the head switched off stands beside what is so as it is.
-    without = teller.change(run, [SwitchOff(kind="off", layer=layer, head=head)])
+    without = teller.change(run, [Ablation(kind="off", layer=layer, head=head)])
     _, winner, after = max(without.following, key=lambda one: one[2])
     likeliest = page.locator("#predictions button", has_text=winner.strip())
     assert in_words(after).removeprefix("over ") in likeliest.text_content()

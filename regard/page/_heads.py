@@ -1,20 +1,37 @@
-"""One query's attention number by number: the same steps as on the command line.
+"""Answers about one head: a query's attention number by number, and its scores.
 
-Axes: S keys, D head dimension, Dv of value.
+The numbers are those of the command line. Axes: L queries, S keys, D head dimension, Dv of value.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import isfinite
+from threading import Event
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.lens.naming.head_scores import score_heads
+from regard.lens.naming.heads import SCORES
+from regard.page._bands import cancellable_reader
 from regard.pattern import Pattern
+from regard.record import Layer
 from regard.steps import written_out
 
 STRONGEST = 24
 """Keys of a query that are written out at a time, unless a request names another number."""
+_SCORES = ("scaled", "softcapped", "biased", "masked")
+
+
+def for_json(value: Any) -> Any:
+    """Replace NaN and infinities by None: JSON has neither."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: for_json(entry) for name, entry in value.items()}
+    return [for_json(entry) for entry in value] if isinstance(value, list) else value
 
 
 def walk(
@@ -35,11 +52,11 @@ def walk(
         values: its values ``(S, Dv)``, if they are known.
         query: the query.
         first: rank of the first key that is written out.
-        count: how many are.
-        picked: a key that is written out beside them, whatever its rank.
+        count: how many keys are written out.
+        picked: a key that is written out too, whatever its rank.
     """
     problem = pattern.problem.at(torch.tensor([query], device="cpu"))
-    # Read number by number below, for which a row is copied from a GPU once, and not each of them.
+    # One copy from a GPU for all the single numbers that are read below.
     steps = {name: tensor.flatten().cpu() for name, tensor in written_out(problem)}
     weights = steps["weights"]
     hidden = steps["masked"] == -torch.inf
@@ -62,7 +79,7 @@ def walk(
             "value": None if values is None else values[key].tolist(),
         }
 
-    # Hidden keys are a page of their own: requested by a rank after the last visible one's.
+    # Hidden keys are listed apart, when `first` is a rank after that of the last visible key.
     shown = range(first, min(first + count, visible if first < visible else len(order)))
     stop = order[min(first + count, visible) : visible]
     return {
@@ -80,4 +97,28 @@ def walk(
     }
 
 
-_SCORES = ("scaled", "softcapped", "biased", "masked")
+def scores_of(
+    pattern: Pattern, layer: Layer, head: int, tokens: tuple[str, ...], cancelled: Event | None
+) -> dict[str, Any]:
+    """Score a head, the one at that place in its layer, by its pattern ``(L, S)``."""
+    own = Pattern.of(replace(pattern.problem, leading=(1,)), pattern.logsumexp)
+    part = Layer(
+        name=layer.name,
+        kind=layer.kind,
+        index=layer.index,
+        heads=(layer.heads[head],),
+        rows=layer.rows,
+        get_pattern=lambda: own,
+    )
+    (scores,) = score_heads([part], (tokens,), progress=False, read=cancellable_reader(cancelled))
+    return {
+        "head": head,
+        "role": scores.role,
+        "meaning": scores.role.meaning,
+        "evidence": scores.evidence,
+        "score": scores.score,
+        "margin": scores.margin,
+        "queries": scores.queries,
+        "undecided": scores.undecided,
+        **{name: getattr(scores, name) for name in SCORES},
+    }
