@@ -218,7 +218,7 @@ async def row(
 ) -> Numbers:
     """What a query attends to."""
     lane = _lane(quick=run.has_row(*place))
-    return numbers(await jobs.run(view, run.row, *place, query, lane=lane, cancel=True))
+    return numbers(await jobs.run(view, run.row, *place, query, lane=lane))
 
 
 @router.get("/runs/{name}/column", response_class=Numbers)
@@ -241,7 +241,7 @@ async def cell(
 ) -> dict[str, Any]:
     """One weight and its score."""
     lane = _lane(quick=run.has_row(*place))
-    return await jobs.run(view, run.cell, *place, query, key, lane=lane, cancel=True)
+    return await jobs.run(view, run.cell, *place, query, key, lane=lane)
 
 
 @router.get("/runs/{name}/readouts", response_class=Numbers)

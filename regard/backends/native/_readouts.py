@@ -6,7 +6,6 @@ of value.
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from collections.abc import Sequence
 
@@ -64,39 +63,15 @@ def run_and_read(
     return context, logsumexp, results
 
 
-def read_mean(
-    problems: Sequence[Problem],
-    specs: Sequence[KernelSpec],
-    logsumexps: Sequence[Float[Tensor, "N L"]],
-) -> list[tuple[Tensor, ...]]:
-    """Compute readouts of the mean of several patterns, as `read` does those of one.
-
-    Args:
-        problems: at least one, that `objection_to_mean` has nothing against.
-        specs: the reductions, that `objection_to_reading_mean` has nothing against.
-        logsumexps: of each row of each.
-    """
-    first = problems[0]
-    results = _results(first, specs)
-    known = [logsumexp.float().contiguous() for logsumexp in logsumexps]
-    packed = [Arguments.of(problem).pack() for problem in problems]
-    together = ctypes.create_string_buffer(b"".join(each.numbers for each in packed))
-    rows = array("q", [tensor.data_ptr() for tensor in known])
-    mean = (ctypes.addressof(together), rows.buffer_info()[0], len(problems))
-    request, _kept = _request(first, specs, results, None, None)
-    call("regard_read_mean", mean, request)
-    return results
-
-
 def _results(problem: Problem, specs: Sequence[KernelSpec]) -> list[tuple[Tensor, ...]]:
     """Make what the kernels write."""
     heads = torch.Size(problem.heads).numel()
     results: list[tuple[Tensor, ...]] = []
     for spec in specs:
         shape = (heads, *spec.shape)
-        # Chosen weights are written where a key is visible, everything else in full.
+        # Chosen weights are added where a key is visible, everything else is written in full.
         make = torch.zeros if spec.kind is Kind.WEIGHTS else torch.empty
-        result = make(shape, dtype=torch.float32, device="cpu")
+        result = make(shape, dtype=torch.float32, device="cpu") if spec.into is None else spec.into
         if spec.kind is Kind.TOP:
             results.append((result, torch.empty(shape, dtype=torch.int64, device="cpu")))
         else:
