@@ -12,11 +12,8 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
-from regard.backends.native._activation import compute_gelu, gelu, gelu_gradient
 from regard.backends.native._arguments import CODES, DTYPES, Arguments
-from regard.backends.native._cross_entropy import compute_cross_entropy
 from regard.backends.native._derivatives import attend
-from regard.backends.native._divergence import compare
 from regard.backends.native._gpt_step import (
     MAX_HEADS_OF_GROUP,
     MAX_SEQUENCES,
@@ -25,13 +22,18 @@ from regard.backends.native._gpt_step import (
     GPTWeights,
     LinearMap,
     Norm,
+    matvec,
+    supports_matvec,
 )
-from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._once_differentiable import once_differentiable
-from regard.backends.native._readouts import read, run_and_read
-from regard.backends.native._residual_norm import (
+from regard.backends.native._readouts import compare, read, run_and_read
+from regard.backends.native._row_by_row import (
     NormGradients,
+    compute_cross_entropy,
+    compute_gelu,
     compute_residual_norm,
+    gelu,
+    gelu_gradient,
     residual_norm,
     residual_norm_gradients,
 )

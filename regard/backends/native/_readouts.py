@@ -1,4 +1,4 @@
-"""Readouts by the kernels: reductions of the weights, any number of them in one pass.
+"""Readouts by the kernels, any number of them in one pass, and the comparison of two patterns.
 
 Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S keys, Dv head dimension
 of value.
@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.backends.kernel_spec import Divergence, KernelSpec, Kind
 from regard.backends.native._arguments import Arguments, vectors
 from regard.backends.native._forward import like
 from regard.backends.native.library import call
 from regard.inputs import Problem
+
+_DIVERGENCES = {"kl": 0, "js": 1, "tv": 2}
 
 
 def read(
@@ -61,6 +63,28 @@ def run_and_read(
     request, _kept = _request(problem, specs, results, logsumexp if known else None, None)
     call("regard_forward_and_read", packed.numbers, vectors(context), logsumexp.data_ptr(), request)
     return context, logsumexp, results
+
+
+def compare(
+    one: Problem,
+    other: Problem,
+    logsumexps: tuple[Float[Tensor, "N L"], Float[Tensor, "N L"]],
+    kind: Divergence,
+) -> Float[Tensor, "N L"]:
+    """Compare each row of one pattern with that of another, in float64.
+
+    Args:
+        one: a problem that `objection_to_comparing` has nothing against.
+        other: the problem with which `objection_to_comparing` was called.
+        logsumexps: of the rows of either.
+        kind: KL divergence, Jensen–Shannon divergence or total variation distance.
+    """
+    result = torch.empty(logsumexps[0].shape, dtype=torch.float64, device="cpu")
+    known = [logsumexp.float().contiguous() for logsumexp in logsumexps]
+    packed = [Arguments.of(problem).pack() for problem in (one, other)]
+    request = (_DIVERGENCES[kind], *(tensor.data_ptr() for tensor in known), result.data_ptr())
+    call("regard_compare", *(each.numbers for each in packed), request)
+    return result
 
 
 def _results(problem: Problem, specs: Sequence[KernelSpec]) -> list[tuple[Tensor, ...]]:
