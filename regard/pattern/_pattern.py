@@ -423,15 +423,15 @@ class _Writes:
         return cls(tuple(version(tensor) for tensor in tensors if tensor is not None))
 
     def are_fewer(self, now: _Writes, *, given: bool) -> bool:
-        """Whether there were more between this count and another one.
+        """Whether the tensors were written to between this count and a later one.
 
         Args:
             now: the later one.
-            given: whether the log-sum-exps came with the tensors: they are perhaps those of longer
-                rows, and can't be computed anew.
+            given: whether the caller gave the log-sum-exps: they may be those of longer rows, so
+                they can't be computed again.
 
         Raises:
-            ValueError: there were, and the log-sum-exps were given.
+            ValueError: if they were, and the log-sum-exps were given.
         """
         if self == now or self.count is None or now.count is None:
             return False
