@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 _ENDING = {"darwin": "dylib", "win32": "dll"}.get(sys.platform, "so")
 _NAME = f"libregard.{_ENDING}"
-_ABI = 14  # what this package expects of `regard_abi()`
+_ABI = 15  # what this package expects of `regard_abi()`
 _VARIABLE = "REGARD_INSTRUCTIONS"
 
 
