@@ -49,12 +49,6 @@ TOGETHER: dict[str, tuple[Readout[Any, Any], ...]] = {
     "received, image, entropy, top 8": (RECEIVED, IMAGE, ENTROPY, TOP),
     "all eight kinds": ALL,
 }
-# Read of the mean over the heads.
-OF_MEAN: dict[str, tuple[Readout[Any, Any], ...]] = {
-    "received": (RECEIVED,),
-    "entropy": (ENTROPY,),
-    "received, image, entropy, top 8": (RECEIVED, IMAGE, ENTROPY, TOP),
-}
 # Read with the forward, by attention(read=…) and by read_while_running.
 WITH_FORWARD: dict[str, tuple[Readout[Any, Any], ...]] = {
     "received": (RECEIVED,),
@@ -105,8 +99,6 @@ def _rows(report: Report, length: int) -> None:
     )
     for kind in ("kl", "js", "tv"):
         tasks[f"divergence, {kind}"] = partial(pattern.divergence, coarse, kind)
-    for name, readouts in OF_MEAN.items():
-        tasks[f"{name}, of the mean"] = partial(_of_mean, pattern, readouts)
     if length <= STORABLE:
         tasks["eager, weights stored, those four"] = lambda: _eager(query, key, value)
     with torch.no_grad():
@@ -116,10 +108,6 @@ def _rows(report: Report, length: int) -> None:
         over = taken / seconds["our forward"]
         ratio = report.at_most(f"L = {length}, {name}", over, targets.get(name))
         report.row(name, milliseconds(taken), ratio)
-
-
-def _of_mean(pattern: regard.Pattern, readouts: tuple[Readout[Any, Any], ...]) -> object:
-    return pattern.mean().read(*readouts)
 
 
 def _text(query: Tensor, key: Tensor, value: Tensor) -> Recording:

@@ -48,3 +48,5 @@ class KernelSpec:
     width: int = 0
     operand: Tensor | None = None
     """Numbers that it needs, contiguous."""
+    into: Tensor | None = None
+    """Float32 ``(N, *shape)``, contiguous, to which a kernel may add weights and return it."""

@@ -1,4 +1,4 @@
-"""What becomes of a kernel's results: those of an empty problem, and those under a sink."""
+"""Results that kernels do not compute themselves: of an empty problem, and with a sink logit."""
 
 from __future__ import annotations
 

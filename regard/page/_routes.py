@@ -215,7 +215,7 @@ async def row(
 ) -> Numbers:
     """The weights of a query."""
     lane = _lane(quick=run.has_row(*place))
-    return numbers(await jobs.run(view, run.row, *place, query, lane=lane, cancel=True))
+    return numbers(await jobs.run(view, run.row, *place, query, lane=lane))
 
 
 @router.get("/runs/{name}/column", response_class=Numbers)
@@ -238,7 +238,7 @@ async def cell(
 ) -> dict[str, Any]:
     """One weight and its score."""
     lane = _lane(quick=run.has_row(*place))
-    return await jobs.run(view, run.cell, *place, query, key, lane=lane, cancel=True)
+    return await jobs.run(view, run.cell, *place, query, key, lane=lane)
 
 
 @router.get("/runs/{name}/readouts", response_class=Numbers)

@@ -5,7 +5,7 @@ Axes: H heads of a layer, L queries, S keys, D head dimension, Dv of value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event, Lock
@@ -19,14 +19,12 @@ from regard.page._bands import (
     PendingHeads,
     fits_band,
     readouts_along,
-    rows,
     thumbnail,
 )
 from regard.page._heads import STRONGEST, for_json, scores_of, walk
-from regard.page._means import Mean
 from regard.page._windows import Window, Windows, average_window, finest_block
 from regard.page._work import require_wanted
-from regard.pattern import Pattern
+from regard.pattern import MeanPattern, Pattern
 from regard.pattern.readouts import Blocks
 from regard.record import Layer
 from regard.steps import written_out
@@ -132,7 +130,7 @@ class Run:
 
     def has_map(self, layer: int | str, head: int | str, window: Window) -> bool:
         """Whether a window is, see `map`: it is put together from larger ones, or small."""
-        if self._windows.hold((layer, head), len(self.tokens), window):
+        if self._windows.hold(self._key(layer, head), len(self.tokens), window):
             return True
         area = (window.queries[1] - window.queries[0]) * (window.keys[1] - window.keys[0])
         few = len(self._places(layer, head)) * area <= _WINDOW
@@ -213,25 +211,20 @@ class Run:
 
     def map(self, layer: int | str, head: int | str, window: Window, cancelled: Event) -> Tensor:
         """Average a window of a head or a mean to cells of block × block, ``(rows, columns)``."""
-        if MEAN in {layer, head}:
-            average = partial(self._average_mean, layer, head)
-        else:
-            known = self._with_logsumexp(int(layer), int(head), cancelled, averaged=True)
-            average = partial(average_window, known)
-        length = len(self.tokens)
-        return self._windows.read((layer, head), length, average, window, cancelled)
+        places, length = self._places(layer, head), len(self.tokens)
+        if len(places) == 1:
+            self._with_logsumexp(*places[0], cancelled, averaged=True)
+        key, average = self._key(layer, head), partial(self._average, places)
+        return self._windows.read(key, length, average, window, cancelled)
 
-    def _average_mean(
-        self, layer: int | str, head: int | str, window: Window, cancelled: Event
+    def _average(
+        self, places: Sequence[tuple[int, int]], window: Window, cancelled: Event
     ) -> Tensor:
-        """Average a window of a mean; the whole as its heads' log-sum-exps are computed."""
-        whole, places = (0, len(self.tokens)), self._places(layer, head)
+        """Average a window of each head, and these; wholes come with their log-sum-exps."""
+        whole, total = (0, len(self.tokens)), torch.zeros((), device="cpu")
         is_kept = window == Window(whole, whole, finest_block(len(self.tokens)))
-        if not is_kept or len(places) == 1:
-            return self.mean(layer, head, cancelled).map(window, cancelled)
-        total = torch.zeros((), device="cpu")
         for place in places:
-            known = self._known(*place, cancelled, averaged=True, along=False)
+            known = self._known(*place, cancelled, averaged=is_kept, along=False)
             cells = known.cells
             if cells is None:
                 cells = average_window(known.pattern, window, cancelled)
@@ -258,17 +251,17 @@ class Run:
             cells += self.head(*place).at(queries).read(Blocks(1, block))
         return torch.stack(cells).mean(0)
 
-    def mean(
+    def pattern(
         self,
         layer: int | str,
         head: int | str,
         cancelled: Event | None,
         progress: Callable[[int], None] | None = None,
-    ) -> Mean:
-        """The mean over the heads of a layer, or of all layers; all its log-sum-exps are known.
+    ) -> Pattern | MeanPattern:
+        """A head, or the mean over the heads of a layer or of all; log-sum-exps are known.
 
-        `progress` is called with how many are. Of a single head the page shows map and readouts,
-        whatever it asks for first.
+        `progress` is called with how many heads' are. Of a single head the page shows map and
+        readouts, whatever it asks for first.
         """
         places, known = self._places(layer, head), []
         shown = len(places) == 1
@@ -276,49 +269,42 @@ class Run:
             known.append(self._with_logsumexp(*place, cancelled, averaged=shown, along=shown))
             if progress is not None:
                 progress(number)
-        return Mean(known)
+        return known[0] if shown else MeanPattern(known)
 
-    def row(
-        self, layer: int | str, head: int | str, query: int, cancelled: Event | None = None
-    ) -> Tensor:
+    def row(self, layer: int | str, head: int | str, query: int) -> Tensor:
         """What a query attends to, ``(S,)``."""
-        return self._single_rows(layer, head, query).row(0, cancelled)
+        weights: Tensor = self._single_row(layer, head, query)[0]
+        return weights
 
     def column(
         self, layer: int | str, head: int | str, key: int, cancelled: Event | None = None
     ) -> Tensor:
         """What attends to a key, ``(L,)``."""
-        return self.mean(layer, head, cancelled).column(key, cancelled)
+        weights: Tensor = self.pattern(layer, head, cancelled)[:, key]
+        return weights
 
-    def cell(
-        self,
-        layer: int | str,
-        head: int | str,
-        query: int,
-        key: int,
-        cancelled: Event | None = None,
-    ) -> dict[str, Any]:
-        """One weight and what it comes from."""
-        row = self._single_rows(layer, head, query)
-        if MEAN in {layer, head}:
-            return for_json(row.cell(0, key, cancelled))
-        (pattern,) = row.patterns
-        problem = pattern.problem.crop(slice(0, 1), slice(key, key + 1))
-        steps = dict(written_out(problem.cast(torch.float64)))
-        score = float(steps["masked"].flatten()[0])
+    def cell(self, layer: int | str, head: int | str, query: int, key: int) -> dict[str, Any]:
+        """One weight and what it comes from; a mean of softmaxes has no score of its own."""
+        row = self._single_row(layer, head, query)
+        score = logsumexp = None
+        if isinstance(row, Pattern):
+            problem = row.problem.crop(slice(0, 1), slice(key, key + 1))
+            steps = dict(written_out(problem.cast(torch.float64)))
+            score, logsumexp = float(steps["masked"].flatten()[0]), float(row.logsumexp[0])
         return for_json(
             {
-                "weight": float(pattern[0, key]),
+                "weight": float(row[0, key]),
                 "score": score,
-                "logsumexp": float(pattern.logsumexp[0]),
-                "visible": score != -torch.inf,
+                "logsumexp": logsumexp,
+                "visible": row.sees(0, key) if score is None else score != -torch.inf,
             }
         )
 
-    def _single_rows(self, layer: int | str, head: int | str, query: int) -> Mean:
-        """One row of each head, which needs no log-sum-exp but its own."""
-        heads = [self.head(*place) for place in self._places(layer, head)]
-        return Mean([rows(pattern, query, query + 1) for pattern in heads])
+    def _single_row(self, layer: int | str, head: int | str, query: int) -> Pattern | MeanPattern:
+        """One row, ``(1, S)``, which needs no log-sum-exp but its own."""
+        places = self._places(layer, head)
+        found = [self.head(*place).crop((query, query + 1)) for place in places]
+        return found[0] if len(found) == 1 else MeanPattern(found)
 
     def readouts(
         self,
@@ -339,22 +325,22 @@ class Run:
             progress: called with how many rows of heads were gone through, and of how many: once
                 for the log-sum-exps, and once for the readouts.
         """
-        if (layer, head) in self._readouts:
-            return self._readouts[layer, head]
         places, length = self._places(layer, head), len(self.tokens)
         count = len(places)
+        key = self._key(layer, head)
+        if key in self._readouts:
+            return self._readouts[key]
 
         def report(rows: int) -> None:
             if progress is not None:
                 progress(rows, 2 * count * length)
 
-        mean = self.mean(layer, head, cancelled, lambda number: report(number * length))
-        if count == 1:
-            along = self._readouts.get(places[0])
-            return readouts_along(mean.patterns[0], cancelled) if along is None else along
-        along = mean.readouts(cancelled, lambda read: report((length + read) * count))
-        self._readouts[layer, head] = along
-        return along
+        pattern = self.pattern(layer, head, cancelled, lambda number: report(number * length))
+        if key not in self._readouts:  # they may have come with the log-sum-exps
+            self._readouts[key] = readouts_along(
+                pattern, cancelled, lambda read: report((length + read) * count)
+            )
+        return self._readouts[key]
 
     def steps(
         self,
@@ -371,6 +357,11 @@ class Run:
         return for_json(
             walk(self.head(layer, head), values, query, first=first, count=count, picked=picked)
         )
+
+    def _key(self, layer: int | str, head: int | str) -> tuple[int | str, int | str]:
+        """What its map and readouts are kept under: a mean of one head is that head."""
+        places = self._places(layer, head)
+        return places[0] if len(places) == 1 else (layer, head)
 
     def _places(self, layer: int | str, head: int | str) -> list[tuple[int, int]]:
         """The layers and heads that numbers, or means, stand for."""

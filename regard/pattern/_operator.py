@@ -129,12 +129,12 @@ class LinearOperator(Factor):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype that weights come in: float64 for a float64 query, else float32."""
+        """Dtype of the weights: float64 for a float64 query, else float32."""
         return self.problem.exact_dtype
 
     @property
     def device(self) -> torch.device:
-        """Where query and key lie, and results come to lie."""
+        """Device of query, key and the results."""
         return self.problem.query.device
 
     def __matmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

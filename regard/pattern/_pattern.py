@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
@@ -19,11 +20,10 @@ from torch import Tensor
 from regard._contexts import is_concrete
 from regard._display import show
 from regard._shapes import Float, Int
-from regard._tensors import Mover
+from regard._tensors import Mover, version
 from regard.backends.kernel_spec import Divergence
 from regard.inputs import Problem, Scoring, ScoringOptions, check
 from regard.pattern._operator import LinearOperator
-from regard.pattern._writes import Writes
 from regard.pattern.divergence import divergence
 from regard.pattern.index import Index, require_room, span, spelled_out
 from regard.pattern.internal_readouts import LogSumExp, Weights
@@ -104,7 +104,7 @@ class Pattern(LinearOperator):
 
     def _keep(self, problem: Problem, logsumexp: Tensor | None, *, given: bool = True) -> None:
         self._problem = problem.detached()
-        self._writes, self._given = Writes.of(self._problem), given and logsumexp is not None
+        self._writes, self._given = _Writes.of(self._problem), given and logsumexp is not None
         shape = torch.Size(problem.heads).numel(), problem.queries
         self._logsumexp = None if logsumexp is None else logsumexp.detach().reshape(shape)
         self._unrefined = False
@@ -122,7 +122,7 @@ class Pattern(LinearOperator):
     @property
     def has_logsumexp(self) -> bool:
         """Whether the log-sum-exps are known, so that any weight is a matter of its own score."""
-        now = Writes.of(self._problem)
+        now = _Writes.of(self._problem)
         if self._writes.are_fewer(now, given=self._given):
             self._logsumexp, self._unrefined = None, False
         if now.count is not None:
@@ -402,3 +402,49 @@ class Pattern(LinearOperator):
         parts = [self._sub(n[None]).at(index.round().long()) for n in self._pairs().flatten()]
         errors = [worst_error(p._problem, p.dense(limit=None)) for p in parts]  # noqa: SLF001 - likewise
         return max((error for error in errors if not math.isnan(error)), default=math.nan)
+
+
+@dataclass(frozen=True)
+class _Writes:
+    """How often the tensors of a pattern had been written to when its log-sum-exps were computed.
+
+    The count is not known of copies, nor in a compiled graph.
+    """
+
+    count: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Writes:
+        """Count them now."""
+        if torch.compiler.is_compiling():
+            return cls(None)
+        rows = problem.rows
+        tensors = (problem.query, problem.key, rows.allowed, rows.bias, problem.alibi, problem.sink)
+        return cls(tuple(version(tensor) for tensor in tensors if tensor is not None))
+
+    def are_fewer(self, now: _Writes, *, given: bool) -> bool:
+        """Whether the tensors were written to between this count and a later one.
+
+        Args:
+            now: the later one.
+            given: whether the caller gave the log-sum-exps: they may be those of longer rows, so
+                they can't be computed again.
+
+        Raises:
+            ValueError: if they were, and the log-sum-exps were given.
+        """
+        if self == now or self.count is None or now.count is None:
+            return False
+        if given:
+            raise ValueError(
+                "query, key or mask were written to after the pattern was made, but the "
+                "log-sum-exps that were given with them are those from before; make the pattern "
+                "anew, or of copies"
+            )
+        return True
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Writes:
+        return _Writes(None)
+
+    def __reduce__(self) -> tuple[type[_Writes], tuple[None]]:
+        return _Writes, (None,)

@@ -49,23 +49,30 @@ class LogSumExp(Readout["Tensor", "Tensor"]):
 
 @dataclass(frozen=True, eq=False)
 class Weights(Readout["Tensor", "Tensor"]):
-    """The weights themselves, of some keys: ``(..., L, number of keys)``."""
+    """The weights themselves, of some keys: ``(..., L, number of keys)``.
+
+    Given a tensor of that size, contiguous and in the pattern's dtype, they are added to it.
+    """
 
     keys: Int[Tensor, "c"]
+    into: Tensor | None = None
 
     def begin(self, sizes: Sizes) -> Tensor:
         """Start from hidden keys."""
-        return sizes.zeros(sizes.queries, self.keys.numel(), dtype=sizes.dtype)
+        shape = sizes.queries, self.keys.numel()
+        if self.into is not None:
+            return self.into.view(sizes.heads, *shape)
+        return sizes.zeros(*shape, dtype=sizes.dtype)
 
     def add(self, state: Tensor, block: WeightBlock) -> None:
-        """Copy the columns."""
+        """Add the columns."""
         keys = self.keys.to(state.device)
         inside = ((keys >= block.columns.start) & (keys < block.columns.stop)).nonzero()[:, 0]
         columns = keys[inside] - block.columns.start
-        state[block.heads, block.rows, inside] = block.weights[..., columns]
+        state[block.heads, block.rows, inside] += block.weights[..., columns]
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Copy the columns: keys in rising order, each with its place among the requested ones."""
+        """Add the columns: keys in rising order, each with its place among the requested ones."""
         keys, places = self.keys.long().sort()
         size = keys.numel()
         return KernelSpec(
@@ -73,7 +80,15 @@ class Weights(Readout["Tensor", "Tensor"]):
             shape=(sizes.queries, size),
             size=size,
             operand=torch.stack((keys, places)).contiguous(),
+            into=None if self.into is None else self.begin(sizes),
         )
+
+    def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:
+        """Add what a kernel returned in a tensor of its own."""
+        (weights,) = tensors
+        if self.into is not None and weights.data_ptr() != self.into.data_ptr():
+            weights = self.begin(sizes).add_(weights)
+        return sizes.restore(weights)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,20 +12,18 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Float
-from regard.backends import native
-from regard.backends.kernel_spec import KernelSpec
 from regard.errors import Error
 from regard.masks.rows import Rows
 from regard.pattern._operator import Factor, LinearOperator
 from regard.pattern.index import Index
+from regard.pattern.internal_readouts import Weights
 from regard.pattern.max_score import MaxScore
-from regard.pattern.reading import require_numbers
 from regard.pattern.readout import Readout, Sizes, check_readout
 from regard.pattern.stream import HIDDEN, LOWEST, WeightBlock
 
 __all__ = ["MeanPattern"]
 
-_BLOCK = 2**19  # weights of a head that are held at a time
+_BLOCK = 2**21  # weights that are held at a time: a GPU and several cores need many rows
 _LIMIT = 2**30  # bytes that `dense` may take, by default
 
 
@@ -34,8 +32,8 @@ class MeanPattern(Factor):
 
     Made by `Pattern.mean`, of the heads of a layer; or of patterns of several layers. A readout
     that is linear in the weights is the mean of the heads' own; any other is taken of the averaged
-    weights, block by block, on a CPU by a kernel where all heads see the same keys. There is no
-    score and no log-sum-exp: a mean of softmaxes is not the softmax of anything that was computed.
+    weights, block by block. There is no score and no log-sum-exp: a mean of softmaxes is not the
+    softmax of anything that was computed.
 
     Args:
         patterns: at least one, all of the same shape, dtype and device. They are gone through once
@@ -139,46 +137,14 @@ class MeanPattern(Factor):
             check_readout(readout)
             if isinstance(readout, MaxScore):
                 _refuse_scores()
-        known = self._by_kernel(readouts)
-        rest = [readout for i, readout in enumerate(readouts) if i not in known]
-        linear = [readout for readout in rest if readout.is_linear]
-        others = [readout for readout in rest if not readout.is_linear]
+        linear = [readout for readout in readouts if readout.is_linear]
+        others = [readout for readout in readouts if not readout.is_linear]
         means, streamed = iter(self._means(linear)), iter(self._streamed(others))
-        return tuple(
-            known[i] if i in known else next(means if readout.is_linear else streamed)
-            for i, readout in enumerate(readouts)
-        )
+        return tuple(next(means if readout.is_linear else streamed) for readout in readouts)
 
     def _sizes(self) -> Sizes:
         *leading, queries, keys = self.shape
         return Sizes(tuple(leading), queries, keys, self.dtype, self.device)
-
-    def _by_kernel(self, readouts: Sequence[Readout[Any, Any]]) -> dict[int, Any]:
-        """What a kernel takes of the mean itself, each by its place among the readouts.
-
-        Those that are linear in the weights only beside others: by heads their log-sum-exps, where
-        they are not known, come in the same pass.
-        """
-        if 0 in self.shape:
-            return {}
-        sizes = self._sizes()
-        problems = [pattern.problem for pattern in self.patterns]
-        specs: dict[int, KernelSpec] = {}
-        for i, readout in enumerate(readouts):
-            spec = readout.kernel_spec(sizes) if readout.restricted(sizes.queries) is None else None
-            if spec and native.objection_to_reading_mean(spec, problems[0]) is None:
-                specs[i] = spec
-        only_linear = all(readouts[i].is_linear for i in specs)
-        if only_linear or native.objection_to_mean(problems) is not None:
-            return {}
-        for problem in problems:
-            require_numbers(problem)
-        logsumexps = [one.logsumexp.reshape(-1, sizes.queries) for one in self.patterns]
-        computed = native.read_mean(problems, list(specs.values()), logsumexps)
-        return {
-            i: readouts[i].from_kernel(tensors, sizes)
-            for i, tensors in zip(specs, computed, strict=True)
-        }
 
     def _mean(self, take: Callable[[LinearOperator], Tensor]) -> Tensor:
         (mean,) = self._means_of(lambda pattern: (take(pattern),))
@@ -234,7 +200,11 @@ class MeanPattern(Factor):
             return None
         part = self.crop((rows.start, rows.stop), (columns.start, columns.stop))
         height, width = part.shape[-2:]
-        weights = part.dense(limit=None).reshape(-1, height, width)
+        total = torch.zeros(part.shape, dtype=self.dtype, device=self.device)
+        everything = Weights(torch.arange(width, device="cpu"), into=total)
+        for pattern in part.patterns:
+            pattern.read(everything)
+        weights = total.div_(len(part.patterns)).reshape(-1, height, width)
         hidden = ~self._seen(rows, columns).reshape_as(weights)
         log_weights = weights.log().clamp_(min=LOWEST).masked_fill_(hidden, HIDDEN)
         own = part.patterns[0].problem.rows

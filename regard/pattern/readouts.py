@@ -21,7 +21,7 @@ from regard._arguments import check_indices, check_integers, tensor_of
 from regard._shapes import Float, Int
 from regard._tensors import upload
 from regard.backends.kernel_spec import KernelSpec, Kind
-from regard.pattern._offset_counts import queries_that_see
+from regard.masks.rows import Rows
 from regard.pattern.blocks import Blocks
 from regard.pattern.image import Image
 from regard.pattern.lag import Lag, LagWeights
@@ -51,6 +51,8 @@ __all__ = [
     "Top",
     "TopK",
 ]
+
+_ENTRIES_AT_ONCE = 2**22  # entries of a mask that are written out at a time
 
 
 class Top(NamedTuple):
@@ -304,7 +306,7 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
         """Weigh means by how many of the tile's queries they are over."""
         weight, count = state
-        queries = queries_that_see(tile.problem.rows, self.n)
+        queries = _queries_that_see(tile.problem.rows, self.n)
         weight += results[0] * queries
         count += queries
 
@@ -404,3 +406,43 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
 def _row_dot(one: Float[Tensor, "n R C"], other: Float[Tensor, "n R C"]) -> Float[Tensor, "n R"]:
     """Sum the products along each row."""
     return totals(one * other)
+
+
+def _queries_that_see(rows: Rows, n: int) -> Float[Tensor, "N n"]:
+    """Count the queries that see the key 0 … n−1 positions before them."""
+    if rows.allowed is None and rows.bias is None:
+        return _offsets_of_intervals(rows, n)
+    return _offsets_of_entries(rows, n)
+
+
+def _offsets_of_intervals(rows: Rows, n: int) -> Float[Tensor, "N n"]:
+    """Count by intervals, each of which is one of offsets, from the nearest to the furthest."""
+    position = rows.spread(rows.positions).flatten(0, 1)
+    ranges = [(rows.start, rows.stop, 1.0)]
+    if rows.spans is not None:
+        ranges += [(*hidden, -1.0) for hidden in zip(*rows.spans.hidden_apart(), strict=True)]
+    change = position.new_zeros(len(position), n + 1, dtype=torch.float64)
+    for first, last, count in ranges:
+        start, stop = (rows.spread(t).flatten(0, 1) for t in (first, last))
+        nearest = (position - stop + 1).clamp(min=0)
+        furthest = (position - start).clamp(max=n - 1)
+        seen = (start < stop) & (nearest <= furthest)
+        step = torch.full_like(position, count, dtype=torch.float64)
+        change.scatter_add_(1, torch.where(seen, nearest, n), step)
+        change.scatter_add_(1, torch.where(seen, furthest + 1, n), -step)
+    return change.cumsum(dim=1)[:, :n]
+
+
+def _offsets_of_entries(rows: Rows, n: int) -> Float[Tensor, "N n"]:
+    """Count entry by entry, where a dense mask may hide any of them."""
+    batch, heads = rows.heads
+    counts = rows.positions.new_zeros(batch, heads, n, dtype=torch.float64)
+    height = max(1, _ENTRIES_AT_ONCE // max(1, batch * heads * rows.keys))
+    for first in range(0, rows.queries if rows.keys else 0, height):
+        part = slice(first, min(first + height, rows.queries))
+        key = rows.positions[..., part, None] - torch.arange(n, device=counts.device)
+        visible = rows.visible(part, slice(0, rows.keys)).expand(batch, heads, -1, -1)
+        inside = ((key >= 0) & (key < rows.keys)).expand(batch, heads, -1, -1)
+        key = key.clamp(0, rows.keys - 1).expand(batch, heads, -1, -1)
+        counts += (inside & visible.gather(-1, key)).sum(dim=-2)
+    return counts.flatten(0, 1)

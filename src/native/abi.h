@@ -139,17 +139,6 @@ typedef struct {
 // Takes any number of readouts in one pass over the pattern of query and key; needs no value.
 int regard_read(const regard_problem *problem, const regard_readouts *readouts);
 
-// Several patterns, at least one, whose weights are averaged. They agree in dtype, threads, all
-// sizes and which keys a query sees.
-typedef struct {
-  const regard_problem *problems;
-  const float *const *logsumexps;  // (B, H, L) of each
-  int64_t count;
-} regard_mean;
-
-// Likewise of the mean; it takes readouts of weights: no log-sum-exps, scores, lags or repeats.
-int regard_read_mean(const regard_mean *mean, const regard_readouts *readouts);
-
 // regard_forward, and then regard_read with the log-sum-exps that it wrote, if `readouts` names
 // them, else with none: to the bit, but in one pass where scores can be kept for the latter.
 int regard_forward_and_read(const regard_problem *problem, const regard_tensor *context,

@@ -1,4 +1,4 @@
-// The readout that returns the weights of chosen keys.
+// The readout that adds the weights of chosen keys to a tensor.
 #pragma once
 
 #include "readout.h"
@@ -32,11 +32,12 @@ struct Chosen : Readout {
         float *row =
             at.request.result + row_number(at.p, block.queries, j * LANES + i) * at.request.size;
         if (adjacent) {
-          narrow_part(Float32(), row + columns[0], tile[i], count);
+          const floats sum = widen_part(Float32(), row + columns[0], count) + tile[i];
+          narrow_part(Float32(), row + columns[0], sum, count);
         } else {
           alignas(64) float weights[LANES];
           store(weights, tile[i]);
-          for (int c = 0; c < count; c++) row[columns[c]] = weights[c];
+          for (int c = 0; c < count; c++) row[columns[c]] += weights[c];
         }
       }
     }

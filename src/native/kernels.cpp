@@ -46,13 +46,6 @@ int forward_and_read_of_any_dtype(const regard_problem &p, const regard_tensor &
   return attend_and_read<Widened<Float32>>(p, context, logsumexp, readouts);
 }
 
-int read_mean_of_any_dtype(const regard_mean &mean, const regard_readouts &readouts) {
-  const Reading reading(mean, readouts);
-  if (reading.p.dtype == REGARD_BFLOAT16) return read<Widened<BFloat16>>(reading);
-  if (reading.p.dtype == REGARD_FLOAT16) return read<Widened<Float16>>(reading);
-  return read<Widened<Float32>>(reading);
-}
-
 int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,
                          const regard_divergence &request) {
   if (one.dtype == REGARD_BFLOAT16) return compare<Widened<BFloat16>>(one, other, request);
@@ -121,7 +114,6 @@ const Kernels &kernels() {
       .backward = backward_of_any_dtype,
       .read = read_of_any_dtype,
       .forward_and_read = forward_and_read_of_any_dtype,
-      .read_mean = read_mean_of_any_dtype,
       .compare = compare_of_any_dtype,
       .matvec = matvec_of_any_dtype,
       .gpt_step = gpt_step_of_any_dtype,

@@ -16,7 +16,6 @@ struct Kernels {
   int (*read)(const regard_problem &, const regard_readouts &);
   int (*forward_and_read)(const regard_problem &, const regard_tensor &context, float *logsumexp,
                           const regard_readouts &);
-  int (*read_mean)(const regard_mean &, const regard_readouts &);
   int (*compare)(const regard_problem &, const regard_problem &, const regard_divergence &);
   int (*matvec)(const regard_matvec &);
   int (*gpt_step)(const regard_gpt &);

@@ -53,11 +53,6 @@ int forward_and_read_of_any_dtype(const regard_problem &p, const regard_tensor &
   return attend_and_read<Pairs>(p, context, logsumexp, readouts);
 }
 
-int read_mean_of_any_dtype(const regard_mean &mean, const regard_readouts &readouts) {
-  if (!multiplies(mean.problems[0].dtype)) return avx512::kernels().read_mean(mean, readouts);
-  return read<Pairs>(Reading(mean, readouts));
-}
-
 int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,
                          const regard_divergence &request) {
   if (!multiplies(one.dtype)) return avx512::kernels().compare(one, other, request);
@@ -113,7 +108,6 @@ const Kernels &kernels() {
     all.backward = backward_of_any_dtype;
     all.read = read_of_any_dtype;
     all.forward_and_read = forward_and_read_of_any_dtype;
-    all.read_mean = read_mean_of_any_dtype;
     all.compare = compare_of_any_dtype;
     all.matvec = matvec_of_any_dtype;
     all.gpt_step = gpt_step_of_any_dtype;

@@ -174,12 +174,6 @@ REGARD_EXPORT int regard_read(const regard_problem *problem, const regard_readou
   return kernels().read(*problem, *readouts);
 }
 
-REGARD_EXPORT int regard_read_mean(const regard_mean *mean, const regard_readouts *readouts) {
-  if (has_no_heads(*mean->problems)) return REGARD_DONE;
-  prefer_huge_pages_for_pictures(*mean->problems, *readouts);
-  return kernels().read_mean(*mean, *readouts);
-}
-
 REGARD_EXPORT int regard_forward_and_read(const regard_problem *problem,
                                           const regard_tensor *context, float *logsumexp,
                                           const regard_readouts *readouts) {

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "read_mean.h"
+#include "reading.h"
 #include "system.h"
 
 namespace regard::REGARD_SET {
@@ -90,10 +90,7 @@ static void read_chunk(const Reading &reading, const RowChunk &rows, void *memor
     choose(first, queries);
     find_spans(p, scratch.spans, queries);
     packed.begin(queries, stop);
-    if (reading.mean)
-      read_mean_queries<Arithmetic>(reading, rows, queries, scratch, sums);
-    else
-      read_queries<Arithmetic>(reading, rows, queries, packed, memory, scratch, sums);
+    read_queries<Arithmetic>(reading, rows, queries, packed, memory, scratch, sums);
   }
 }
 

@@ -36,24 +36,6 @@ REGARD_INLINE void with_kind(int64_t kind, Call call) {
   }
 }
 
-// What a thread needs for a block of a mean; the queries are those of a few rows of all patterns.
-struct MeanScratch {
-  float *weights;            // (READ_BLOCK, QUERIES): the mean
-  Normalizers *normalizers;  // of each pattern
-  float *queries;            // (dim, QUERIES) of each
-
-  static size_t size(const regard_problem &p, int64_t patterns) {
-    return ReadScratch::score_bytes() +
-           size_t(patterns) *
-               (sizeof(Normalizers) + size_t(padded(p.dim) * QUERIES) * sizeof(float));
-  }
-  MeanScratch(int64_t patterns, char *memory) {
-    weights = (float *)memory;
-    normalizers = (Normalizers *)(memory + ReadScratch::score_bytes());
-    queries = (float *)(normalizers + patterns);
-  }
-};
-
 struct Reading {
   const regard_problem &p;
   const regard_readouts &readouts;
@@ -66,15 +48,9 @@ struct Reading {
   bool entropy = false, peaks = false;   // see `WeightBlock`
   bool scaled = false;                   // likewise, where scores are adjusted
   bool whole_blocks = false;             // see `Readout`
-  bool ranks = false;                    // whether a readout orders the keys of a row
   bool keeps = false;                    // whether scores are kept; see KeptScores
   const ForwardCall *forward = nullptr;  // computed in the same pass, where it is wanted
-  const regard_mean *mean = nullptr;     // what is read in place of the problem's own weights
 
-  Reading(const regard_mean &patterns, const regard_readouts &request)
-      : Reading(patterns.problems[0], request) {
-    mean = &patterns, keeps = false;
-  }
   Reading(const regard_problem &problem, const regard_readouts &request,
           const ForwardCall *call = nullptr)
       : p(problem), readouts(request), scoring(scoring_of(problem)),
@@ -91,14 +67,13 @@ struct Reading {
         whole_blocks |= kind.of_whole_blocks;
       });
       scores |= readout.kind != REGARD_LOGSUMEXP;
-      ranks |= readout.kind == REGARD_TOP;
     }
     keeps = (call || !readouts.logsumexp) && scores && !scaled;
     if (keeps) forward = call;
   }
 
-  // Bytes on a thread: those for a block, the readouts' own, the scores that are kept or what a
-  // mean needs, what the forward pass needs, and keys and values that are packed.
+  // Bytes on a thread: those for a block, the readouts' own, the scores that are kept, what
+  // the forward pass needs, and keys and values that are packed.
   template <class Arithmetic>
   size_t memory_per_thread() const {
     return before_packed() + size_of_packed<Arithmetic>();
@@ -106,14 +81,13 @@ struct Reading {
   template <class Arithmetic>
   size_t size_of_packed() const {
     if (forward) return PackedInputs<Arithmetic>::size(p);
-    return long_chunks() && !mean ? PackedInputs<Arithmetic>::size_of_keys(p) : 0;
+    return long_chunks() ? PackedInputs<Arithmetic>::size_of_keys(p) : 0;
   }
   size_t before_packed() const {
     return before_forward() + (forward ? aligned(ForwardScratch::size(p)) : 0);
   }
   size_t before_forward() const {
-    return aligned(ReadScratch::size(p)) + memory + (keeps ? KeptScores::size(p) : 0) +
-           (mean ? MeanScratch::size(p, mean->count) : 0);
+    return aligned(ReadScratch::size(p)) + memory + (keeps ? KeptScores::size(p) : 0);
   }
   // Whether a chunk has several blocks of queries, which gain by keys that are packed for all.
   bool long_chunks() const { return p.queries >= 4 * QUERIES * plan.chunks; }

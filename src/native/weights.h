@@ -51,15 +51,13 @@ struct WeightBlock {
       : p(problem), queries(rows), key(first), keys(last - first), weights(scratch.scores) {}
 };
 
-// From scores to weights; see RowNormalizer. Of a mean of patterns the scores are its weights, to
-// which `log` is added: NaN in rows that are NaN, else 0.
+// From scores to weights; see RowNormalizer.
 struct Normalizers {
   alignas(64) float logsumexp[QUERIES];  // natural
   alignas(64) float peak[QUERIES], log[QUERIES];
   float factor;
   ints nonfinite[VECTORS];  // rows whose visible weights are NaN
   bool any_nonfinite;
-  bool are_of_mean = false;
 
   // From the log-sum-exp, or where that is imprecise, from the exact normalizers.
   void prepare(const QueryBlock &queries, const RowNormalizer *exact) {
@@ -84,7 +82,6 @@ struct Normalizers {
   }
 
   floats weights_of(floats scores, floats peak, floats log) const {
-    if (are_of_mean) return (scores == HIDDEN ? floats{} : scores) + log;
     return exp2((scores - peak) * factor - log);
   }
   floats peak_of(int j) const { return load(peak + j * LANES); }

@@ -12,11 +12,8 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
-from regard.backends.native._activation import compute_gelu, gelu, gelu_gradient
 from regard.backends.native._arguments import CODES, DTYPES, Arguments
-from regard.backends.native._cross_entropy import compute_cross_entropy
 from regard.backends.native._derivatives import attend
-from regard.backends.native._divergence import compare
 from regard.backends.native._gpt_step import (
     MAX_HEADS_OF_GROUP,
     MAX_SEQUENCES,
@@ -25,13 +22,18 @@ from regard.backends.native._gpt_step import (
     GPTWeights,
     LinearMap,
     Norm,
+    matvec,
+    supports_matvec,
 )
-from regard.backends.native._matvec import matvec, supports_matvec
 from regard.backends.native._once_differentiable import once_differentiable
-from regard.backends.native._readouts import read, read_mean, run_and_read
-from regard.backends.native._residual_norm import (
+from regard.backends.native._readouts import compare, read, run_and_read
+from regard.backends.native._row_by_row import (
     NormGradients,
+    compute_cross_entropy,
+    compute_gelu,
     compute_residual_norm,
+    gelu,
+    gelu_gradient,
     residual_norm,
     residual_norm_gradients,
 )
@@ -64,12 +66,9 @@ __all__ = [
     "objection",
     "objection_to",
     "objection_to_comparing",
-    "objection_to_mean",
     "objection_to_reading",
-    "objection_to_reading_mean",
     "once_differentiable",
     "read",
-    "read_mean",
     "residual_norm",
     "residual_norm_gradients",
     "run",
@@ -82,8 +81,6 @@ __all__ = [
 
 WIDEST = 256  # head dimension; the scratch memory of a task grows with it
 _LONGEST = 2**31 - 1  # queries or keys
-# What the kernel for means leaves out: it keeps weights alone, and no logarithms.
-_NOT_OF_MEANS = {Kind.LOGSUMEXP, Kind.MAX_SCORE, Kind.LAG, Kind.REPEATS}
 _MOST_SPANS = 2**12  # whose sums for a few rows a thread keeps
 
 
@@ -124,27 +121,6 @@ def objection_to(spec: KernelSpec, problem: Problem) -> str | None:
     if spec.kind is Kind.SPANS and spec.size > _MOST_SPANS:
         return f"{spec.size} spans are above {_MOST_SPANS}"
     return None
-
-
-def objection_to_mean(problems: Sequence[Problem]) -> str | None:
-    """Say why `read_mean` can't serve several problems, or None."""
-    first = problems[0]
-    for problem in problems:
-        why = objection_to_reading(problem) or objection_to_pair(first, problem)
-        if why is not None:
-            return why
-        if problem.query.shape[-1] != first.query.shape[-1]:
-            return "head dimensions differ"
-        if not problem.rows.equals(first.rows):
-            return "masks differ"
-    return None
-
-
-def objection_to_reading_mean(spec: KernelSpec, problem: Problem) -> str | None:
-    """Say why `read_mean` does not take a readout of problems that it serves, or None."""
-    if spec.kind in _NOT_OF_MEANS:
-        return "it is not of weights alone"
-    return objection_to(spec, problem)
 
 
 def objection_to_comparing(one: Problem, other: Problem) -> str | None:

@@ -1,4 +1,4 @@
-"""Readouts by the kernels: reductions of the weights, any number of them in one pass.
+"""Readouts by the kernels, any number of them in one pass, and the comparison of two patterns.
 
 Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S keys, Dv head dimension
 of value.
@@ -6,7 +6,6 @@ of value.
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from collections.abc import Sequence
 
@@ -14,11 +13,13 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.backends.kernel_spec import Divergence, KernelSpec, Kind
 from regard.backends.native._arguments import Arguments, vectors
 from regard.backends.native._forward import like
 from regard.backends.native.library import call
 from regard.inputs import Problem
+
+_DIVERGENCES = {"kl": 0, "js": 1, "tv": 2}
 
 
 def read(
@@ -64,28 +65,26 @@ def run_and_read(
     return context, logsumexp, results
 
 
-def read_mean(
-    problems: Sequence[Problem],
-    specs: Sequence[KernelSpec],
-    logsumexps: Sequence[Float[Tensor, "N L"]],
-) -> list[tuple[Tensor, ...]]:
-    """Compute readouts of the mean of several patterns, as `read` does those of one.
+def compare(
+    one: Problem,
+    other: Problem,
+    logsumexps: tuple[Float[Tensor, "N L"], Float[Tensor, "N L"]],
+    kind: Divergence,
+) -> Float[Tensor, "N L"]:
+    """Compare each row of one pattern with that of another, in float64.
 
     Args:
-        problems: at least one, that `objection_to_mean` has nothing against.
-        specs: the reductions, that `objection_to_reading_mean` has nothing against.
-        logsumexps: of each row of each.
+        one: a problem that `objection_to_comparing` has nothing against.
+        other: the problem with which `objection_to_comparing` was called.
+        logsumexps: of the rows of either.
+        kind: KL divergence, Jensen–Shannon divergence or total variation distance.
     """
-    first = problems[0]
-    results = _results(first, specs)
+    result = torch.empty(logsumexps[0].shape, dtype=torch.float64, device="cpu")
     known = [logsumexp.float().contiguous() for logsumexp in logsumexps]
-    packed = [Arguments.of(problem).pack() for problem in problems]
-    together = ctypes.create_string_buffer(b"".join(each.numbers for each in packed))
-    rows = array("q", [tensor.data_ptr() for tensor in known])
-    mean = (ctypes.addressof(together), rows.buffer_info()[0], len(problems))
-    request, _kept = _request(first, specs, results, None, None)
-    call("regard_read_mean", mean, request)
-    return results
+    packed = [Arguments.of(problem).pack() for problem in (one, other)]
+    request = (_DIVERGENCES[kind], *(tensor.data_ptr() for tensor in known), result.data_ptr())
+    call("regard_compare", *(each.numbers for each in packed), request)
+    return result
 
 
 def _results(problem: Problem, specs: Sequence[KernelSpec]) -> list[tuple[Tensor, ...]]:
@@ -94,9 +93,9 @@ def _results(problem: Problem, specs: Sequence[KernelSpec]) -> list[tuple[Tensor
     results: list[tuple[Tensor, ...]] = []
     for spec in specs:
         shape = (heads, *spec.shape)
-        # Chosen weights are written where a key is visible, everything else in full.
+        # Chosen weights are added where a key is visible, everything else is written in full.
         make = torch.zeros if spec.kind is Kind.WEIGHTS else torch.empty
-        result = make(shape, dtype=torch.float32, device="cpu")
+        result = make(shape, dtype=torch.float32, device="cpu") if spec.into is None else spec.into
         if spec.kind is Kind.TOP:
             results.append((result, torch.empty(shape, dtype=torch.int64, device="cpu")))
         else:

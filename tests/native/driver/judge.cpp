@@ -32,15 +32,6 @@ void hold_logsumexp(Judge &judge, const Numbers<float> &got) {
   }
 }
 
-// Of one pattern twice and the other once; of weights alone.
-Reference mean_of(const Reference &one, const Reference &other) {
-  Reference mean = other;
-  for (size_t at = 0; at < mean.weights.numbers.size(); at++)
-    mean.weights.numbers[at] = (2 * one.weights.numbers[at] + other.weights.numbers[at]) / 3;
-  mean.max_logit = std::max(one.max_logit, other.max_logit);
-  return mean;
-}
-
 }  // namespace
 
 std::string verdict(const Sample &sample, const Reference &reference, const Results &results) {
@@ -61,10 +52,6 @@ std::string verdict(const Sample &sample, const Reference &reference, const Resu
   scaled.scale *= Results::OTHER_SCALE;
   const Reference other(scaled, true);
   judge_divergences(judge, results, other);
-  const Reference mean = mean_of(reference, other);
-  Judge of_mean(sample, mean);
-  for (const Reading &reading : results.mean) judge_reading(of_mean, reading, 0, sample.sizes.keys);
-  if (!of_mean.wrong.empty()) judge.reject("of the mean, " + of_mean.wrong);
   return judge.wrong;
 }
 

@@ -114,19 +114,13 @@ bool is_possible(const Sample &sample, int64_t kind) {
   return kind != REGARD_MAX_SCORE || !sample.spans_add();
 }
 
-// Whether a readout is of weights alone, all that a mean has.
-bool is_of_weights(int64_t kind) {
-  return kind != REGARD_LOGSUMEXP && kind != REGARD_MAX_SCORE && kind != REGARD_LAG &&
-         kind != REGARD_REPEATS;
-}
-
-// Calls take(readouts) with those that are to be taken, of the kinds for which allows(kind).
-template <class Allows, class Take>
+// Calls take(readouts) with those that are to be taken.
+template <class Take>
 std::vector<Reading> read_by(Random &random, const Sample &sample, const float *logsumexp,
-                             int64_t first_key, int64_t last_key, Allows allows, Take take) {
+                             int64_t first_key, int64_t last_key, Take take) {
   std::vector<Reading> readings;
   for (int64_t kind = REGARD_LOGSUMEXP; kind <= REGARD_REPEATS; kind++)
-    if (random.chance(0.6) && is_possible(sample, kind) && allows(kind))
+    if (random.chance(0.6) && is_possible(sample, kind))
       readings.push_back(random_reading(random, sample, kind));
   std::vector<regard_readout> list;
   list.reserve(readings.size());
@@ -141,15 +135,8 @@ std::vector<Reading> read_by(Random &random, const Sample &sample, const float *
 
 std::vector<Reading> read(Random &random, const Sample &sample, const regard_problem &problem,
                           const float *logsumexp, int64_t first_key, int64_t last_key) {
-  return read_by(
-      random, sample, logsumexp, first_key, last_key, [](int64_t) { return true; },
-      [&](const regard_readouts &readouts) { return regard_read(&problem, &readouts); });
-}
-
-std::vector<Reading> read_mean(Random &random, const Sample &sample, const regard_mean &mean) {
-  return read_by(
-      random, sample, nullptr, 0, sample.sizes.keys, is_of_weights,
-      [&](const regard_readouts &readouts) { return regard_read_mean(&mean, &readouts); });
+  return read_by(random, sample, logsumexp, first_key, last_key,
+                 [&](const auto &readouts) { return regard_read(&problem, &readouts); });
 }
 
 void differentiate(const regard_problem &problem, const Sample &sample, const Results &results) {
@@ -191,11 +178,11 @@ bool same_together(Random &random, const Sample &sample, const regard_problem &p
   const Tensor context(sample.dtype, s.batch, s.heads, s.queries, s.dim_value, Layout::plain);
   const Numbers<float> logsumexp(s.batch * s.heads * s.queries);
   const regard_tensor view = context.view();
-  const std::vector<Reading> together = read_by(
-      again, sample, known ? logsumexp.data() : nullptr, 0, s.keys, [](int64_t) { return true; },
-      [&](const regard_readouts &readouts) {
-        return regard_forward_and_read(&problem, &view, logsumexp.data(), &readouts);
-      });
+  const std::vector<Reading> together =
+      read_by(again, sample, known ? logsumexp.data() : nullptr, 0, s.keys,
+              [&](const regard_readouts &readouts) {
+                return regard_forward_and_read(&problem, &view, logsumexp.data(), &readouts);
+              });
   return same(apart, together) && context.bytes() == results.attended.bytes() &&
          logsumexp.bytes() == results.logsumexp.bytes();
 }
@@ -228,7 +215,6 @@ Results Results::of(const Sample &sample, int64_t threads) {
       .wants_value = random.chance(0.8),
       .all = {},
       .part = {},
-      .mean = {},
       .first_key = first,
       .last_key = last,
       .divergence = {},
@@ -253,10 +239,6 @@ Results Results::of(const Sample &sample, int64_t threads) {
   }
   results.all = read(random, sample, problem, nullptr, 0, s.keys);
   results.part = read(random, sample, problem, results.logsumexp.data(), first, last);
-  const regard_problem problems[] = {problem, other, problem};
-  const float *logsumexps[] = {results.logsumexp.data(), logsumexp.data(),
-                               results.logsumexp.data()};
-  results.mean = read_mean(random, sample, {problems, logsumexps, 3});
   results.together_as_apart = same_together(random, sample, problem, results, true) &&
                               same_together(random, sample, problem, results, false);
   return results;
@@ -278,7 +260,6 @@ std::string Results::difference(const Results &other) const {
                          divergence[2].bytes() == other.divergence[2].bytes()},
       {"readouts", same(all, other.all)},
       {"readouts of some keys", same(part, other.part)},
-      {"readouts of a mean", same(mean, other.mean)},
   };
   for (const auto &[what, holds] : checks)
     if (!holds) return what;

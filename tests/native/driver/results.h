@@ -31,9 +31,8 @@ struct Results {
   Tensor query, key, value;
   Numbers<float> bias, alibi, sink;
   bool wants_query, wants_key, wants_value;
-  // Readouts of all keys without a log-sum-exp, and of keys [first_key, last_key) with it; and of
-  // the mean of this pattern, the one with another scale and this one again.
-  std::vector<Reading> all, part, mean;
+  // Readouts of all keys without a log-sum-exp, and of keys [first_key, last_key) with it.
+  std::vector<Reading> all, part;
   int64_t first_key, last_key;
   // Divergences of each kind, (B, H, L), to the same pattern with another scale.
   static constexpr double OTHER_SCALE = 0.5;

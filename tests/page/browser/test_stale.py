@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from regard.page import RecordingSubject
-from regard.page._means import Mean
+from regard.page._bands import readouts_along
 from regard.page._run import Run
 from regard.page.subjects import ModelSubject
+from regard.pattern import Pattern
 
 SEEN = "(one) => getComputedStyle(one).backgroundColor"
 CLEAR = "rgba(0, 0, 0, 0)"
@@ -192,16 +193,17 @@ def test_a_long_map_that_is_no_longer_looked_at_is_called_off_at_once(
     show, settled, long_mean, monkeypatch
 ):
     """Not only when that of the next head is requested: its sketch would have to wait for it."""
-    begun, ended, average = Semaphore(0), Semaphore(0), Run._average_mean
+    begun, ended, average = Semaphore(0), Semaphore(0), Run._average
 
-    def endless(self, layer, head, window, cancelled):
-        begun.release()
-        cancelled.wait()
-        ended.release()
-        return average(self, layer, head, window, cancelled)
+    def endless(self, places, window, cancelled):
+        if len(places) > 1:
+            begun.release()
+            cancelled.wait()
+            ended.release()
+        return average(self, places, window, cancelled)
 
     page = show(long_mean, "#h=0")
-    monkeypatch.setattr(Run, "_average_mean", endless)
+    monkeypatch.setattr(Run, "_average", endless)
     page.locator("#average [value=layer]").click()
     maps = 2  # a small one stands beside the scores
     assert all(begun.acquire(timeout=30) for _ in range(maps))
@@ -209,7 +211,7 @@ def test_a_long_map_that_is_no_longer_looked_at_is_called_off_at_once(
         with page.expect_request("**/sketch?*head=1*"):
             page.locator("#grid .cell").nth(1).click()
         assert all(ended.acquire(timeout=30) for _ in range(maps))
-        monkeypatch.setattr(Run, "_average_mean", average)
+        monkeypatch.setattr(Run, "_average", average)
     settled(page)
 
 
@@ -254,9 +256,11 @@ def long_mean(make_recording):
 def test_readouts_of_a_long_mean_say_how_far_they_are_and_can_be_stopped(
     show, settled, long_mean, monkeypatch
 ):
-    ended, readouts = Event(), Mean.readouts
+    ended, whole = Event(), "regard.page._run.readouts_along"
 
-    def endless(self, cancelled, progress):
+    def endless(pattern, cancelled, progress):
+        if isinstance(pattern, Pattern):
+            return readouts_along(pattern, cancelled, progress)
         try:
             while True:
                 progress(1024)
@@ -264,7 +268,7 @@ def test_readouts_of_a_long_mean_say_how_far_they_are_and_can_be_stopped(
         finally:
             ended.set()
 
-    monkeypatch.setattr(Mean, "readouts", endless)
+    monkeypatch.setattr(whole, endless)
     page = show(long_mean, "#p=panel&b=readouts&q=4095")
     button, plots = page.locator("#readouts-progress"), page.locator("#readouts .plots")
     assert button.is_hidden()
@@ -279,7 +283,7 @@ def test_readouts_of_a_long_mean_say_how_far_they_are_and_can_be_stopped(
     page.locator("#tokens .token.query").hover()  # asks for nothing anew
     assert settled(page).locator("#problem").is_hidden()
     assert button.text_content() == "Compute the readouts"
-    monkeypatch.setattr(Mean, "readouts", readouts)
+    monkeypatch.setattr(whole, readouts_along)
     button.click()
     page.locator("#readouts .plots[data-state=current]").wait_for()
     assert settled(page).locator("#readouts-progress").is_hidden()

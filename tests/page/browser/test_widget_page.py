@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import json
-from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -154,7 +153,7 @@ def test_the_kernel_answers_and_python_reads_what_is_chosen(show, settled, model
     run = model.run(name)
     chosen(shown, query=5, key=None)
     layer, head = (shown.widget.selection[part] for part in ("layer", "head"))
-    strongest = float(run.row(layer, head, 5, Event()).max())
+    strongest = float(run.row(layer, head, 5).max())
     assert written(strongest) in frame.locator("#cross").inner_text()
     assert shown.output.locator("#cell").evaluate(STRANGER) == 0
     # Moved within its page, a frame loads anew, and shows what it showed.

@@ -1,6 +1,6 @@
-"""A residual stream and its norm in one pass over memory, and their derivatives in another.
+"""What a GPT computes row by row, each in one pass over memory: norms, GELU, the cross-entropy.
 
-Axis letters: E model dimension.
+Axis letters: E model dimension, N rows of logits, V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard._shapes import Float
+from regard._shapes import Float, Int
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, pointers
 from regard.backends.native._once_differentiable import once_differentiable
 
 _FORWARD = struct.Struct("5qd8q")  # regard_residual_norm in src/native/abi.h
 _BACKWARD = struct.Struct("15q")  # regard_residual_norm_gradients there
+_GELU_CALL = struct.Struct("6q")  # regard_activation there
+_CROSS_ENTROPY = struct.Struct("9q")  # regard_cross_entropy there
 
 
 class _ResidualNorm(torch.autograd.Function):
@@ -180,3 +182,93 @@ def residual_norm(
     results = apply(x, added, weight, bias, epsilon, rms, dtype)
     total, normed = (x, results) if added is None else results
     return total, normed
+
+
+class _GELU(torch.autograd.Function):
+    """GELU, whose gradient is computed from its input alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        ctx.save_for_backward(x)
+        result = torch.empty_like(x)
+        compute_gelu(x, result)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        x = ctx.saved_tensors[0].contiguous()
+        result = torch.empty_like(x)
+        gelu_gradient(x, gradient.contiguous(), result)
+        return result
+
+
+def gelu(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """Compute ``x/2·(1 + tanh z)``, where ``z = √(2/π)·(x + 0.044715·x³)``.
+
+    Args:
+        x: of a dtype of the kernels, on the CPU.
+    """
+    apply: Any = _GELU.apply  # whose type is unknown
+    result: Tensor = apply(x)
+    return result
+
+
+def compute_gelu(x: Float[Tensor, "*b"], result: Float[Tensor, "*b"]) -> None:
+    """Write `gelu` of a contiguous tensor to another."""
+    assert x.dtype == result.dtype, "the kernel reads and writes one"
+    _call_gelu(x, 0, result)
+
+
+def gelu_gradient(
+    x: Float[Tensor, "*b"], gradient: Float[Tensor, "*b"], result: Float[Tensor, "*b"]
+) -> None:
+    """Write the gradient of `x` from that of its GELU; all contiguous.
+
+    Args:
+        x: as it was given to `compute_gelu`.
+        gradient: of its GELU.
+        result: where it is written, which may be `gradient` itself.
+    """
+    assert x.dtype == gradient.dtype == result.dtype, "as it was computed"
+    _call_gelu(x, gradient.data_ptr(), result)
+
+
+def _call_gelu(x: Tensor, gradient: int, result: Tensor) -> None:
+    library.call(
+        "regard_gelu",
+        _GELU_CALL.pack(
+            *(CODES[x.dtype], torch.get_num_threads(), x.numel()),
+            *(x.data_ptr(), gradient, result.data_ptr()),
+        ),
+    )
+
+
+def compute_cross_entropy(
+    logits: Float[Tensor, "N V"],
+    targets: Int[Tensor, "N"],
+    losses: Float[Tensor, "N"],
+    *,
+    weights: Float[Tensor, "N"],
+    gradient: Float[Tensor, "N V"] | None,
+) -> None:
+    """Compute ``logsumexp(logits) - logits[target]`` of each row; all tensors contiguous.
+
+    Args:
+        logits: in a dtype of the kernels, at least one number.
+        targets: int64, below V; below 0 where a row has no loss.
+        losses: where the losses are written, in nats, float32; 0 where a row has none.
+        weights: what each loss counts in the sum whose gradient is computed, float32.
+        gradient: where that of the logits is written, in their dtype, which may be `logits` itself;
+            None: nowhere.
+    """
+    assert gradient is None or gradient.dtype == logits.dtype, "the kernel reads and writes one"
+    library.call(
+        "regard_cross_entropy_and_gradient",
+        _CROSS_ENTROPY.pack(
+            *(CODES[logits.dtype], torch.get_num_threads(), *logits.shape, logits.data_ptr()),
+            *(targets.data_ptr(), weights.data_ptr(), losses.data_ptr()),
+            0 if gradient is None else gradient.data_ptr(),
+        ),
+    )
