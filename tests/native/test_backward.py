@@ -11,10 +11,7 @@ from support.draws import normal
 
 import regard
 
-pytestmark = [
-    pytest.mark.skipif(not SETS, reason="needs the native library"),
-    pytest.mark.pairwise,
-]
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Of the largest gradient, in roundings of the dtype. In float32 sums of a thousand products round

@@ -13,10 +13,7 @@ from support.draws import normal
 import regard
 from regard.masks.hiding import add_to_scores
 
-pytestmark = [
-    pytest.mark.skipif(not SETS, reason="needs the native library"),
-    pytest.mark.pairwise,
-]
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Of the largest value. In float32 every sum rounds some times; in the half precisions the inputs

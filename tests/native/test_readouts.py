@@ -29,10 +29,7 @@ from regard.backends.kernel_spec import Kind
 from regard.pattern import reading
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
 
-pytestmark = [
-    pytest.mark.skipif(not SETS, reason="needs the native library"),
-    pytest.mark.pairwise,
-]
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 # About the lanes of a vector, the rows of a task, the keys of a strip and of a block; single rows
 # and keys; more of one than of the other.
