@@ -114,7 +114,7 @@ def test_every_option(name, dtype, instructions):
     check(dtype, MASKS["window"], OPTIONS[name])
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(cases.cases(dtypes=DTYPES))
 def test_masks_and_options_crossed(case):
     options = dict(case.options)

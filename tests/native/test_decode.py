@@ -111,7 +111,7 @@ def test_every_option(mask, name, dtype, instructions):
     check(*tensors(3, dtype=dtype), mask=MASKS[mask], **OPTIONS[name])
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(cases.cases(dtypes=DTYPES, lengths=[1]), st.sampled_from(SETS or [None]))
 def test_masks_and_options_crossed(case, name):
     with forced(name):
