@@ -21,7 +21,7 @@ def fenced(*arguments, instructions=""):
 
 
 # The processor's best set; the sanitizer of memory looks at the others as well.
-FENCED = [(name, "") for name in SETS[-1:]]
+FENCED = [(name, "") for name in SETS[:1]]
 FENCED += [pytest.param(name, "all", marks=pytest.mark.thorough) for name in SETS]
 
 
