@@ -70,7 +70,7 @@ import_core_checked()
 
 # The same examples on every run: a failure is a change of the code, not of the dice.
 hypothesis.settings.register_profile(
-    "regard", deadline=None, derandomize=True, max_examples=60, database=None
+    "regard", deadline=None, derandomize=True, max_examples=40, database=None
 )
 hypothesis.settings.load_profile("regard")
 

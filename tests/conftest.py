@@ -1,5 +1,7 @@
 """Fixtures that tests of several folders use."""
 
+import itertools
+import re
 import signal
 from collections import defaultdict
 
@@ -19,9 +21,12 @@ SLOW = (
     "core/test_memory",
     "core/test_torch_samples",
     "experiments/distributed/",
+    "experiments/test_flex",
     "experiments/triton/",
+    "gpt/test_cuda_graphs",
     "gpt/test_ranks",
     "gpt/test_resume",
+    "gpt/test_shipped",
     "intercept/test_compiled",
     "intervene/test_memory",
     "lens/test_effects_beside_outputs",
@@ -91,16 +96,21 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
     crossed = defaultdict(list)
     for item in items:
-        markers = {marker.name for marker in item.iter_markers()}
-        if "pairwise" not in markers or "thorough" in markers or not hasattr(item, "callspec"):
-            continue
-        if len(item.callspec.params) > 2:
-            crossed[item.parent.nodeid, item.originalname].append(item)
+        if item.get_closest_marker("thorough") is None and len(values := _values(item)) > 2:
+            crossed[item.parent.nodeid, item.originalname].append((item, values))
     for combinations in crossed.values():
-        names = sorted(combinations[0].callspec.params)
-        chosen = pairwise([[repr(one.callspec.params[n]) for n in names] for one in combinations])
+        chosen = pairwise([values for _, values in combinations])
         for one in {*range(len(combinations))}.difference(chosen):
-            combinations[one].add_marker(pytest.mark.thorough)
+            combinations[one][0].add_marker(pytest.mark.thorough)
+
+
+def _values(item):
+    """What a test has of each list of its parameters, told apart by identity."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    lists = [marker.args[0] for marker in item.iter_markers("parametrize")]
+    lists = [re.findall(r"\w+", names) if isinstance(names, str) else names for names in lists]
+    of_fixtures = [[name] for name in params.keys() - {*itertools.chain(*lists)}]
+    return [tuple(id(params[name]) for name in names) for names in lists + sorted(of_fixtures)]
 
 
 def _leave_out_repeated(items):

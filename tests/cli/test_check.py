@@ -36,16 +36,16 @@ def test_all_exercises_stand_under_their_pages(regard):
     )
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_lines_fit_the_terminal(regard, monkeypatch, width):
+@pytest.mark.parametrize(("third", "width"), [(0, 60), (1, 80), (2, 120)])
+def test_lines_fit_the_terminal(regard, monkeypatch, third, width):
     monkeypatch.setenv("COLUMNS", str(width))
     done = regard("check")
     assert max(map(len, done.out.splitlines())) <= width
     words = " ".join(done.out.split())
-    assert all(exercise.title in words for page in pages() for exercise in page.exercises)
-    for page in pages():
-        for exercise in page.exercises:
-            assert max(map(len, regard("check", exercise.number).out.splitlines())) <= width
+    exercises = [exercise for page in pages() for exercise in page.exercises]
+    assert all(exercise.title in words for exercise in exercises)
+    for exercise in exercises[third::3]:
+        assert max(map(len, regard("check", exercise.number).out.splitlines())) <= width
 
 
 def test_one_exercise_says_what_it_expects(regard):

@@ -18,7 +18,7 @@ from regard.backends import torch_sdpa
 BLOCK = 256  # queries that torch_sdpa works on at a time
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(cases(), st.sampled_from(ON_CPU))
 def test_each_backend_is_as_exact_as_torch_s_own_kernel(case, backend):
     served = case.dtype != torch.float64 and (backend == "native" or "softcap" not in case.options)
@@ -52,7 +52,7 @@ def test_torch_sdpa_in_blocks_with_everything_at_once():
     as_exact_as_torch(large(queries, keys, regard.causal(), **others), "torch_sdpa")
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(cases(dtypes=[torch.float32], softcap=False))
 def test_torch_s_public_call_gives_the_same(case):
     """What other devices get: a kernel of torch's choice, without log-sum-exp."""

@@ -13,7 +13,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(cases(dtypes=[torch.float64]))
 def test_float64_is_the_definition(case):
     steps = regard.explain(case.query, case.key, case.value, **case.options)
@@ -26,7 +26,7 @@ def test_float64_is_the_definition(case):
     assert not bool(steps.context[case.fully_masked].any())
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(cases())
 def test_every_dtype_is_as_exact_as_torch_s_own_kernel(case):
     steps = regard.explain(case.query, case.key, case.value, **case.options)

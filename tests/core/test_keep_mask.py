@@ -75,7 +75,7 @@ def test_a_weight_is_kept_where_its_word_reaches_the_threshold():
 def test_a_block_is_a_cut_of_the_whole(counters, monkeypatch):
     expected = oracle.keep_mask(SEED, 0.4, (B, H, L, S))
     monkeypatch.setattr("regard.inputs.dropout._COUNTERS", counters)  # one row at a time, two, all
-    rows = [slice(*ends) for ends in itertools.combinations_with_replacement(range(L + 1), 2)]
+    rows = [slice(*ends) for ends in itertools.combinations_with_replacement((0, 2, 3, L), 2)]
     columns = [slice(*ends) for ends in itertools.combinations_with_replacement(range(S + 1), 2)]
     for row, column in itertools.product(rows, columns):
         assert torch.equal(block(row, column), expected[..., row, column])

@@ -17,7 +17,7 @@ BLOCKS = st.sampled_from([None, 10, 60, 300, 2**20])
 ALL = (TopK(3), *defined_readouts(4, slice(1, 3))[:-1], Image(3, 2))
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(cases(), BLOCKS, st.integers(1, 9), st.data())
 def test_every_readout_is_its_definition(case, block, size, data):
     keys = case.key.shape[-2]

@@ -37,7 +37,7 @@ def same(query, key, value, **options):
 LEADS = [(), (3,), (2, 3), (2, 1), (5, 2, 3)]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.data())
 def test_the_whole_signature(data):
     lead = data.draw(st.sampled_from(LEADS))

@@ -32,7 +32,7 @@ def close(results, wanted):
 def on_meta(value):
     return value.to("meta") if isinstance(value, torch.Tensor) else value
 
-def check(sample):
+def check(sample, place):
     query, key, value, *others = sample.input, *sample.args
     tensors = query, key, value
 
@@ -62,7 +62,7 @@ def check(sample):
     shape = regard.scaled_dot_product_attention(*map(on_meta, (*tensors, *others)), **options).shape
     assert shape == context.shape
 
-    if dtype not in COMPILED:
+    if dtype not in COMPILED or place % 3:  # compilations take longest
         return
     torch.compiler.reset()
     compiled = torch.compile(call, fullgraph=True, backend="eager")
@@ -73,8 +73,8 @@ for dtype in TOLERANCES:
     samples = info.sample_inputs("cpu", dtype, requires_grad=False)
     samples = [s for s in samples if not s.kwargs.get("dropout_p")]  # torch draws other numbers
     assert len(samples) > 5, "there are samples"
-    for sample in samples:
-        check(sample)
+    for place, sample in enumerate(samples):
+        check(sample, place)
 """
 
 

@@ -24,9 +24,9 @@ def test_blocks_run(page):
             nbformat.validate(notebooks.notebook(page))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"", page.read_text()):
+def test_links_lead_somewhere():
+    link = re.compile(r"\]\(([^)#]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"")
+    for page, target in ((one, found) for one in PAGES for found in link.findall(one.read_text())):
         address = "".join(target)
         if "://" not in address:
             assert (page.parent / address).exists(), f"{page.name} refers to {address}"
@@ -51,16 +51,18 @@ EXTRAS = {
 LADDER = re.compile(r"\d\d[a-z]?-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_names_the_extras_that_its_code_needs(page):
-    text = page.read_text(encoding="utf-8")
-    code = "\n".join(re.findall(r"```(?:python|sh)\n(.*?)```", text, flags=re.DOTALL))
-    needed = {extra for use, extra in EXTRAS.items() if re.search(use, code, flags=re.MULTILINE)}
-    # The index says what the ladder needs, before its first page.
-    prose = (pages.FOLDER / "README.md").read_text() if LADDER.match(page.name) else text
-    named = set(re.findall(r"`(\w+)`", prose))
-    named.update(*(extras.split(",") for extras in re.findall(r"\[([\w,]+)\]'", prose)))
-    assert needed <= named
+def test_a_page_names_the_extras_that_its_code_needs():
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        code = "\n".join(re.findall(r"```(?:python|sh)\n(.*?)```", text, flags=re.DOTALL))
+        needed = {
+            extra for use, extra in EXTRAS.items() if re.search(use, code, flags=re.MULTILINE)
+        }
+        # The index says what the ladder needs, before its first page.
+        prose = (pages.FOLDER / "README.md").read_text() if LADDER.match(page.name) else text
+        named = set(re.findall(r"`(\w+)`", prose))
+        named.update(*(extras.split(",") for extras in re.findall(r"\[([\w,]+)\]'", prose)))
+        assert needed <= named, page
 
 
 @pytest.mark.parametrize(
@@ -77,9 +79,9 @@ def test_the_index_says_of_a_page_what_the_page_says_of_itself(page):
     assert title.startswith(row[1])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_is_installed_is_this_project_and_not_the_reader_s(page):
-    for what in re.findall(r"pip install '?([^\s'`]+)", page.read_text(encoding="utf-8")):
+def test_what_is_installed_is_this_project_and_not_the_reader_s():
+    install = re.compile(r"pip install '?([^\s'`]+)")
+    for page, what in ((one, found) for one in PAGES for found in install.findall(one.read_text())):
         here = page.name == "README.md" and page.parent == pages.FOLDER and what == "."
         assert what.startswith("/path/to/regard") or here, what
 

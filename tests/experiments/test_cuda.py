@@ -18,7 +18,7 @@ pytestmark = [
 FUSED = ("flash", "cudnn", "efficient")
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(cases())
 def test_whatever_is_chosen_is_as_exact_as_torch_s_own_kernel(case):
     as_exact_as_torch(case, None, "cuda")
@@ -30,7 +30,7 @@ def test_flex(case):
     as_exact_as_torch(case, "flex", "cuda")
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(cases(dtypes=[torch.float32], softcap=False))
 def test_efficient(case):
     as_exact_as_torch(case, "efficient", "cuda")

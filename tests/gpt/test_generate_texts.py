@@ -118,7 +118,7 @@ class Pieces:
         return b"".join(self.data[i] for i in ids).decode(errors="replace")
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     text=st.text("abé", max_size=25),
     cuts=st.sets(st.integers(1, 40)),

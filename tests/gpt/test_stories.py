@@ -193,14 +193,14 @@ def test_facts_are_what_the_text_says_where_they_were_stated(sample):
 
 
 def test_the_checker_reads_every_story_whole_and_finds_nothing_wrong(sample):
-    for one in sample:
-        assert review(one.text).mistakes == (), one.seed
-        assert review(one.text).unparsed == (), one.seed
+    for one in sample[:700]:
+        seen = review(one.text)
+        assert (seen.mistakes, seen.unparsed) == ((), ()), one.seed
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_the_checker_sees_what_a_decoy_would_say(sample, kind):
-    for one in sample[:400]:
+    for one in sample[:150]:
         for link in (link for link in one.links if link.kind is kind):
             for word in link.alternatives:
                 assert check(with_word(one, link.decided, word)), (one.seed, link)
@@ -304,9 +304,13 @@ def test_nothing_else_can_stand_where_a_word_is_decided(sample):
 EITHER_ORDER = {Kind.BINDING, Kind.PLACE, Kind.HOLDER, Kind.CAUSE, Kind.ANSWER, Kind.SPEAKER}
 
 
-def test_neither_the_order_nor_the_passage_decides(sample):
+@pytest.fixture(scope="module")
+def guesser():
+    return OrderGuesser(stories(10_000, 3000))
+
+
+def test_neither_the_order_nor_the_passage_decides(sample, guesser):
     """A guesser that knows all passages and every word's place, and no word, is near chance."""
-    guesser = OrderGuesser(stories(10_000, 3000))
     right, seen, chance = collections.Counter(), collections.Counter(), collections.Counter()
     for one, link in linked(sample[:500]):
         right[link.kind] += guesser.is_right(one, link)
@@ -319,12 +323,9 @@ def test_neither_the_order_nor_the_passage_decides(sample):
     assert right[Kind.PRONOUN] / seen[Kind.PRONOUN] < 0.7
 
 
-def test_an_order_guesser_gets_right_what_order_decides():
+def test_an_order_guesser_gets_right_what_order_decides(sample, guesser):
     """It is a control only if it finds an order where there is one: rhymes come line by line."""
-    guesser = OrderGuesser(stories(10_000, 3000))
-    rhymes = [
-        (one, link) for one in stories(0, 300) for link in one.links if link.kind is Kind.RHYME
-    ]
+    rhymes = [one for one in linked(sample[:300]) if one[1].kind is Kind.RHYME]
     assert sum(guesser.is_right(*rhyme) for rhyme in rhymes) > 0.9 * len(rhymes)
 
 

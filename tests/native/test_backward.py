@@ -11,10 +11,7 @@ from support.draws import normal
 
 import regard
 
-pytestmark = [
-    pytest.mark.skipif(not SETS, reason="needs the native library"),
-    pytest.mark.pairwise,
-]
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Of the largest gradient, in roundings of the dtype. In float32 sums of a thousand products round
@@ -117,7 +114,7 @@ def test_every_option(name, dtype, instructions):
     check(dtype, MASKS["window"], OPTIONS[name])
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(cases.cases(dtypes=DTYPES))
 def test_masks_and_options_crossed(case):
     options = dict(case.options)

@@ -13,10 +13,7 @@ from support.draws import normal
 import regard
 from regard.masks.hiding import add_to_scores
 
-pytestmark = [
-    pytest.mark.skipif(not SETS, reason="needs the native library"),
-    pytest.mark.pairwise,
-]
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Of the largest value. In float32 every sum rounds some times; in the half precisions the inputs
@@ -114,7 +111,7 @@ def test_every_option(mask, name, dtype, instructions):
     check(*tensors(3, dtype=dtype), mask=MASKS[mask], **OPTIONS[name])
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(cases.cases(dtypes=DTYPES, lengths=[1]), st.sampled_from(SETS or [None]))
 def test_masks_and_options_crossed(case, name):
     with forced(name):

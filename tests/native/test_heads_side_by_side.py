@@ -15,7 +15,6 @@ import regard
 pytestmark = [
     pytest.mark.skipif(not SETS, reason="needs the native library"),
     pytest.mark.usefixtures("instructions"),
-    pytest.mark.pairwise,
 ]
 
 QUERIES = 1031  # 17 blocks with the widest vectors: with fewer than 16 nothing is copied

@@ -15,10 +15,7 @@ from support.patterns import inputs, masks
 import regard
 from regard.masks.hiding import add_to_scores
 
-pytestmark = [
-    pytest.mark.skipif(not SETS, reason="needs the native library"),
-    pytest.mark.pairwise,
-]
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 D, DV, H, G = 16, 7, 4, 2
 SIZES = [1e2, 8e4, 8e6, 2.0**33, 1e20, 1e30]

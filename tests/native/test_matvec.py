@@ -8,10 +8,7 @@ from support.cpu_paths import SETS
 
 from regard.backends import native
 
-pytestmark = [
-    pytest.mark.skipif(not SETS, reason="needs the native library"),
-    pytest.mark.pairwise,
-]
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 # About the lanes of a vector, the rows of a task, which are 64, and those that are read together;
 # the last are whole blocks of inputs, which a set with many lanes reads in a loop of their own.

@@ -24,10 +24,7 @@ from regard.pattern.readouts import (
     TopK,
 )
 
-pytestmark = [
-    pytest.mark.skipif(not SETS, reason="needs the native library"),
-    pytest.mark.pairwise,
-]
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 L, S = 193, 191
 READOUTS = (

@@ -29,10 +29,7 @@ from regard.backends.kernel_spec import Kind
 from regard.pattern import reading
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Offsets, Received, TopK
 
-pytestmark = [
-    pytest.mark.skipif(not SETS, reason="needs the native library"),
-    pytest.mark.pairwise,
-]
+pytestmark = pytest.mark.skipif(not SETS, reason="needs the native library")
 
 # About the lanes of a vector, the rows of a task, the keys of a strip and of a block; single rows
 # and keys; more of one than of the other.
@@ -89,8 +86,14 @@ def assert_close_to_exact(results, exact, instructions, *, atol):
 # The sets of instructions share what is exact: it takes ten times as long as what is compared.
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
-@pytest.mark.parametrize(("lengths", "name"), PAIRS)
+@pytest.mark.parametrize(
+    ("lengths", "name", "dtype"),
+    [
+        pytest.param(*pair, dtype, marks=[pytest.mark.thorough] * ((i + j) % 3 > 0))
+        for i, pair in enumerate(PAIRS)
+        for j, dtype in enumerate((torch.float32, *HALF))
+    ],
+)
 def test_results_are_those_of_float64(lengths, name, dtype):
     query, key = inputs(*lengths, dtype)
     options = masks(*lengths)[name]

@@ -22,31 +22,31 @@ def directives(answer):
     return dict(part.strip().split(" ", 1) for part in policy.split(";"))
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        *("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example"),
-        *("127.0.0.1@evil.example", "", "169.254.169.254", "0.0.0.0", "[::ffff:7f00:1]", "["),
-        *("127.1", "evil.example@127.0.0.1", "127.0.0.1/evil", "127.0.0.1/", "127.0.0.1?a"),
-        *("127.0.0.1#a", "127.0.0.1:abc", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:65536"),
-        *(
-            "127.0.0.1:+80",
-            "127.0.0.1:80:80",
-            "[::1",
-            "::1",
-            "127.0.0.1 ",
-            "[127.0.0.1]x",
-            "[localhost]",
-        ),
-    ],
-)
+FOREIGN = [
+    *("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example"),
+    *("127.0.0.1@evil.example", "", "169.254.169.254", "0.0.0.0", "[::ffff:7f00:1]", "["),
+    *("127.1", "evil.example@127.0.0.1", "127.0.0.1/evil", "127.0.0.1/", "127.0.0.1?a"),
+    *("127.0.0.1#a", "127.0.0.1:abc", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:65536"),
+    *(
+        "127.0.0.1:+80",
+        "127.0.0.1:80:80",
+        "[::1",
+        "::1",
+        "127.0.0.1 ",
+        "[127.0.0.1]x",
+        "[localhost]",
+    ),
+]
+
+
 @pytest.mark.parametrize("path", ["/", "/api/about", "/page.js"])
-def test_a_foreign_host_is_refused(client, host, path):
+def test_a_foreign_host_is_refused(client, path):
     """A name that its owner let point to this machine: DNS rebinding."""
-    answer = client.get(path, headers={"Host": host})
-    assert answer.status_code == 403
-    assert "is not this server's" in answer.text
-    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    for host in FOREIGN:
+        answer = client.get(path, headers={"Host": host})
+        assert answer.status_code == 403, host
+        assert "is not this server's" in answer.text
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000"])

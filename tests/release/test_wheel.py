@@ -41,6 +41,7 @@ def share_packages(python):
                     link.symlink_to(package)
 
 
+@pytest.mark.thorough  # and make release-check installs one
 @pytest.mark.skipif(sys.platform == "win32", reason="needs links between folders")
 def test_a_wheel_serves_without_a_compiler(wheel, tmp_path):
     import fresh_install

@@ -12,6 +12,7 @@ STATES = {
     "changed": "#l=1&h=1&q=9&k=3&x=change&d=1&e=off.2.1_cut.1.1.9-10.3-5",
 }
 TABS = {"tab-steps", "tab-readouts"}  # Tab comes to the one that is chosen
+USUAL = {"head", "changed"}  # the others take part in make thorough
 NAMED = {
     *("button", "link", "textbox", "combobox", "radio", "tab", "spinbutton", "separator"),
     *("splitter", "image", "img", "radiogroup", "group", "region", "tabpanel", "table", "dialog"),
@@ -19,7 +20,13 @@ NAMED = {
 }
 
 
-@pytest.fixture(params=STATES.values(), ids=STATES, scope="module")
+@pytest.fixture(
+    params=[
+        pytest.param(address, id=name, marks=[pytest.mark.thorough] * (name not in USUAL))
+        for name, address in STATES.items()
+    ],
+    scope="module",
+)
 def page(request, show_once, model):
     return show_once(model, request.param)
 

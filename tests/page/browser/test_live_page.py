@@ -174,6 +174,7 @@ def test_what_matters_here(page, settled, finding, server):
     page.locator("#matters").click()
 
 
+@pytest.mark.thorough
 def test_two_texts_side_by_side(page, settled):
     page.locator("#compare").select_option("text")
     settled(page)
@@ -197,6 +198,7 @@ def test_in_firefox(firefox, file):
     assert firefox.evaluate(many) == 10
 
 
+@pytest.mark.thorough
 def test_back_takes_texts_back(page, settled):
     """A text typed key by key is one step, as is one of several tokens that were drawn."""
     write(page, settled, OTHER)

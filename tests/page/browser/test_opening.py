@@ -119,9 +119,9 @@ def claim(in_words):
 @pytest.mark.parametrize(
     "text",
     [
-        "The cat sat on the mat. The cat sat",
-        "The capital of France is",
         "Tom had a kite and Ella had a drum.\n\nTom",
+        pytest.param("The cat sat on the mat. The cat sat", marks=pytest.mark.thorough),
+        pytest.param("The capital of France is", marks=pytest.mark.thorough),
     ],
 )
 def test_what_the_opening_says_is_true_of_any_text(show, shipped, claim, text):
@@ -374,7 +374,7 @@ def test_a_cell_that_is_zoomed_into_opens_into_its_steps(show, settled, teller):
         assert f">{five[name]}</text>" in drawn
 
 
-@pytest.mark.parametrize("address", ["", "#p=panel"])
+@pytest.mark.parametrize("address", ["", pytest.param("#p=panel", marks=pytest.mark.thorough)])
 def test_above_the_text_stands_what_the_model_has_read(show, teller, network, address):
     page = show(teller, address)
     said = page.locator("#has-read")

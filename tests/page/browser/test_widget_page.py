@@ -171,6 +171,7 @@ def test_the_kernel_answers_and_python_reads_what_is_chosen(show, settled, model
     assert frame.locator("#problem").is_hidden()
 
 
+@pytest.mark.thorough
 def test_buttons_and_overview_are_seen_whole_in_a_low_frame(show, settled, model):
     frame = show(model).frame
     frame.locator("#zoom-in").click()

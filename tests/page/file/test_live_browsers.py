@@ -9,7 +9,7 @@ from regard.gpt.stories import stories
 from regard.page.file.bundle import embedded, kernels, script
 from regard.page.file.live import pack_model
 
-TEXTS = 50
+TEXTS = 20
 """Stories of seeds that no training has."""
 LEFT_OUT = 1e-5  # probabilities below it are not written down, and compared as 0
 ALLOWED = 1e-4
@@ -86,6 +86,7 @@ def test_in_chromium(pages, page):
         check(opened.evaluate("window.answer"))
 
 
+@pytest.mark.thorough
 def test_in_firefox(firefox, page):
     firefox.goto(page)
     check(firefox.evaluate("window.answer"))
