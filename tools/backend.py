@@ -15,13 +15,14 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-import wasm
 from scikit_build_core import build
 from scikit_build_core.build import (
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
 )
 from scikit_build_core.settings.skbuild_read_settings import SettingsReader
+
+import wasm
 
 __all__ = [
     "build_editable",

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from support.browser import REQUIRED
 
 PATIENCE = 60  # seconds until a page that never gets there fails

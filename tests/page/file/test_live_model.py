@@ -300,8 +300,8 @@ def test_weights_travel_exactly_in_the_narrowest_precision(node):
     assert dtypes["h.0.attn.c_attn.weight"] == "float32"
     code = """
     const { kernels, weights } = await modelOf(given.model, given.numbers);
-    return Object.fromEntries(
-      given.model.tensors.map(({ name, count }) => [name, kernels.floats(weights[name], count).slice()]));"""
+    const numbersOf = ({ name, count }) => kernels.floats(weights[name], count).slice();
+    return Object.fromEntries(given.model.tensors.map((one) => [one.name, numbersOf(one)]));"""
     weights = node({}, code, {"model": description, "numbers": numbers})
     for name, tensor in model.state_dict().items():
         assert torch.equal(torch.tensor(weights[name]), tensor.flatten())
