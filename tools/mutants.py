@@ -16,6 +16,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import wasm
+from install import MEMBERS
+
 ROOT = Path(__file__).parents[1]
 COPY = ROOT / "build" / "mutants"
 LIBRARY = Path("regard/backends/native")
@@ -74,13 +77,14 @@ def main(*rooms: str) -> int:
 
 
 def _copy() -> None:
-    """The files that git knows, with the library that was built for this checkout."""
+    """The files that git knows, with the kernels that were built for this checkout."""
     shutil.rmtree(COPY, ignore_errors=True)
     COPY.mkdir(parents=True)
     git = shutil.which("git") or sys.exit("git is missing: it lists the files to copy")
     subprocess.run([git, "checkout-index", "--all", f"--prefix={COPY}/"], cwd=ROOT, check=True)
     for library in (ROOT / "build/editable/native").glob("*regard.*"):
         shutil.copy(library, COPY / LIBRARY)
+    shutil.copy(wasm.MODULE, COPY / wasm.MODULE.relative_to(ROOT))
     (COPY / "site").mkdir()
     (COPY / "site/sitecustomize.py").write_text(SITE, "utf-8")
 
@@ -102,7 +106,8 @@ def _passes(tests: str) -> bool:
     command = [sys.executable, "tools/sanitize.py", "thread", "80", "4"]
     if tests != "driver":
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", *tests.split()]
-    places = os.pathsep.join([str(COPY / "site"), str(COPY)])
+    folders = [COPY / "site", COPY, *(COPY / name for name in MEMBERS)]
+    places = os.pathsep.join(map(str, folders))
     environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
         command, cwd=COPY, env=environment, capture_output=True, text=True, check=False
