@@ -300,6 +300,26 @@ def test_what_comes_before_a_change_is_skipped_where_modules_hand_on_outputs_alo
         assert calls_of(model, inputs, batch_size=1) == unchanged + heads * changed + shown
 
 
+class Unlisted(Model):
+    """Blocks that are attributes, of which nobody can tell that they are blocks."""
+
+    def __init__(self):
+        super().__init__()
+        blocks = self.blocks
+        del self.blocks
+        for number, block in enumerate(blocks):
+            setattr(self, f"block_{number}", block)
+
+    @property
+    def blocks(self):
+        return [getattr(self, f"block_{number}") for number in range(LAYERS)]
+
+
+def test_a_model_without_a_list_of_blocks_runs_whole(ids):
+    model = randomize(Unlisted()).eval()
+    assert calls_of(model, {"input_ids": ids[None]}) == LAYERS + LAYERS * LAYERS
+
+
 class Context:
     """What no look at a model's attributes shows."""
 

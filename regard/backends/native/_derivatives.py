@@ -34,10 +34,8 @@ _FIRST_ONLY = (
 def attend(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
     """Compute context and logsumexp by the operator, in the way that it can be differentiated."""
     call: Any = _forward_of
-    if _under_transform():
+    if _under_transform() or (torch.is_grad_enabled() and not must_dispatch()):
         call = _Attention.apply
-    elif torch.is_grad_enabled() and not must_dispatch():
-        call = _PlainAttention.apply
     context, logsumexp = call(*arguments)
     return context, logsumexp
 
@@ -111,11 +109,11 @@ def refuse(ctx: Any, *gradients: Tensor) -> None:  # noqa: ARG001 - autograd's s
 
 
 class _Attention(torch.autograd.Function):
-    """The forward operator under a transform."""
+    """The forward operator where it may be differentiated, and under a transform."""
 
     @staticmethod
     def forward(*arguments: Any) -> Any:
-        return torch.ops.regard.attention(*arguments)
+        return _forward_of(*arguments)
 
     setup_context = staticmethod(save)
     backward = staticmethod(differentiate)
@@ -123,18 +121,6 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
         return fold_forward(attend, info, in_dims, *arguments)
-
-
-class _PlainAttention(torch.autograd.Function):
-    """The forward operator outside compilers, traces, modes and transforms."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Any:
-        results = _forward_of(*arguments)
-        save(ctx, arguments, results)
-        return results
-
-    backward = staticmethod(differentiate)
 
 
 class _Gradients(torch.autograd.Function):

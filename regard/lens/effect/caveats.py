@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from regard._modules import unwrapped
-from regard.lens.effect.flow import tensors_in
+from regard.lens.effect.blocks import tensors_in
 
 __all__ = ["Draws", "hybrid_note", "same_draws", "warn_of_hybrid"]
 

@@ -23,9 +23,8 @@ from regard._shapes import Float
 from regard.intercept import Call, change_calls, last_logits, replace_attention
 from regard.intervene import Intervention
 from regard.intervene.changer import ModelChanger
+from regard.lens.effect.blocks import CachedBlocks, tensors_in
 from regard.lens.effect.caveats import Draws
-from regard.lens.effect.flow import tensors_in
-from regard.lens.effect.prefix import CachedPrefix
 from regard.lens.targets import Target, last_logits_for, last_positions, numbers, target_of
 from regard.record import Recording, record
 from regard.record.layer import Layer
@@ -170,7 +169,7 @@ class ModelRuns:
         self._tokens = tokens
         self._changer = ModelChanger(model)
         self._batch = _BatchCheck(self._changer)
-        self._prefix = CachedPrefix(model)
+        self._blocks = CachedBlocks(model)
         self._places: dict[tuple[str, int], int] = {}
         self._result: _Result | None = None
         self._has_changed = self._has_batched = False
@@ -188,14 +187,14 @@ class ModelRuns:
             stack.enter_context(replace_attention(self.model))
             stack.enter_context(change_calls(self._batch))
             stack.enter_context(change_calls(self._changer))
-            stack.callback(self._prefix.forget)
+            stack.callback(self._blocks.forget)
             yield
 
     def unchanged(self, *, keep: bool = True, start: int = 0) -> Unchanged:
         """Run the model unchanged.
 
         Args:
-            keep: cache module outputs that changed runs can skip.
+            keep: cache outputs of blocks that changed runs can skip.
             start: the first query that an intervention affects. A model of transformers with a
                 KV cache reads the tokens before it once, if the target does not need their logits;
                 all further runs are over the remaining tokens.
@@ -211,7 +210,7 @@ class ModelRuns:
         observes = keep and self._has_inputs and cache is None
         with (
             record(self.model, tokens=self._tokens, rows=-1) as recording,
-            self._prefix.observe() if observes else nullcontext(),
+            self._blocks.observe() if observes else nullcontext(),
         ):
             if cache is not None:
                 self._read_once(start, cache)
@@ -298,7 +297,7 @@ class ModelRuns:
             change(intervention, batch=copy if copies > 1 else None)
         with (
             self._batch.of(copies) if copies > 1 else nullcontext(),
-            self._prefix.skip(place, copies) if skips else self._prefix.learn(copies),
+            self._blocks.skip(place, copies) if skips else self._blocks.learn(copies),
         ):
             output = self._run(copies)
         self._changer.require_all_used()
@@ -311,29 +310,31 @@ class ModelRuns:
         return self._call(self.model, copies, **self._options)
 
     def _skips(self, place: int, copies: int) -> bool:
-        """Return True if a run may skip the modules before an attention call.
+        """Return True if a run may skip the blocks before an attention call.
 
         The first changed run skips nothing. It shows which outputs are batched, and leaves its own
-        values in any state that modules mutate, so that a model that reads such state gives another
-        result than the unchanged run when modules are skipped.
+        values in any state that blocks mutate, so that a model that reads such state gives another
+        result than the unchanged run when blocks are skipped.
         """
         if place == 0 or not self._may_skip or not self._has_changed:
             return False
-        if copies > 1 and not self._prefix.knows_batch:
+        if copies > 1 and not self._blocks.knows_batch:
+            return False
+        if not self._blocks.can_skip(place, copies):
             return False
         if place not in self._is_same:
             self._is_same[place] = self._is_same_without(place)
         return self._is_same[place]
 
     def _is_same_without(self, place: int) -> bool:
-        """Return True if an unchanged run that skips modules gives the same result."""
+        """Return True if an unchanged run that skips blocks gives the same result."""
         self._changer.changes.clear()
         try:
             # The unchanged run had a mode too: under a mode torch uses no fused operators.
-            with BaseTorchFunctionMode(), self._prefix.skip(place, 1):
+            with BaseTorchFunctionMode(), self._blocks.skip(place, 1):
                 output = self._run(1)
                 number = numbers(self._number(output), 1)[0]
-        except Exception:  # noqa: BLE001 - without the skipped modules it may fail in any way
+        except Exception:  # noqa: BLE001 - without the skipped blocks it may fail in any way
             return False
         return _Result.of(output, number) == self._result
 

@@ -1,10 +1,10 @@
-"""Cached module outputs before the first changed attention call, for runs that differ after it."""
+"""Cached outputs of a model's ordered blocks, for runs that differ from a certain block on."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -14,34 +14,32 @@ import torch
 from torch import Tensor, nn
 
 from regard.intercept import Call, observe_calls
-from regard.lens.effect.flow import Flow, ModuleCall, tensors_in
 
 
 @dataclass(eq=False)
 class _Output:
-    """The return value of a module's forward, and the number of attention calls before its end."""
+    """The return value of a block's forward, and the number of attention calls before its end."""
 
     module: nn.Module
-    call: ModuleCall
     calls: int
     value: Any
     batched: list[bool] | None = None
     """For each tensor, True if it has an entry per copy of the text; None if unknown."""
 
 
-class CachedPrefix:
-    """The module outputs of an unchanged run on one sequence, for changed runs on copies of it.
+class CachedBlocks:
+    """The outputs of the blocks of an unchanged run on one sequence, for changed runs on copies.
 
-    Only a module without side effects can be skipped. Side effects on tensors are detected by
-    `Flow`; others may remain, so before modules are skipped, an unchanged run without them has to
-    give the same result.
+    Blocks are the modules of a `ModuleList` or `Sequential`, outermost lists alone. A model without
+    such a list runs whole. A block may have side effects, so before blocks are skipped, an
+    unchanged run without them has to give the same result.
 
     Args:
-        model: the model whose modules are skipped.
+        model: the model whose blocks are skipped.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        self._blocks = list(_blocks_of(model))
         self._outputs: list[_Output] = []
         self._times: Counter[int] = Counter()
         self._callers: list[int] = []
@@ -51,18 +49,12 @@ class CachedPrefix:
 
     @contextmanager
     def observe(self) -> Iterator[None]:
-        """Keep the module outputs of the run inside the block, on this thread.
-
-        The target has to be read inside the block too.
-        """
+        """Keep the outputs of the run inside the block, on this thread."""
         self.forget()
-        flow = Flow()
         with ExitStack() as stack:
-            stack.enter_context(observe_calls(lambda call: self._see(call, flow)))
-            for module in self._model.modules():
-                if module is not self._model:
-                    stack.enter_context(_with_forward(module, self._kept(module, flow)))
-            stack.enter_context(flow)
+            stack.enter_context(observe_calls(self._see))
+            for module in self._blocks:
+                stack.enter_context(_with_forward(module, self._kept(module)))
             yield
 
     @contextmanager
@@ -79,19 +71,29 @@ class CachedPrefix:
 
     @contextmanager
     def skip(self, calls: int, copies: int) -> Iterator[None]:
-        """Inside the block, modules that ended before an attention call return cached outputs.
+        """Inside the block, those that ended before an attention call return cached outputs.
 
         Args:
             calls: the number of attention calls before that one.
             copies: the size of the batch.
         """
         with ExitStack() as stack:
-            for output in self._outputs if self._is_once else []:
-                early = output.calls <= calls and self._times[id(output.module)] == 1
-                known = copies == 1 or output.batched is not None
-                if early and known and not output.call.leaks:
-                    stack.enter_context(_with_forward(output.module, _returning(output, copies)))
+            for output in self._ended(calls, copies):
+                stack.enter_context(_with_forward(output.module, _returning(output, copies)))
             yield
+
+    def can_skip(self, calls: int, copies: int) -> bool:
+        """Return True if there is a block to skip; see `skip`."""
+        return bool(self._ended(calls, copies))
+
+    def _ended(self, calls: int, copies: int) -> list[_Output]:
+        """Return the outputs of blocks that ended before an attention call."""
+        return [
+            output
+            for output in (self._outputs if self._is_once else ())
+            if output.calls <= calls and self._times[id(output.module)] == 1
+            if copies == 1 or output.batched is not None
+        ]
 
     def forget(self) -> None:
         """Release the outputs."""
@@ -105,33 +107,36 @@ class CachedPrefix:
         """Return True if each module attends once per run; repeated calls are not told apart."""
         return not self._repeated and len(set(self._callers)) == len(self._callers)
 
-    def _see(self, call: Call, flow: Flow) -> None:
-        for tensor in (call.query, call.key, call.value):
-            if tensor is not None:
-                flow.read(tensor)
+    def _see(self, call: Call) -> None:
         self._callers.append(id(call.modules[-1]) if call.modules else 0)
         self._repeated |= call.repeated
 
-    def _kept(self, module: nn.Module, flow: Flow) -> Callable[..., Any]:
+    def _kept(self, module: nn.Module) -> Callable[..., Any]:
         own, thread = module.forward, threading.get_ident()
 
         @wraps(own)
         def forward(*args: Any, **kwargs: Any) -> Any:
+            value = own(*args, **kwargs)
             if threading.get_ident() != thread:
-                return own(*args, **kwargs)
-            inside = len(self._outputs)
-            call, value = flow.call(own, args, kwargs)
+                return value
             self._times[id(module)] += 1
-            with torch._C.DisableTorchFunction():  # noqa: SLF001 - torch has no public way
-                if _is_of_one_sequence(value):
-                    # Modules that ended at the same call are skipped together with this one.
-                    calls = len(self._callers)
-                    earlier = [each for each in self._outputs[inside:] if each.calls < calls]
-                    output = _Output(module, call, calls, _mapped(Tensor.detach, value))
-                    self._outputs[inside:] = [*earlier, output]
+            if _is_of_one_sequence(value):
+                # A later module may write to the result.
+                with torch._C.DisableTorchFunction():  # noqa: SLF001 - torch has no public way
+                    copied = _mapped(lambda tensor: tensor.detach().clone(), value)
+                self._outputs.append(_Output(module, len(self._callers), copied))
             return value
 
         return forward
+
+
+def _blocks_of(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules of the outermost lists."""
+    for child in module.children():
+        if isinstance(child, (nn.ModuleList, nn.Sequential)):
+            yield from child
+        else:
+            yield from _blocks_of(child)
 
 
 def _compared(output: _Output, copies: int) -> Callable[..., Any]:
@@ -201,3 +206,15 @@ def _mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(part if part is None else _mapped(change, part) for part in value)
     return change(value)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested tuples, lists and mappings."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from tensors_in(part)
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors_in(part)
