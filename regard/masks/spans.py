@@ -269,7 +269,7 @@ def _holds(
         if start is not None:
             held = held & (positions >= first)
         if stop is not None:
-            held = held & (positions < from_start(stop, size))
+            held = held & (positions < max(from_start(stop, size), 0))  # as of a list, not from −1
         return held
     held = torch.zeros_like(positions, dtype=torch.bool)
     for number in indices:

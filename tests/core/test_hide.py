@@ -40,6 +40,7 @@ def shown(visible):
         (hide(1, queries=[0, 9, 3]), ["xxxxx", "x.xxx", "xxxxx"]),
         (hide(1, queries=slice(3, None)), ["xxxxx", "x.xxx", "x.xxx"]),
         (hide(1, queries=slice(0, None, 2)), ["x.xxx", "xxxxx", "x.xxx"]),
+        (hide(1, queries=slice(None, -9)), ["xxxxx"] * 3),
         (hide(0) & hide(slice(1, 3)), ["...xx"] * 3),
         (hide(slice(0, 3)) & hide(slice(2, 4)) & hide(4, queries=4), ["....x", "....x", "....."]),
         (causal() & hide(1), ["x.x..", "x.xx.", "x.xxx"]),
@@ -61,6 +62,13 @@ def shown(visible):
 )  # fmt: skip
 def test_what_is_hidden(mask, rows):
     assert shown(mask.visible(3, 5)) == rows
+
+
+def test_an_end_before_the_first_key_is_the_first_key():
+    """As of a list; with more queries than keys some sit before key 0."""
+    expected = [".xx", ".xx", "xxx", "xxx", "xxx"]
+    for stop in (0, -3, -4, -9):
+        assert shown(hide(0, queries=slice(None, stop)).visible(5, 3)) == expected
 
 
 def test_heads_are_hidden_from_by_number():
