@@ -1,4 +1,4 @@
-"""The ways to compute attention on a machine, and the choice between them."""
+"""Backends that compute attention, and the choice between them."""
 
 from regard.backends.choice import NAMES, Choice, choose, choose_checked, reader_of, run
 from regard.backends.native.quick import quick

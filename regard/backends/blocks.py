@@ -1,7 +1,7 @@
-"""Any mask and bias, written down for a kernel that adds them: a block of queries at a time.
+"""Mask and bias as an additive mask, for kernels that take one: a block of queries at a time.
 
-Axes: B batch, H query heads, b and h B or 1, H or 1; L queries, Dv head dimension of value; l
-queries and s keys of a block.
+Axes: B batch, H query heads, L queries, Dv head dimension of value; l queries and s keys of a
+block; b is B or 1, and h is H or 1.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from regard.steps import total_bias
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MaskBlock:
-    """Some queries, the keys that they are computed with, and what is added to the scores.
+    """A block of queries and keys, with its mask and bias.
 
-    Fully masked rows see every key instead: the kernel's arithmetic stays finite, and their results
-    are replaced afterwards, which also cuts their gradient off.
+    In fully masked rows no key is hidden, so that the kernel's arithmetic stays finite; `in_blocks`
+    overwrites their results afterwards, which also stops their gradients.
     """
 
     rows: slice
@@ -30,11 +30,11 @@ class MaskBlock:
     fully_masked: Bool[Tensor, "b h l 1"]
     hidden: Bool[Tensor, "b h l s"]
     bias: Float[Tensor, "..."] | None
-    """Broadcastable to what is hidden."""
+    """Broadcastable to the shape of `hidden`."""
 
     @classmethod
     def of(cls, problem: Problem, rows: slice, columns: slice) -> MaskBlock:
-        """Take a block out of a problem."""
+        """Make the block of a range of queries and a range of keys."""
         visible = problem.rows.visible(rows, columns)
         fully_masked = ~visible.any(dim=-1, keepdim=True)
         return cls(
@@ -46,7 +46,7 @@ class MaskBlock:
         )
 
     def additive(self, dtype: torch.dtype) -> Float[Tensor, "..."]:
-        """Write mask and bias as what is added to the scores."""
+        """Return mask and bias as one term of the scores, broadcastable to ``(b, h, l, s)``."""
         if self.bias is None:
             mask = torch.zeros(self.hidden.shape, dtype=dtype, device=self.hidden.device)
         else:
@@ -63,10 +63,14 @@ def in_blocks(
     """Compute context and logsumexp, `size` queries at a time.
 
     Args:
-        problem: whose queries are gone over.
-        size: of a block.
-        columns: the keys that some queries are computed with.
-        attend: computes a block.
+        problem: the checked arguments.
+        size: queries per block.
+        columns: a function from a range of queries to the range of keys to use.
+        attend: a function that computes context and logsumexp of a block; None for the latter if
+            its kernel does not return it.
+
+    Returns:
+        The context; and the log-sum-exps, natural logarithm, or None.
     """
     contexts, logsumexps = [], []
     for first in range(0, problem.queries, size):

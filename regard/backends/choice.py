@@ -1,4 +1,4 @@
-"""Which backend computes a problem: a pure function of the problem that can say why."""
+"""The choice of the backend for a problem: a pure function of it, which gives its reasons."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from regard.inputs import Problem
 
 _BACKENDS: dict[str, Backend] = {"native": native, "torch_sdpa": torch_sdpa, "eager": eager}
 NAMES = tuple(_BACKENDS)
-"""Of the backends that regard brings itself."""
+"""Names of the backends that are part of regard."""
 _FUSED = "the fused backends 'flash', 'cudnn', 'efficient' and 'flex'"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A backend, and what spoke against those that would have been preferred.
+    """A backend, and the objections to the backends of higher preference.
 
-    Printing it says so in a line.
+    Its text is one line with all of them.
     """
 
     name: str
     objections: tuple[tuple[str, str], ...] = ()
     version: str | None = None
-    """Of FlashAttention on CUDA, which can be exchanged: 'FA2', 'FA3' or 'FA4'."""
+    """The version of FlashAttention on CUDA: 'FA2', 'FA3' or 'FA4'."""
 
     @property
     def experimental(self) -> bool:
-        """Whether an extension brings the backend: no GPU has run it in the project's tests."""
+        """Whether the backend is from an extension: no GPU runs it in the project's tests."""
         return self.name not in _BACKENDS
 
     @property
@@ -59,15 +59,15 @@ class Choice:
 def choose(
     problem: Problem, backend: str | None = None, refused: Mapping[str, str] | None = None
 ) -> Choice:
-    """Choose the first backend that honours every argument of a problem.
+    """Choose the first backend that supports every argument of a problem.
 
     Args:
         problem: the checked arguments.
-        backend: a name from `NAMES` or of an extension, to have this one or an error.
-        refused: backends that are not to be chosen, and why.
+        backend: a name from `NAMES` or of an extension, to require this backend.
+        refused: names of backends that are excluded, and the reasons.
 
     Raises:
-        ValueError: for an unknown name, and for a backend that can't honour an argument.
+        ValueError: for an unknown name, or if the required backend does not support an argument.
     """
     refused = {} if refused is None else refused
     if backend is not None:
@@ -89,11 +89,15 @@ def choose(
 def choose_checked(problem: Problem, backend: str | None = None) -> Choice:
     """Choose as `choose` does, among the backends that pass their self-check on the device.
 
+    Args:
+        problem: the checked arguments.
+        backend: as for `choose`.
+
     Warns:
-        RuntimeWarning: where another backend takes over from one that failed, with the choice.
+        RuntimeWarning: if a backend failed and another one is the fallback.
 
     Raises:
-        ValueError: as `choose`, and where the backend named failed.
+        ValueError: as `choose`, or if the required backend failed.
     """
     refused: dict[str, str] = {}
     choice = choose(problem, backend)
@@ -110,7 +114,7 @@ def choose_checked(problem: Problem, backend: str | None = None) -> Choice:
 
 
 def _preferred(problem: Problem) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
-    """Name the backends of a problem's device, the fastest first, and why others are not there."""
+    """Return the backends for a problem's device, fastest first, and why others are missing."""
     device = problem.query.device
     if device.type == "cpu":
         return NAMES, []
@@ -122,7 +126,7 @@ def _preferred(problem: Problem) -> tuple[tuple[str, ...], list[tuple[str, str]]
 
 
 def _find(name: str) -> tuple[Backend, Extension | None]:
-    """Find a backend by its name, and the extension that brings it, if one does."""
+    """Find a backend by its name, and its extension, if it is from one."""
     if name in _BACKENDS:
         return _BACKENDS[name], None
     extension = extension_with(name)
@@ -141,12 +145,16 @@ def _version(name: str, extension: Extension | None) -> str | None:
 def run(
     problem: Problem, choice: Choice
 ) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"] | None]:
-    """Compute context and logsumexp with the backend chosen; None for what it does not tell."""
+    """Compute context and log-sum-exp, natural logarithm, with the chosen backend.
+
+    Returns:
+        The context; and the log-sum-exp, None if the backend does not return it.
+    """
     found, _ = _find(choice.name)
     return found.run(problem)
 
 
 def reader_of(device: torch.device) -> Reader:
-    """What reads patterns on a device; it may object to all of them."""
+    """Return the kernels that read patterns on a device; they may object to every problem."""
     extension = extension_of(device)
     return native if extension is None else extension.reader

@@ -1,4 +1,7 @@
-"""The written-out computation: any dtype, any mask, any device; O(L·S) memory."""
+"""The written-out computation: any dtype, any mask, any device; O(L·S) memory.
+
+Axes: B batch, H query heads, L queries, S keys, Dv head dimension of value.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from regard.steps import written_out
 
 
 def objection(problem: Problem) -> str | None:  # noqa: ARG001 - every backend answers this question
-    """There is nothing that this backend can't honour."""
+    """Return None: this backend supports every problem."""
     return None
 
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"] | None]:
-    """Compute context and logsumexp."""
+    """Compute context and log-sum-exp, natural logarithm."""
     kept = {
         name: tensor
         for name, tensor in written_out(problem)

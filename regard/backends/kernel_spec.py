@@ -1,4 +1,4 @@
-"""A reduction of a pattern, or a comparison of two, as kernels know it."""
+"""The description of a readout for kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Divergence = Literal["kl", "js", "tv"]
 
 
 class Kind(IntEnum):
-    """What kernels compute, by the numbers of ``REGARD_…`` in src/native/abi.h."""
+    """The kernels' readouts, with the values of the constants ``REGARD_…`` in src/native/abi.h."""
 
     LOGSUMEXP = 0
     MAX = 1
@@ -37,16 +37,16 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KernelSpec:
-    """What a kernel is to compute; src/native/abi.h says what each number and operand mean."""
+    """A readout for a kernel; src/native/abi.h documents the numbers and the operand."""
 
     kind: Kind
     shape: tuple[int, ...]
-    """Of the result, heads left out."""
+    """Shape of the result without heads."""
     size: int = 0
     columns: int = 0
     height: int = 0
     width: int = 0
     operand: Tensor | None = None
-    """Numbers that it needs, contiguous."""
+    """A contiguous input tensor."""
     into: Tensor | None = None
-    """Float32 ``(N, *shape)``, contiguous, to which a kernel may add weights and return it."""
+    """Contiguous float32 ``(N, *shape)``, N flattened heads, that a kernel may accumulate into."""

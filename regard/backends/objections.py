@@ -1,7 +1,7 @@
 """Objections that several backends share.
 
-An objection is a clause that says what came and what the backend takes. `choose` puts the backend's
-name before it and the cure after it.
+An objection is a clause that states the argument and what the backend supports. `choose` puts the
+backend's name before it and the cure after it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ THREE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def objection_to_context(problem: Problem) -> str | None:
-    """Object to a derivative or graph that only the written-out computation gives."""
+    """Object to derivatives and graphs that only the written-out computation supports."""
     levels = transforms()
     if "Jvp" in levels or any(map(has_tangent, problem.continuous)):
         return "a tensor carries a tangent, but forward-mode derivatives are not supported"
@@ -29,7 +29,12 @@ def objection_to_context(problem: Problem) -> str | None:
 
 
 def objection_to_numbers(problem: Problem, mishandled: str) -> str | None:
-    """Object to numbers that a kernel mishandles in the way named, and to not knowing them."""
+    """Object to values that are not finite, or unknown.
+
+    Args:
+        problem: the checked arguments.
+        mishandled: end of the message: what the kernel does with such values.
+    """
     if problem.is_finite is None:
         return "it must read the numbers, which a transform, a trace or the device hides"
     if problem.is_finite:
@@ -38,7 +43,7 @@ def objection_to_numbers(problem: Problem, mishandled: str) -> str | None:
 
 
 def objection_to_dtype(problem: Problem, *dtypes: torch.dtype) -> str | None:
-    """Object to any other dtype."""
+    """Object to any dtype but these."""
     if problem.query.dtype in dtypes:
         return None
     *others, last = map(str, dtypes)
@@ -55,12 +60,12 @@ def objection_to_sizes(problem: Problem) -> str | None:
 
 
 def objection_to_width(problem: Problem, widest: int, kernel: str = "") -> str | None:
-    """Reject head dimensions larger than the kernel's maximum.
+    """Object to head dimensions above a kernel's maximum.
 
     Args:
         problem: the checked arguments.
         widest: the maximum.
-        kernel: what has it, if the message has to say so.
+        kernel: name of the kernel for the message; empty for none.
     """
     width = max(t.shape[-1] for t in (problem.query, problem.value) if t is not None)
     limit = f"{widest}, the limit of {kernel}" if kernel else f"{widest}"
@@ -68,13 +73,13 @@ def objection_to_width(problem: Problem, widest: int, kernel: str = "") -> str |
 
 
 def objection_to_length(problem: Problem, longest: int) -> str | None:
-    """Reject more queries or keys than a kernel can count."""
+    """Object to more queries or keys than a kernel's maximum."""
     longer = max(problem.queries, problem.keys)
     return f"{longer} queries or keys are above {longest}" if longer > longest else None
 
 
 def objection_to_pair(one: Problem, other: Problem) -> str | None:
-    """Reject comparing two problems of different sizes or dtypes."""
+    """Object to comparing two problems of different sizes or dtypes."""
     if one.query.dtype != other.query.dtype:
         return f"one is {one.query.dtype}, the other {other.query.dtype}"
     sizes = [(p.heads, p.key.shape[1], p.queries, p.keys) for p in (one, other)]
@@ -82,10 +87,10 @@ def objection_to_pair(one: Problem, other: Problem) -> str | None:
 
 
 def objection_to_gradients(problem: Problem, *, sink: bool) -> str | None:
-    """Object to gradients of what is added to the scores; and through a sink, if that is unknown.
+    """Object to gradients of bias and ALiBi slopes, and through a sink unless supported.
 
     Args:
-        problem: whose tensors may require gradients.
+        problem: the checked arguments, which may require gradients.
         sink: whether gradients through a sink are supported.
     """
     if not problem.differentiable:
@@ -99,7 +104,7 @@ def objection_to_gradients(problem: Problem, *, sink: bool) -> str | None:
 
 
 def objection_to_dropout(problem: Problem) -> str | None:
-    """Object to a dropout, of which a kernel would draw weights that no other one draws."""
+    """Object to dropout: a kernel would drop other weights than the other backends."""
     if problem.dropout == 0:
         return None
     return f"dropout={problem.dropout} would not be reproducible; set it to 0"

@@ -1,4 +1,7 @@
-"""Results that kernels do not compute themselves: of an empty problem, and with a sink logit."""
+"""Results that kernels do not compute: of an empty problem, and with a sink logit.
+
+Axes: B batch, H query heads, L queries, S keys, Dv head dimension of value.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from regard.inputs import Problem
 def empty_result(
     problem: Problem, value: Float[Tensor, "B _ S Dv"]
 ) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]] | None:
-    """Give the result of a problem without rows or keys, which kernels refuse; else None."""
+    """Return the result of a problem without rows or keys, which kernels refuse; else None."""
     shape = (*problem.heads, problem.queries)
     if min(*shape, problem.keys) > 0:
         return None
@@ -25,14 +28,22 @@ def with_sink(
     context: Float[Tensor, "B H L Dv"],
     logsumexp: Float[Tensor, "B H L"],
 ) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
-    """Scale the context by the share that a sink leaves it, and add the sink's logit.
+    """Add a sink logit to the softmax denominator: rescale the context, update the log-sum-exp.
 
-    Gradients go through both where the log-sum-exp has one; a row that sees nothing gets none.
+    Both are differentiable if the log-sum-exp is; rows without visible keys get a gradient of 0.
+
+    Args:
+        sink: the sink logits; None returns context and log-sum-exp unchanged.
+        context: the context without a sink.
+        logsumexp: the log-sum-exp without a sink, natural logarithm.
+
+    Returns:
+        Context and log-sum-exp with the sink.
     """
     if sink is None:
         return context, logsumexp
     fully_masked = logsumexp == -torch.inf
-    seen = logsumexp.masked_fill(fully_masked, 0)  # ∞ − ∞ would make a NaN of the gradient of 0
+    seen = logsumexp.masked_fill(fully_masked, 0)  # ∞ − ∞ would turn the gradient into NaN
     total = torch.logaddexp(seen, sink.float()[..., None])
     share = torch.exp(seen - total).masked_fill(fully_masked, 0)[..., None]
     return (context * share).to(context.dtype), total.masked_fill(fully_masked, -torch.inf)

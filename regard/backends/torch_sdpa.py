@@ -1,10 +1,10 @@
-"""torch's fused kernel on a CPU, wherever it can be made to honour the order of the computation.
+"""torch's fused kernels, for problems that can be expressed by their arguments.
 
-On a CPU torch's flash kernel gives the log-sum-exp along with the context. It knows is_causal and
-additive masks. Any interval mask is brought to it in blocks of queries: each block is handed only
-the keys that lie between its first start and its last stop, so that memory stays O(block·S) and
-what nobody sees is not computed. On other devices torch chooses its kernel itself and keeps the
-log-sum-exp to itself.
+On a CPU torch's flash kernel returns the log-sum-exp along with the context. It supports is_causal
+and additive masks. Any interval mask is applied in blocks of queries: each block is computed with
+the keys between its first start and its last stop only, so memory is O(block·S) and keys that no
+query sees are skipped. On other devices torch chooses the kernel and does not return the
+log-sum-exp.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D and Dv head dimensions.
 """
@@ -38,15 +38,15 @@ from regard.inputs.finite import without_autocast
 
 Kernel = Callable[..., tuple[Tensor, Tensor | None]]
 
-# The kernel itself works on 256 queries at a time from L = 768 on: smaller blocks would only add
-# calls, larger ones more keys that few of the block's queries see.
+# The kernel processes 256 queries at a time if L ≥ 768: smaller blocks would add calls, larger ones
+# keys that few queries of the block see.
 _BLOCK = 256
-# The fewest queries that one of its threads works on at a time, unless there are fewer.
+# The smallest number of queries that a thread of the kernel processes at a time.
 _SPLIT = 32
 
 
 def objection(problem: Problem) -> str | None:
-    """Say which argument is not supported, or None."""
+    """Return which argument is not supported, or None."""
     return (
         objection_to_dtype(problem, *THREE_DTYPES)
         or objection_to_sizes(problem)
@@ -60,7 +60,7 @@ def objection(problem: Problem) -> str | None:
 
 
 def _nonfinite_reason(problem: Problem) -> str | None:
-    """Object to numbers that pass its masks, and of which it makes a 0 in short rows: NaN."""
+    """Object to NaN and infinity, which pass its masks and turn into 0 in short rows."""
     return objection_to_numbers(problem, "it mishandles") if problem.check_finite else None
 
 
@@ -72,15 +72,15 @@ def _missing_logsumexp(problem: Problem) -> str | None:
 
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"] | None]:
-    """Compute context and logsumexp; None in its place where torch does not tell it."""
+    """Compute context and log-sum-exp, natural logarithm; None if torch does not return it."""
     assert problem.value is not None, "objection() refuses a missing value"
     empty = empty_result(problem, problem.value)
     if empty is not None:
         return empty
     if len(problem.rows.start) == 1:
         return _together(problem)
-    # Blocks of keys are chosen to fit the mask. Were they shared by sequences of different masks,
-    # the rounding of one would depend on which others are in the batch.
+    # Blocks of keys depend on the mask. If sequences of different masks shared them, the rounding
+    # of one would depend on the others in the batch.
     contexts, logsumexps = zip(
         *(_together(problem.entry(i)) for i in range(problem.heads[0])), strict=True
     )
@@ -89,10 +89,10 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
 
 
 def _together(problem: Problem) -> tuple[Tensor, Tensor | None]:
-    """Compute a batch whose entries see the same keys."""
+    """Compute a batch whose entries have the same mask."""
     assert problem.value is not None, "run() is the only caller"
     kernel = _flash_on_cpu if problem.query.device.type == "cpu" else _any_kernel
-    # The kernel wants D = Dv.
+    # The kernel requires D = Dv.
     width = padded_size(max(problem.query.shape[-1], problem.value.shape[-1]))
     query, scale = _scaled_in_part(problem.query, problem.scale)
     query, key = pad_last(query, width), pad_last(problem.repeated(problem.key), width)
@@ -114,16 +114,16 @@ def _together(problem: Problem) -> tuple[Tensor, Tensor | None]:
     if problem.sink is not None:
         assert logsumexp is not None, "objection() refuses a sink where there is none"
         context, logsumexp = with_sink(problem.sink, context, logsumexp)
-    # In half precision the kernel's exponential is good to some 15 bits: enough for a context that
-    # is rounded to fewer, not for the weights of a pattern.
+    # In half precision the kernel's exponential has about 15 correct bits: enough for a context
+    # that is rounded to fewer, not for the weights of a pattern.
     return context, logsumexp if problem.query.dtype == torch.float32 else None
 
 
 def _scaled_in_part(query: Tensor, scale: float) -> tuple[Tensor, float]:
-    """Multiply the query by what keeps the scale from being a power of two.
+    """Multiply a float32 query by the mantissa of the scale, and return the power of two.
 
-    Matrix libraries multiply by it before the sum or after it, by how many threads they have; with
-    a power of two that rounds alike. In half precision the query would lose digits by it.
+    Matrix libraries multiply by the scale before or after the sum, depending on the number of
+    threads; with a power of two both round equally. A half-precision query would lose digits.
     """
     part, exponent = math.frexp(scale)
     if query.dtype != torch.float32 or abs(part) in (0.0, 0.5):
@@ -132,13 +132,13 @@ def _scaled_in_part(query: Tensor, scale: float) -> tuple[Tensor, float]:
 
 
 def _columns(problem: Problem, rows: slice) -> slice:
-    """The keys that some queries see; the kernel wants at least one."""
+    """Return the range of keys that some queries see, at least one, which the kernel requires."""
     low, high = problem.rows.span(rows)
     return slice(low, max(high, low + 1))
 
 
 def _mask(block: MaskBlock, dtype: torch.dtype) -> Tensor | None:
-    """Write mask and bias down, unless there is nothing to add."""
+    """Return mask and bias as an additive mask, or None if it would be 0."""
     if block.bias is None and not bool(block.hidden.any()):
         return None
     # On a CPU the kernel adds in float32 whatever the inputs are; elsewhere dtypes must agree.
@@ -148,9 +148,9 @@ def _mask(block: MaskBlock, dtype: torch.dtype) -> Tensor | None:
 def _flash_on_cpu(
     query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, *, is_causal: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Call torch's CPU kernel (Dao et al. 2022, arXiv:2205.14135) for the log-sum-exp too."""
+    """Call torch's flash kernel on a CPU (Dao et al. 2022, arXiv:2205.14135)."""
     queries = query.shape[-2]
-    if queries < _SPLIT:  # then the workspaces of its threads lie as far apart as the queries say
+    if queries < _SPLIT:  # pad them: they determine the offsets of its threads' workspaces
         extra = (0, 0, 0, padded_size(queries) - queries)
         query, mask = F.pad(query, extra), None if mask is None else F.pad(mask, extra)
     context, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001 - the public call drops the log-sum-exp
@@ -162,7 +162,7 @@ def _flash_on_cpu(
 def _any_kernel(
     query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, *, is_causal: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Let torch choose the kernel of the device."""
+    """Call `F.scaled_dot_product_attention`, which chooses the kernel of the device."""
     query, scale = with_positive_scale(query, scale)
     with without_autocast(query.device):
         context = F.scaled_dot_product_attention(
@@ -174,10 +174,10 @@ def _any_kernel(
 def with_positive_scale(
     query: Float[Tensor, "B H L d"], scale: float
 ) -> tuple[Float[Tensor, "B H L d"], float]:
-    """Move the sign of the scale into the query, and a scale of 0 altogether.
+    """Move the sign of the scale, or a scale of 0, into the query.
 
-    Fused kernels of a GPU look for the largest score before they scale it, and hide by a score of
-    −∞: both go wrong with a scale that is not above 0.
+    Fused GPU kernels take the maximum of the scores before scaling, and mask by a score of −∞: both
+    are wrong for a scale ≤ 0.
     """
     if scale > 0:
         return query, scale

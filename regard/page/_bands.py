@@ -1,4 +1,4 @@
-"""A head's pattern read in bands of rows, so that reading a long one can be cancelled in between.
+"""Reads a head's pattern in bands of rows, between which the request can be cancelled.
 
 Axes: L queries, S keys.
 """
@@ -21,13 +21,13 @@ from regard.pattern.readout import Sizes
 from regard.pattern.readouts import Blocks, Distance, Entropy, Mass, Readout, Received
 from regard.pattern.stream import WeightBlock
 
-# Weights after which a request may be cancelled, some 140 ms on 2 cores; of a mean they may be
-# more, since it has `_ROWS` rows for each thread, of all heads.
+# Weights of a band, some 140 ms on 2 cores; a band of a mean may have more, since it has at least
+# `_ROWS` rows per thread.
 _BAND = 2**27
-_ROWS = 64  # that kernels give a thread at a time
-_THREADS = 8  # at most so many have some of a band's
-_KEPT = 4  # heads that were cancelled, with what was read: 64 MiB at most each
-_PATIENCE = 0.1  # seconds after which a waiting thread checks whether to go on
+_ROWS = 64  # rows of a task of the kernels
+_THREADS = 8  # maximum number of threads that a band of a mean has rows for
+_KEPT = 4  # cancelled heads whose partial results are kept, at most 64 MiB each
+_PATIENCE = 0.1  # seconds between a waiting thread's checks for cancellation
 
 
 @overload
@@ -35,17 +35,17 @@ def rows(pattern: Pattern, first: int, stop: int) -> Pattern: ...
 @overload
 def rows(pattern: Pattern | MeanPattern, first: int, stop: int) -> Pattern | MeanPattern: ...
 def rows(pattern: Pattern | MeanPattern, first: int, stop: int) -> Pattern | MeanPattern:
-    """Take the rows of a range, ``(stop − first, S)``, of a head or of a mean of heads."""
+    """Restrict a head or a mean of heads to a range of rows, ``(stop − first, S)``."""
     return pattern.crop((first, stop))
 
 
 def fewest_rows() -> int:
-    """So many rows of a mean that each thread has some."""
+    """Return the minimum number of rows of a mean's band, so that each thread has a task."""
     return _ROWS * min(torch.get_num_threads(), _THREADS)
 
 
 class _Along:
-    """Readouts along the text, put together from those of bands of rows."""
+    """Accumulates the readouts along the text over bands of rows."""
 
     READOUTS = Entropy(), Distance(), Mass(0), Received()
 
@@ -64,13 +64,13 @@ class _Along:
 
 
 class KnownHead(NamedTuple):
-    """A head with its log-sum-exps, and what was read in the pass that computed them."""
+    """A head with its log-sum-exps, and other results of the pass that computed them."""
 
     pattern: Pattern
     cells: Float[Tensor, "rows columns"] | None
     """Down-sampled map, if requested when the pass started."""
     along: Float[Tensor, "4 l"] | None
-    """Readouts along the text, as of `readouts_along`, if requested likewise."""
+    """The readouts of `readouts_along`, if requested when the pass started."""
 
 
 class PendingHead:
@@ -88,14 +88,14 @@ class PendingHead:
     def finish(
         self, cancelled: Event | None, block: int | None = None, *, along: bool = False
     ) -> KnownHead:
-        """Compute what is missing; while one thread does, others wait.
+        """Compute the bands that are missing; one thread does so while others wait.
 
-        The first call decides what is read in the same pass.
+        The first call decides which other results the pass computes.
 
         Args:
             cancelled: ends it early.
-            block: average it to cells of block × block; None: don't.
-            along: take its readouts along the text.
+            block: side of the cells of a down-sampled map; None for no map.
+            along: whether to take the readouts along the text.
         """
         while not self._lock.acquire(timeout=_PATIENCE):
             require_wanted(cancelled)
@@ -115,7 +115,7 @@ class PendingHead:
         return KnownHead(Pattern.of(self._pattern.problem, logsumexp), cells, of_rows)
 
     def drop_readings(self) -> None:
-        """Drop all but the log-sum-exps, which are small; a head that is being read keeps it."""
+        """Drop all results but the log-sum-exps, which are small; a no-op during a pass."""
         if self._lock.acquire(blocking=False):
             try:
                 if self._next > 0:
@@ -135,14 +135,14 @@ class PendingHead:
 
 
 class PendingHeads:
-    """The heads of a run whose log-sum-exps are not complete: being computed, or cancelled."""
+    """The heads of a run whose log-sum-exps are incomplete: being computed, or cancelled."""
 
     def __init__(self) -> None:
         self._heads: dict[tuple[int, int], PendingHead] = {}
         self._lock = Lock()
 
     def of(self, place: tuple[int, int], pattern: Pattern) -> PendingHead:
-        """Take a layer's head, given its pattern; only the last few taken keep what was read."""
+        """Return the pending head of a layer and head; only the last few keep partial results."""
         with self._lock:
             pending = self._heads.pop(place, None) or PendingHead(pattern)
             self._heads[place] = pending
@@ -151,19 +151,19 @@ class PendingHeads:
         return pending
 
     def discard(self, place: tuple[int, int]) -> None:
-        """Forget a head that is complete."""
+        """Remove a head that is complete."""
         with self._lock:
             self._heads.pop(place, None)
 
 
 def fits_band(pattern: Pattern) -> bool:
-    """Whether all weights of a head are read at once."""
+    """Whether a head is a single band."""
     queries, keys = pattern.shape
     return queries * keys <= _BAND
 
 
 def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
-    """Draw a head small, ``(min(size, L), min(size, S))``: what `Pattern.image` gives."""
+    """Down-sample a head as `Pattern.image` does, ``(min(size, L), min(size, S))``."""
     queries, keys = pattern.shape
     height = min(size, queries)
     if fits_band(pattern) or height == queries:
@@ -176,7 +176,7 @@ def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
         if first < stop:
             inner = rows(pattern, first, stop).image(1, size)[0]
             sums[pixel] = inner.double() * (stop - first)
-    # An edge within a row gives its parts to the pixels above and below it.
+    # A row that an edge of pixels divides contributes to the pixels above and below it.
     cut = [pixel for pixel in range(1, height) if pixel * queries % height]
     if cut:
         index = torch.tensor([pixel * queries // height for pixel in cut], device="cpu")
@@ -198,7 +198,7 @@ def readouts_along(
     Args:
         pattern: a head, or a mean of heads.
         cancelled: ends it early.
-        progress: called after each band with how many rows have been read.
+        progress: called after each band with the number of rows that are done.
     """
     along = _Along(pattern)
     for first, stop in bands(pattern, _BAND):
@@ -210,9 +210,9 @@ def readouts_along(
 
 
 class CancelCheck(Readout[None, None]):
-    """Reads nothing, but ends a pass with `ReplacedError` once it is cancelled.
+    """A readout without a result that raises `ReplacedError` in a pass that was cancelled.
 
-    Only those that are streamed in blocks are ended midway.
+    It is checked between streamed blocks only, not during a kernel.
     """
 
     def __init__(self, cancelled: Event | None) -> None:
@@ -231,7 +231,7 @@ class CancelCheck(Readout[None, None]):
 
 
 def cancellable_reader(cancelled: Event | None) -> Read:
-    """Read as `Pattern.read` does, until it is cancelled; see `CancelCheck`."""
+    """Return a function like `Pattern.read` that can be cancelled; see `CancelCheck`."""
 
     def read(pattern: Pattern, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
         require_wanted(cancelled)
@@ -245,7 +245,7 @@ def cancellable_reader(cancelled: Event | None) -> Read:
 def bands(
     pattern: Pattern | MeanPattern, weights: int, first: int = 0, block: int = 1
 ) -> Iterator[tuple[int, int]]:
-    """Cut the rows of a head or a mean into ranges of whole blocks, of so many weights in all."""
+    """Yield ranges of rows of a head or a mean, of about `weights` weights and whole blocks."""
     queries, keys = pattern.shape
     heads = len(pattern.patterns) if isinstance(pattern, MeanPattern) else 1
     least = fewest_rows() if heads > 1 else 1

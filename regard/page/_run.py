@@ -1,4 +1,4 @@
-"""One run of a model over a text: everything that the page asks about its patterns.
+"""One run of a model over a text: the answers to the page's requests about its patterns.
 
 Axes: H heads of a layer, L queries, S keys, D head dimension, Dv of value.
 """
@@ -32,11 +32,11 @@ from regard.view.tokens import readable, visible
 
 MEAN = "mean"
 _LINES = 2**19
-"""Most weights of rows, or of a column, that take milliseconds: some tens on one core."""
+"""Maximum weights of rows or a column for a fast request: some tens of milliseconds on one core."""
 _WINDOW = 2**22
-"""Most of a window, whose weights are computed a block at a time."""
+"""Maximum weights of a window for a fast request; they are computed a block at a time."""
 _SKETCH = 2**24
-"""Most weights of a sketch that take some tens of milliseconds on one core."""
+"""Maximum weights of a sketch for a fast request."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -50,18 +50,18 @@ class Run:
     sequence: int = 0
     text: str | None = None
     following: tuple[tuple[int, str, float], ...] | None = None
-    """The likeliest next tokens: id, piece, probability."""
+    """The most probable next tokens: id, piece, probability."""
     probabilities: Tensor | None = None
-    """Of every next token, ``(V,)``, where a model ran."""
+    """Probability of every next token, ``(V,)``, if a model ran."""
     before: tuple[float, ...] | None = None
-    """Of a run that was changed: what the `following` had as it was."""
+    """For a run with changes: the probabilities of `following` without them."""
     causal: bool | None = None
-    """Whether all its attention is causal; None: as its patterns are."""
+    """Whether all its attention is causal; None to ask its patterns."""
     values: tuple[Tensor, ...] | None = None
-    """For each layer the values ``(H, S, Dv)``, if they are known."""
+    """The values ``(H, S, Dv)`` of each layer, if they are known."""
     notes: tuple[str, ...] = ()
     effects: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What its next token rests on, by what was switched off, as far as that was measured."""
+    """Measured effects on its next token, by what was switched off."""
     _layers: dict[int, Pattern] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Pattern] = field(default_factory=dict)
     _readouts: dict[tuple[int | str, int | str], Tensor] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Run:
     _lock: Lock = field(default_factory=Lock)
 
     def describe(self) -> dict[str, Any]:
-        """What the page shows first."""
+        """Return what the page shows first."""
         following = self.following
         return {
             "id": self.id,
@@ -96,13 +96,13 @@ class Run:
 
     @property
     def is_causal(self) -> bool:
-        """Whether each query sees exactly the keys up to itself, but for what was cut."""
+        """Whether each query sees exactly the keys up to itself, except for those that were cut."""
         if self.causal is not None:
             return self.causal
         return all(self.layer(layer).is_causal for layer in range(len(self.layers)))
 
     def layer(self, layer: int) -> Pattern:
-        """All heads of a layer, ``(H, L, S)``; the same object each time, as for `head`."""
+        """Return all heads of a layer, ``(H, L, S)``; cached, as for `head`."""
         with self._lock:
             if layer not in self._layers:
                 pattern = self.layers[layer].pattern
@@ -110,7 +110,7 @@ class Run:
             return self._layers[layer]
 
     def head(self, layer: int, head: int) -> Pattern:
-        """One head, ``(L, S)``; the same object each time, so that it knows its log-sum-exps."""
+        """Return one head, ``(L, S)``; cached, so that its log-sum-exps are computed once."""
         whole = self.layer(layer)
         with self._lock:
             known = self._heads.get((layer, head))
@@ -118,18 +118,18 @@ class Run:
                 known = self._heads[layer, head] = whole[head]
             return known
 
-    # Whether a request takes milliseconds
+    # Whether a request is fast, that is takes some tens of milliseconds
 
     def has_row(self, layer: int | str, head: int | str) -> bool:
-        """Whether a row or a weight is a matter of milliseconds: it needs nothing of other rows."""
+        """Whether a row or a weight is fast; it needs no other rows."""
         return len(self._places(layer, head)) * len(self.tokens) <= _LINES
 
     def has_column(self, layer: int | str, head: int | str) -> bool:
-        """Whether a column is: it needs the log-sum-exps of all rows."""
+        """Whether a column is fast; it needs the log-sum-exps of all rows."""
         return self.has_row(layer, head) and self._has_logsumexps(layer, head)
 
     def has_map(self, layer: int | str, head: int | str, window: Window) -> bool:
-        """Whether a window is, see `map`: it is put together from larger ones, or small."""
+        """Whether a window is fast, see `map`: it is in the cache, or small."""
         if self._windows.hold(self._key(layer, head), len(self.tokens), window):
             return True
         area = (window.queries[1] - window.queries[0]) * (window.keys[1] - window.keys[0])
@@ -137,7 +137,7 @@ class Run:
         return few and self._has_logsumexps(layer, head)
 
     def has_sketch(self, layer: int | str, head: int | str, block: int) -> bool:
-        """Whether a sketch is, see `sketch`."""
+        """Whether a sketch is fast, see `sketch`."""
         length = len(self.tokens)
         return len(self._places(layer, head)) * -(-length // block) * length <= _SKETCH
 
@@ -154,10 +154,10 @@ class Run:
         averaged: bool = False,
         along: bool = False,
     ) -> Pattern:
-        """One head with its log-sum-exps, which are computed but once.
+        """Return one head with its log-sum-exps, which are computed once.
 
-        What else is wanted of all its weights is kept from that pass: the map, averaged, and the
-        readouts along the text.
+        The same pass caches the down-sampled map, if `averaged`, and the readouts along the text,
+        if `along`.
         """
         known = self._known(layer, head, cancelled, averaged=averaged, along=along)
         if known.cells is not None:
@@ -167,7 +167,7 @@ class Run:
     def _known(
         self, layer: int, head: int, cancelled: Event | None, *, averaged: bool, along: bool
     ) -> KnownHead:
-        """The same, with its map, if that is wanted and comes in the same pass."""
+        """Return the head with its log-sum-exps, and the results of the pass that computed them."""
         pattern = self.head(layer, head)
         if pattern.has_logsumexp:
             return KnownHead(pattern, None, None)
@@ -184,7 +184,7 @@ class Run:
     # Answers
 
     def scores(self, layer: int, cancelled: Event | None = None) -> dict[str, Any]:
-        """What each head of a layer does."""
+        """Return the scores of each head of a layer."""
         return for_json(
             {
                 "layer": layer,
@@ -200,17 +200,17 @@ class Run:
         return scores_of(known, self.layers[layer], head, self.tokens, cancelled)
 
     def thumbnails(self, layer: int, size: int, cancelled: Event | None = None) -> Tensor:
-        """Small pictures of all heads of a layer, ``(H, rows, columns)``."""
+        """Return a thumbnail of each head of a layer, ``(H, rows, columns)``."""
         pictures = []
         for head in range(len(self.layers[layer].heads)):
             pattern = self.head(layer, head)
-            if not fits_band(pattern):  # else the picture comes in the same pass
+            if not fits_band(pattern):  # else the thumbnail is read in one pass with them
                 pattern = self._with_logsumexp(layer, head, cancelled)
             pictures.append(thumbnail(pattern, size, cancelled))
         return torch.stack(pictures)
 
     def map(self, layer: int | str, head: int | str, window: Window, cancelled: Event) -> Tensor:
-        """Average a window of a head or a mean to cells of block × block, ``(rows, columns)``."""
+        """Down-sample a window of a head or a mean to square cells, ``(rows, columns)``."""
         places, length = self._places(layer, head), len(self.tokens)
         if len(places) == 1:
             self._with_logsumexp(*places[0], cancelled, averaged=True)
@@ -220,7 +220,7 @@ class Run:
     def _average(
         self, places: Sequence[tuple[int, int]], window: Window, cancelled: Event
     ) -> Tensor:
-        """Average a window of each head, and these; wholes come with their log-sum-exps."""
+        """Down-sample a window of each head, and average over the heads."""
         whole, total = (0, len(self.tokens)), torch.zeros((), device="cpu")
         is_kept = window == Window(whole, whole, finest_block(len(self.tokens)))
         for place in places:
@@ -234,10 +234,10 @@ class Run:
     def sketch(
         self, layer: int | str, head: int | str, block: int, cancelled: Event | None = None
     ) -> Tensor:
-        """Stand in for the whole map until it has come: one query for each block of them.
+        """Approximate the whole map from the middle query of each block, while it is computed.
 
-        It is the one in the block's middle, whose weights are averaged over blocks of keys. That
-        needs no log-sum-exps but these queries' own.
+        The weights of these queries are averaged over blocks of keys, which needs only their own
+        log-sum-exps.
 
         Returns:
             The mean over the heads, ``(⌈L / block⌉, ⌈S / block⌉)``.
@@ -258,10 +258,16 @@ class Run:
         cancelled: Event | None,
         progress: Callable[[int], None] | None = None,
     ) -> Pattern | MeanPattern:
-        """A head, or the mean over the heads of a layer or of all; log-sum-exps are known.
+        """Return a head, or the mean over the heads of a layer or of all, with log-sum-exps.
 
-        `progress` is called with how many heads' are. Of a single head the page shows map and
-        readouts, whatever it asks for first.
+        The pass over a single head computes its map and readouts as well, since the page requests
+        both.
+
+        Args:
+            layer: a layer, or `MEAN`.
+            head: a head, or `MEAN`.
+            cancelled: ends it early.
+            progress: called with the number of heads whose log-sum-exps are known.
         """
         places, known = self._places(layer, head), []
         shown = len(places) == 1
@@ -272,19 +278,19 @@ class Run:
         return known[0] if shown else MeanPattern(known)
 
     def row(self, layer: int | str, head: int | str, query: int) -> Tensor:
-        """What a query attends to, ``(S,)``."""
+        """Return the weights of a query, ``(S,)``."""
         weights: Tensor = self._single_row(layer, head, query)[0]
         return weights
 
     def column(
         self, layer: int | str, head: int | str, key: int, cancelled: Event | None = None
     ) -> Tensor:
-        """What attends to a key, ``(L,)``."""
+        """Return the weights on a key, ``(L,)``."""
         weights: Tensor = self.pattern(layer, head, cancelled)[:, key]
         return weights
 
     def cell(self, layer: int | str, head: int | str, query: int, key: int) -> dict[str, Any]:
-        """One weight and what it comes from; a mean of softmaxes has no score of its own."""
+        """Return one weight with its score and log-sum-exp; a mean has neither."""
         row = self._single_row(layer, head, query)
         score = logsumexp = None
         if isinstance(row, Pattern):
@@ -301,7 +307,7 @@ class Run:
         )
 
     def _single_row(self, layer: int | str, head: int | str, query: int) -> Pattern | MeanPattern:
-        """One row, ``(1, S)``, which needs no log-sum-exp but its own."""
+        """Return one row, ``(1, S)``, without the log-sum-exps of other rows."""
         places = self._places(layer, head)
         found = [self.head(*place).crop((query, query + 1)) for place in places]
         return found[0] if len(found) == 1 else MeanPattern(found)
@@ -313,17 +319,16 @@ class Run:
         cancelled: Event | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Tensor:
-        """Entropy, distance, weight on the first key and weight received, ``(4, L)``.
+        """Return entropy, distance, weight on the first key and weight received, ``(4, L)``.
 
-        Those of a mean of several heads are kept, for they can take minutes, and those that come
-        with a head's log-sum-exps.
+        They are cached, since those of a mean of many heads can take minutes.
 
         Args:
-            layer: a layer, or all.
-            head: a head, or all.
+            layer: a layer, or `MEAN`.
+            head: a head, or `MEAN`.
             cancelled: ends it early.
-            progress: called with how many rows of heads were gone through, and of how many: once
-                for the log-sum-exps, and once for the readouts.
+            progress: called with the number of rows that are done and the total; each row counts
+                twice, for the log-sum-exps and for the readouts.
         """
         places, length = self._places(layer, head), len(self.tokens)
         count = len(places)
@@ -336,7 +341,7 @@ class Run:
                 progress(rows, 2 * count * length)
 
         pattern = self.pattern(layer, head, cancelled, lambda number: report(number * length))
-        if key not in self._readouts:  # they may have come with the log-sum-exps
+        if key not in self._readouts:  # the pass for the log-sum-exps may have cached them
             self._readouts[key] = readouts_along(
                 pattern, cancelled, lambda read: report((length + read) * count)
             )
@@ -352,19 +357,19 @@ class Run:
         count: int = STRONGEST,
         picked: int | None = None,
     ) -> dict[str, Any]:
-        """One query's attention, number by number; see `walk`."""
+        """Return the steps of one query's attention; see `walk`."""
         values = None if self.values is None else self.values[layer][head]
         return for_json(
             walk(self.head(layer, head), values, query, first=first, count=count, picked=picked)
         )
 
     def _key(self, layer: int | str, head: int | str) -> tuple[int | str, int | str]:
-        """What its map and readouts are kept under: a mean of one head is that head."""
+        """Return the cache key of its map and readouts; a mean of one head is that head."""
         places = self._places(layer, head)
         return places[0] if len(places) == 1 else (layer, head)
 
     def _places(self, layer: int | str, head: int | str) -> list[tuple[int, int]]:
-        """The layers and heads that numbers, or means, stand for."""
+        """Return the (layer, head) pairs to average over."""
         layers = range(len(self.layers)) if layer == MEAN else [int(layer)]
         return [
             (number, place)

@@ -1,8 +1,8 @@
-"""Windows of a pattern, averaged down to square cells, and the whole of it, kept.
+"""Windows of a pattern, down-sampled to square cells, and a cache of whole patterns.
 
-A cell is the mean of block × block weights; where the window ends within a cell, of those that lie
-in the window. Blocks are powers of two, so that large cells can be put together from small ones:
-from the whole pattern, once computed, come all windows whose cells are no finer than its own.
+A cell is the mean of block × block weights, or of those within the window at its edge. Blocks are
+powers of two, so that large cells are combined from small ones: a cached whole pattern gives every
+window whose cells are at least as large as its own.
 
 Axes: L queries, S keys.
 """
@@ -24,25 +24,26 @@ from regard.pattern import MeanPattern, Pattern
 Span = tuple[int, int]
 
 _FINEST = 2048
-"""Cells along a side of a whole pattern that is kept, or up to twice as many."""
-_KEPT = 4  # whole patterns, of 64 MiB at most
-_JOINED = 4  # cells along a side at a time: one long sum would round more
-_BANDS = 16  # that a large window is computed in, so that it can be cancelled in between
-_SMALL = 2**22  # weights of a window that is not worth cutting into bands
+"""Cells along a side of a cached whole pattern: at least so many, and less than twice as many."""
+_KEPT = 4  # cached whole patterns, at most 64 MiB each
+_JOINED = 4  # cells along a side that are summed at a time: one long sum would round more
+_BANDS = 16  # bands of a large window, between which it can be cancelled
+_SMALL = 2**22  # weights of a window that is computed in one band
 
 
 class Window(NamedTuple):
-    """A rectangle of a pattern, in blocks."""
+    """A rectangle of a pattern, and the size of its cells."""
 
     queries: Span
-    """First and stop."""
+    """Start and stop."""
     keys: Span
+    """Start and stop."""
     block: int
-    """Tokens along a side of a cell, a power of two."""
+    """Side of a cell in tokens, a power of two."""
 
 
 def average_window(pattern: Pattern | MeanPattern, window: Window, cancelled: Event) -> Tensor:
-    """Compute a window of a head's pattern, ``(rows, columns)`` cells, in bands from the top."""
+    """Compute a window of a pattern, ``(rows, columns)`` cells, in bands of rows."""
     queries, keys, block = window
     band = queries[1] - queries[0]
     if band * (keys[1] - keys[0]) > _SMALL:
@@ -60,19 +61,19 @@ def average_window(pattern: Pattern | MeanPattern, window: Window, cancelled: Ev
 
 
 def finest_block(length: int) -> int:
-    """The cells of wholes that are kept: the largest power of two that fits `_FINEST` times."""
+    """Return the block of cached patterns: the largest power of two ≤ length / `_FINEST`."""
     return 1 << max(0, (length // _FINEST).bit_length() - 1)
 
 
 class Windows:
-    """Windows of the patterns of many heads, of which the last few wholes are kept."""
+    """Windows of the patterns of many heads, with a cache of the last few whole patterns."""
 
     def __init__(self) -> None:
         self._wholes: OrderedDict[Hashable, tuple[int, Tensor]] = OrderedDict()
         self._lock = Lock()
 
     def hold(self, head: Hashable, length: int, window: Window) -> bool:
-        """Whether a window can be put together from the whole of a head that is kept."""
+        """Whether a window can be computed from a cached whole pattern."""
         with self._lock:
             finest, _ = self._wholes.get(head, (None, None))
         return finest is not None and _covered_by(finest, length, window)
@@ -85,14 +86,14 @@ class Windows:
         window: Window,
         cancelled: Event,
     ) -> Tensor:
-        """Find a window among the wholes that are kept, or compute it; in float32.
+        """Compute a window from the cache if possible, else anew; in float32.
 
         Args:
-            head: whose pattern it is.
-            length: its queries, and its keys.
+            head: cache key of the pattern.
+            length: number of its queries and of its keys.
             average: computes a window of it, as `average_window` does.
-            window: what of it.
-            cancelled: set once the window is not needed any more.
+            window: the window.
+            cancelled: set once the window is no longer needed.
         """
         queries, keys, block = window
         with self._lock:
@@ -110,7 +111,7 @@ class Windows:
         return (total / across).div_(down[:, None])
 
     def keep(self, head: Hashable, length: int, cells: Tensor) -> Tensor:
-        """Keep the whole of a head, averaged to cells of `finest_block`; gives their sums."""
+        """Cache a whole pattern of cells of `finest_block`; return the sums of the cells."""
         finest = finest_block(length)
         counts = _counts((0, length), finest, cells.device)
         sums = (cells.float() * counts).mul_(counts[:, None])
@@ -122,13 +123,13 @@ class Windows:
 
 
 def _covered_by(finest: int, length: int, window: Window) -> bool:
-    """Whether a window's cells are made of whole cells of a size."""
+    """Whether each cell of a window consists of whole cells of a finer block."""
     ends = (*window.queries, *window.keys)
     return window.block >= finest and not any(end % finest and end != length for end in ends)
 
 
 def _whole_and_rest(first: int, stop: int, block: int) -> list[Span]:
-    """Split a range into what whole cells cover, and the last cell if it is a smaller one."""
+    """Split a range into a part of whole cells and a smaller last cell, as far as they exist."""
     edge = stop - (stop - first) % block
     return [(a, b) for a, b in ((first, edge), (edge, stop)) if a < b]
 
@@ -138,13 +139,13 @@ def _cells(span: Span, block: int) -> int:
 
 
 def _counts(span: Span, block: int, device: torch.device) -> Tensor:
-    """How many tokens each cell covers, as float32."""
+    """Return the number of tokens that each cell covers, as float32."""
     edges = torch.arange(*span, block, device=device)
     return ((edges + block).clamp(max=span[1]) - edges).float()
 
 
 def _join(sums: Tensor, many: int) -> Tensor:
-    """Add up squares of so many cells along a side, a power of two; the last ones may be cut."""
+    """Sum squares of many × many cells, a power of two; the last ones may be smaller."""
     while many > 1:
         side = min(many, _JOINED)
         sums = avg_pool2d(sums[None], side, ceil_mode=True, divisor_override=1)[0]

@@ -1,4 +1,4 @@
-"""The weight matrix of attention, lazy, and what is read of it."""
+"""Attention weights as a lazy matrix, and the readouts of it."""
 
 from regard.pattern._pattern import Pattern
 from regard.pattern.mean import MeanPattern

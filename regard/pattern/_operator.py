@@ -1,4 +1,4 @@
-"""A pattern as a linear operator: its products with matrices, exact, without being written out.
+"""A pattern as a linear operator: exact products with matrices, without materializing it.
 
 Axes: B batch, H query heads, L queries, S keys; M rows or N columns of the other factor.
 """
@@ -23,7 +23,7 @@ from regard.pattern.singular_values import singular_values
 
 
 class Factor(Readable):
-    """A matrix ``(..., L, S)`` that is known by its products, of which torch's ``@`` makes use."""
+    """A matrix ``(..., L, S)`` defined by its products; supports ``@`` with tensors."""
 
     @property
     @abstractmethod
@@ -42,22 +42,25 @@ class Factor(Readable):
 
     @abstractmethod
     def __matmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Average x with the weights of each row."""
+        """Compute the weighted averages of x, ``(..., L, N)`` of ``(..., S, N)``."""
 
     @abstractmethod
     def __rmatmul__(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Sum the rows with the coefficients y."""
+        """Compute linear combinations of the rows, ``(..., M, S)`` of ``(..., M, L)``."""
 
     def singular_values(self, k: int) -> Float[Tensor, "*b k"]:
         """Find the k largest singular values of each head's weights, largest first: ``(B, H, k)``.
 
-        By products with the pattern and its transpose alone, in a block Krylov space that grows
-        until each value is known to 1e-5 of the largest (1e-11 in float64): Musco and Musco 2015,
-        arXiv:1504.05477, algorithm 2, with residuals for the next block. Memory is
-        O((L + S)·(k + 8)·rounds).
+        The block Krylov method of Musco and Musco 2015, arXiv:1504.05477, algorithm 2, with
+        residuals as the next block. It multiplies by the pattern and its transpose only, until the
+        error of each value is below 1e-5 of the largest (1e-11 in float64). Memory is
+        O((L + S)·(k + 8)·iterations).
+
+        Args:
+            k: number of singular values; at most min(L, S) are returned.
 
         Raises:
-            ValueError: if k is below 1. Above min(L, S), all are given.
+            ValueError: if k is below 1.
 
         Example:
             >>> import regard, torch
@@ -73,41 +76,41 @@ class Factor(Readable):
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Let ``tensor @ pattern`` come here; no other torch function takes a pattern."""
+        """Support ``tensor @ pattern``; any other torch function raises an error."""
         cure = "write its weights down with dense(), those of all layers with recording.dense()"
         return matmul_alone(Factor, function, types, args, kwargs, cure)
 
 
 class LinearOperator(Factor):
-    """The weights of an attention, ``(B, H, L, S)``, that multiply from either side."""
+    """The weights of an attention, ``(B, H, L, S)``, with products from either side."""
 
     @property
     @abstractmethod
     def problem(self) -> Problem:
-        """The attention whose weights these are, its tensors laid out as ``(B, H, L, D)``."""
+        """The checked arguments of the attention, in the layout ``(B, H, L, D)``."""
 
     @property
     @abstractmethod
     def logsumexp(self) -> Float[Tensor, "*b L"]:
-        """Log-sum-exp of each row."""
+        """Log-sum-exp of each row, natural logarithm."""
 
     @abstractmethod
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
-        """Take a part: lazy if only batch and heads are picked, else exact weights."""
+        """Index it: lazy if only batch and heads are indexed, else the exact weights."""
 
     @abstractmethod
     def dense(self, *, limit: int | None = ...) -> Float[Tensor, "*b L S"]:
-        """Write all weights down, unless they take more bytes than the limit."""
+        """Materialize all weights; raise `ValueError` if they take more bytes than the limit."""
 
     @abstractmethod
     def crop(
         self, queries: tuple[int, int] | None = None, keys: tuple[int, int] | None = None
     ) -> LinearOperator:
-        """Keep a range of queries and a range of keys."""
+        """Restrict it to a range of queries and a range of keys."""
 
     @abstractmethod
     def at(self, queries: Int[Tensor, " l"]) -> LinearOperator:
-        """Keep only the queries of an index."""
+        """Restrict it to the queries with these indices."""
 
     @abstractmethod
     def sees(self, query: int, key: int) -> bool:
@@ -115,7 +118,7 @@ class LinearOperator(Factor):
 
     @abstractmethod
     def visible_keys(self) -> slice:
-        """The smallest range of keys that holds all that any query sees."""
+        """The smallest range that contains every key that some query sees."""
 
     @property
     def shape(self) -> torch.Size:
@@ -138,10 +141,13 @@ class LinearOperator(Factor):
         return self.problem.query.device
 
     def __matmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Average x with the weights of each row.
+        """Compute the weighted averages of x: ``(B, H, L)``, or ``(B, H, L, N)``.
 
         Args:
             x: ``(S,)``, or ``(..., S, N)`` with leading dimensions that broadcast to the pattern's.
+
+        Raises:
+            ValueError: for another shape or device.
         """
         if not isinstance(x, torch.Tensor):
             return NotImplemented
@@ -155,10 +161,14 @@ class LinearOperator(Factor):
         return context[..., 0] if x.ndim == 1 else context
 
     def __rmatmul__(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Sum the rows of the pattern with the coefficients y.
+        """Compute linear combinations of the rows: ``(B, H, S)``, or ``(B, H, M, S)``.
 
         Args:
-            y: ``(L,)``, or ``(..., M, L)`` with leading dimensions that broadcast to the pattern's.
+            y: coefficients ``(L,)``, or ``(..., M, L)`` with leading dimensions that broadcast to
+                the pattern's.
+
+        Raises:
+            ValueError: for another shape or device.
         """
         if not isinstance(y, torch.Tensor):
             return NotImplemented
@@ -171,13 +181,13 @@ class LinearOperator(Factor):
 
 
 def _check_operand(pattern: LinearOperator, x: Tensor, matrix: Tensor, axis: int) -> None:
-    """Raise `ValueError` unless an operand, as a matrix, fits a pattern.
+    """Raise `ValueError` unless the shape and device of an operand fit a pattern.
 
     Args:
         pattern: the other factor.
-        x: the operand.
+        x: the operand as given.
         matrix: the operand as a matrix.
-        axis: that of the matrix which is summed over: −2 takes the pattern's S, −1 its L.
+        axis: the axis of the matrix that is summed over: −2 has length S, −1 has length L.
     """
     leading = pattern.shape[:-2]
     letter, size = ("S", pattern.shape[-1]) if axis == -2 else ("L", pattern.shape[-2])

@@ -1,7 +1,7 @@
-"""The weight matrix of attention, lazy: nothing of its size is stored, any part of it is exact.
+"""Attention weights as a lazy matrix: nothing of size L·S is stored, and every entry is exact.
 
-From the query, the key and one number a row, the log-sum-exp, any weight is
-``exp(score − logsumexp)``. A `Pattern` keeps those, O(L·D), and recomputes the part that is read.
+A weight is ``exp(score − logsumexp)``, with one log-sum-exp per row. A `Pattern` stores query, key
+and log-sum-exps, O(L·D), and recomputes the weights that are read.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension. Every leading
 dimension is optional.
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
 
 __all__ = ["Pattern"]
 
-_LIMIT = 2**30  # bytes that a slice may take, and `dense` by default
+_LIMIT = 2**30  # maximum bytes of a slice, and of `dense` by default
 
 
 class Pattern(LinearOperator):
-    """All weights of an attention, shape ``(B, H, L, S)``, none of them stored.
+    """All weights of an attention, shape ``(B, H, L, S)``, computed when they are read.
 
-    Indexing batch and heads alone gives a smaller pattern; an index that picks queries or keys
-    gives exact weights, as a tensor. It is a linear operator: ``pattern @ x`` and ``y @ pattern``
-    are exact and need no matrix. Gradients are not kept, and dropout has no part in it. Query and
-    key are kept, not copied: change them in place, and the pattern changes with them. Make it anew
-    where torch does not count changes: in inference mode, through ``.data`` or NumPy.
+    Indexing batch and heads alone gives a smaller pattern; an index of queries or keys gives exact
+    weights, as a tensor. It is a linear operator: ``pattern @ x`` and ``y @ pattern`` are exact and
+    do not materialize it. It is detached from the autograd graph and ignores dropout. Query and key
+    are not copied: the pattern follows in-place changes to them. Make a new pattern after changes
+    that torch does not count: in inference mode, or through ``.data`` or NumPy.
 
     Args:
         query: ``(B, H, L, D)``.
         key: ``(B, G, S, D)``, H a multiple of G.
         mask, scale, softcap, bias, alibi, sink: as for `attention`.
-        logsumexp: of each row, ``(B, H, L)``, natural logarithm, if a kernel has computed it;
-            else it is computed when it is first needed.
+        logsumexp: of each row, ``(B, H, L)``, natural logarithm, if it is known from the forward
+            pass; else it is computed when it is first needed.
 
     Raises:
-        ValueError: for shapes, dtypes, devices or numbers that do not fit together; later, when it
-            is read, if its tensors were changed and a `logsumexp` was given with them.
-        TypeError: for arguments of another kind.
+        ValueError: if shapes, dtypes, devices or numbers do not fit together; when it is read, if
+            its tensors were changed and a `logsumexp` was given with them.
+        TypeError: for arguments of another type.
 
     Example:
         >>> import regard, torch
@@ -94,7 +94,14 @@ class Pattern(LinearOperator):
     def of(
         cls, problem: Problem, known: Tensor | None, *, by_library: bool = False, given: bool = True
     ) -> Pattern:
-        """Make a pattern of checked arguments; not `given` log-sum-exps are those they have."""
+        """Make a pattern of checked arguments.
+
+        Args:
+            problem: the checked arguments.
+            known: log-sum-exps ``(N, L)``, or None.
+            by_library: whether a library's kernel computed them, so that they may need refinement.
+            given: whether they come from outside and so can't be recomputed from the arguments.
+        """
         pattern = cls.__new__(cls)
         pattern._keep(problem, known, given=given)  # noqa: SLF001 - its own class
         pattern._unrefined = by_library and known is not None and is_concrete(known)  # noqa: SLF001 - its own class
@@ -111,7 +118,7 @@ class Pattern(LinearOperator):
 
     @property
     def problem(self) -> Problem:
-        """The attention whose weights these are, its tensors laid out as ``(B, H, L, D)``."""
+        """The checked arguments of the attention, in the layout ``(B, H, L, D)``."""
         return self._problem
 
     @property
@@ -121,7 +128,7 @@ class Pattern(LinearOperator):
 
     @property
     def has_logsumexp(self) -> bool:
-        """Whether the log-sum-exps are known, so that any weight is a matter of its own score."""
+        """Whether the log-sum-exps are known, so that a weight takes only its own score."""
         now = _Writes.of(self._problem)
         if self._writes.are_fewer(now, given=self._given):
             self._logsumexp, self._unrefined = None, False
@@ -131,7 +138,7 @@ class Pattern(LinearOperator):
 
     @property
     def logsumexp(self) -> Float[Tensor, "*b L"]:
-        """Log-sum-exp of each row of masked scores, a sink included; −inf where it sees nothing."""
+        """Log-sum-exp of each row of masked scores and sink, ``(B, H, L)``; −inf without keys."""
         return self._row_logsumexp().reshape(self.shape[:-1])
 
     def __len__(self) -> int:
@@ -144,14 +151,14 @@ class Pattern(LinearOperator):
         return f"Pattern({prefix}{queries} queries × {keys} keys, {dtype}, {self.device})"
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
-        """Take a part: a Pattern if only batch and heads are picked, else exact weights.
+        """Index it: a `Pattern` if only batch and heads are indexed, else the exact weights.
 
         Integers, slices and one ellipsis may be used on any axis, and one list or tensor of
         indices on the queries or on the keys.
 
         Raises:
-            IndexError: for an index out of range or one too many.
-            TypeError: for an index of another kind.
+            IndexError: for an index out of range, or more indices than axes.
+            TypeError: for an index of another type.
             ValueError: if these weights take more than 1 GiB.
         """
         *leading, rows, columns = spelled_out(index, self.ndim)
@@ -162,10 +169,10 @@ class Pattern(LinearOperator):
         return self._weights(pairs, rows, columns, _LIMIT)
 
     def dense(self, *, limit: int | None = _LIMIT) -> Float[Tensor, "*b L S"]:
-        """Write all weights down.
+        """Materialize all weights, ``(B, H, L, S)``.
 
         Args:
-            limit: refuse above this many bytes; None for no limit.
+            limit: maximum size in bytes; None for no limit.
 
         Raises:
             ValueError: if the weights take more than that.
@@ -178,14 +185,17 @@ class Pattern(LinearOperator):
         return bool(self._problem.rows.visible(*rows).any())
 
     def visible_keys(self) -> slice:
-        """The smallest range of keys that holds all that any query sees; empty if none sees any."""
+        """The smallest range that contains all keys that any query sees; may be empty."""
         return slice(*self._problem.rows.span(slice(0, self._problem.queries)))
 
     def mean(self) -> MeanPattern:
-        """Average the weights over heads: the mean pattern ``(B, L, S)``, with every readout.
+        """Average the weights over heads: the mean pattern ``(B, L, S)``, with its own readouts.
 
-        Its entropy is not the mean of the heads' entropies: it is larger where they look at
-        different keys. `ValueError` if there is no axis of heads.
+        Its entropy is at least the mean of the heads' entropies, and larger where heads attend to
+        different keys.
+
+        Raises:
+            ValueError: if there is no axis of heads.
 
         Example:
             >>> import regard, torch
@@ -200,22 +210,21 @@ class Pattern(LinearOperator):
     def divergence(
         self, other: Pattern, kind: Divergence = "js", *, keys: Int[Tensor, "*k s"] | None = None
     ) -> Float[Tensor, "*b L"]:
-        """Measure how far each row is from the other pattern's: ``(B, H, L)``.
+        """Compute the divergence of each row p from row q of another pattern: ``(B, H, L)``.
 
-        ``"kl"`` is the relative entropy Σ p·ln(p/q) of this pattern's weights p to the other's, in
-        nats, infinite where a key has none of q (Kullback and Leibler 1951); ``"js"`` that of
-        either to their mean, averaged, at most ln 2 (Lin 1991); ``"tv"`` total
-        variation Σ|p − q|/2. A sink counts as one more key. Memory is that of a few rows.
+        ``"kl"`` is the KL divergence Σ p·ln(p/q) in nats, infinite if p > 0 where q = 0 (Kullback
+        and Leibler 1951); ``"js"`` the Jensen–Shannon divergence, at most ln 2 (Lin 1991); ``"tv"``
+        the total variation distance Σ|p − q|/2. A sink counts as one more key. Memory is that of a
+        few rows.
 
         Args:
-            other: of the same heads and queries, such as one of quantised keys.
+            other: a pattern of the same heads and queries, such as one with quantised keys.
             kind: which of the three.
-            keys: which of this pattern's keys the other's are, ``(s,)`` or ``(..., s)`` by batch
-                entry and head, where some were evicted; those that the other lacks have weight 0
-                there. None: the same keys.
+            keys: indices of the other's keys among this pattern's, ``(s,)`` or ``(B, H, s)``, if
+                some were evicted; q is 0 for the evicted keys. None: both have the same keys.
 
         Raises:
-            ValueError: for patterns or keys that do not fit together.
+            ValueError: if the patterns or keys do not fit together.
             TypeError: for keys that are not integers.
 
         Example:
@@ -235,35 +244,35 @@ class Pattern(LinearOperator):
     def crop(
         self, queries: tuple[int, int] | None = None, keys: tuple[int, int] | None = None
     ) -> Pattern:
-        """Keep a range of queries and a range of keys; the weights stay those of whole rows.
+        """Restrict it to a range of queries and a range of keys, without renormalizing its rows.
 
         Args:
-            queries: the first and one past the last; None is all.
-            keys: likewise.
+            queries: start and stop; None for all.
+            keys: start and stop; None for all.
 
         Raises:
             ValueError: for a range that is empty or not within the pattern.
         """
         rows, columns = span("queries", queries, self.shape[-2]), span("keys", keys, self.shape[-1])
         if keys is not None:
-            self._row_logsumexp()  # of whole rows, which the part does not know
+            self._row_logsumexp()  # of whole rows, which the part cannot compute
         return self._part(self._problem.crop(rows, columns), lambda known: known[:, rows])
 
     def at(self, queries: Int[Tensor, " l"]) -> Pattern:
-        """Keep only the queries of an index."""
+        """Restrict it to the queries with these indices."""
         if queries.numel() == self._problem.queries and bool((queries.diff() == 1).all()):
             return self
         index = queries.to(self.device)
         return self._part(self._problem.at(index), lambda known: known[:, index])
 
     def to(self, device: str | torch.device) -> Pattern:
-        """Move it: query, key, mask and log-sum-exp, with which all its readouts then are there.
+        """Move query, key, mask and log-sum-exps to a device, where readouts are then computed.
 
         Args:
             device: such as ``"cpu"`` or ``"cuda"``.
 
         Returns:
-            This pattern itself if it is there already.
+            A pattern on that device; this object itself if it is there already.
 
         Example:
             >>> import regard, torch
@@ -274,18 +283,18 @@ class Pattern(LinearOperator):
         return self.moved(Mover(device))
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Pattern:
-        """Move it, by a function that moves a tensor: patterns can share one, see `Mover`."""
+        """Move it by a function that moves a tensor, which patterns may share; see `Mover`."""
         if move(self._problem.query) is self._problem.query:
             return self
         return self._part(self._problem.to(move), move)
 
     def _pairs(self) -> Tensor:
-        """Number batch entries and heads through."""
+        """Return the flat index b·H + h of each batch entry and head, ``(B, H)``."""
         leading = self.shape[:-2]
         return torch.arange(leading.numel(), device="cpu").reshape(leading)
 
     def _part(self, problem: Problem, pick: Callable[[Tensor], Tensor]) -> Pattern:
-        """Make the pattern of a part, with its log-sum-exps if those of the whole are known."""
+        """Make the pattern of a part, with its log-sum-exps if they are known."""
         known = pick(self._row_logsumexp()) if self.has_logsumexp else None
         return Pattern.of(problem, known, given=self._given or problem.keys < self._problem.keys)
 
@@ -317,8 +326,17 @@ class Pattern(LinearOperator):
     def read(self, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
         """Take several readouts in one pass over the pattern.
 
-        Memory is O(L·D) for what the pattern keeps, the results, and a block of a few MiB; of a few
-        hundred on a GPU where torch reads in place of Triton.
+        Memory beyond the pattern and the results is a block of a few MiB; of a few hundred MiB on a
+        GPU where torch computes instead of Triton.
+
+        Args:
+            readouts: see `regard.readouts`.
+
+        Returns:
+            The result of each readout, in order.
+
+        Raises:
+            TypeError: for an argument that is not a readout.
 
         Example:
             >>> import regard, torch
@@ -354,10 +372,10 @@ class Pattern(LinearOperator):
         figsize: tuple[float, float] | None = None,
         ax: Axes | None = None,
     ) -> Figure:
-        """Draw one head, or the heads of one sequence; `view.plot.plot_pattern` has the arguments.
+        """Plot one head, or the heads of one sequence; for arguments see `view.plot.plot_pattern`.
 
         Raises:
-            ImportError: without matplotlib, which the extra ``plot`` brings.
+            ImportError: without matplotlib, which the extra ``plot`` installs.
         """
         shown = {"rows": rows, "columns": columns, "queries": queries, "keys": keys}
         options = {"scale": scale, "figsize": figsize, "ax": ax}
@@ -381,12 +399,14 @@ class Pattern(LinearOperator):
         """Compare sampled rows of every head with the written-out computation in float64.
 
         Args:
-            rows: how many rows to compare in each head, spread evenly, first and last included.
+            rows: number of rows to compare in each head, evenly spaced from first to last.
 
         Returns:
-            The largest absolute error of a weight; infinity if one of the two is NaN and not both.
-            NaN where there is nothing to compare: every sampled row that sees a key is NaN in both,
-            or there is no row or no key.
+            The largest absolute error of a weight; infinity if only one of the two is NaN. NaN if
+            there is nothing to compare: no rows, no keys, or NaN in both everywhere.
+
+        Raises:
+            ValueError: if `rows` is below 1.
 
         Example:
             >>> import regard, torch
@@ -406,16 +426,16 @@ class Pattern(LinearOperator):
 
 @dataclass(frozen=True)
 class _Writes:
-    """How often the tensors of a pattern had been written to when its log-sum-exps were computed.
+    """Version counters of a pattern's tensors, which tell whether its log-sum-exps are stale.
 
-    The count is not known of copies, nor in a compiled graph.
+    They are None for copies and in a compiled graph.
     """
 
     count: tuple[int, ...] | None
 
     @classmethod
     def of(cls, problem: Problem) -> _Writes:
-        """Count them now."""
+        """Read the current counters."""
         if torch.compiler.is_compiling():
             return cls(None)
         rows = problem.rows
@@ -423,12 +443,12 @@ class _Writes:
         return cls(tuple(version(tensor) for tensor in tensors if tensor is not None))
 
     def are_fewer(self, now: _Writes, *, given: bool) -> bool:
-        """Whether the tensors were written to between this count and a later one.
+        """Whether the tensors were written to between these counters and later ones.
 
         Args:
-            now: the later one.
-            given: whether the caller gave the log-sum-exps: they may be those of longer rows, so
-                they can't be computed again.
+            now: the later counters.
+            given: whether the caller gave the log-sum-exps: they may be those of longer rows and
+                can't be recomputed.
 
         Raises:
             ValueError: if they were, and the log-sum-exps were given.

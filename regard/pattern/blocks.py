@@ -1,7 +1,6 @@
-"""The pattern in square or oblong blocks, each reduced to a number.
+"""Block reduction of a pattern: the mean, sum or maximum of each block of weights.
 
-Axes: N heads numbered through, L queries, S keys; a block of weights has n heads, R rows, C
-columns.
+Axes: N = B·H flattened heads, L queries, S keys; a `WeightBlock` has n heads, R rows, C columns.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["Blocks"]
 
 
 class _Grid(NamedTuple):
-    """Reduced blocks, and the size of the pattern that they are of."""
+    """Reduced blocks, and the size of the pattern."""
 
     cells: Float[Tensor, "N rows columns"]
     queries: int
@@ -33,18 +32,20 @@ class _Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class Blocks(Readout[_Grid, "Tensor"]):
-    """Blocks of so many rows and columns, reduced: ``(..., ⌈L/rows⌉, ⌈S/columns⌉)``.
+    """The mean, sum or maximum of each block of the pattern: ``(..., ⌈L/rows⌉, ⌈S/columns⌉)``.
 
-    What says which blocks of a sparse attention may be left out: the sum is what a block holds of
-    its rows' weights, the maximum is what SeerAttention learns to foresee (Gao et al. 2024,
-    arXiv:2410.13276). Blocks start at query 0 and key 0; the last ones may be smaller.
-    `Image` takes a number of pixels instead, and cuts tokens.
+    It tells which blocks a sparse attention may skip: the sum is the weight that a block carries,
+    the maximum is what the gate of SeerAttention is trained to predict (Gao et al. 2024,
+    arXiv:2410.13276). Blocks start at query 0 and key 0; the last ones may be smaller. `Image`
+    takes a number of pixels instead, whose edges may lie within a token.
 
     Args:
-        rows: queries of a block.
-        columns: keys of a block.
-        reduce: ``"mean"`` over all weights of a block, hidden ones counted as 0; ``"sum"``;
-            ``"max"``.
+        rows: queries per block.
+        columns: keys per block.
+        reduce: ``"mean"`` over all weights of a block, hidden ones as 0; ``"sum"``; or ``"max"``.
+
+    Raises:
+        ValueError: for a block without rows or columns, or another `reduce`.
 
     Example:
         >>> import regard, torch
@@ -70,16 +71,16 @@ class Blocks(Readout[_Grid, "Tensor"]):
 
     @property
     def reduction(self) -> Literal["sum", "max"]:
-        """Sums for the sum and for the mean."""
+        """The maximum for ``"max"``, else the sum."""
         return "max" if self.reduce == "max" else "sum"
 
     @property
     def is_linear(self) -> bool:
-        """Sums and means are."""
+        """True for sums and means."""
         return self.reduce != "max"
 
     def begin(self, sizes: Sizes) -> _Grid:
-        """Start from a grid of nothing."""
+        """Start from zeros."""
         shape = -(-sizes.queries // self.rows), -(-sizes.keys // self.columns)
         return _Grid(sizes.zeros(*shape), sizes.queries, sizes.keys)
 
@@ -102,7 +103,7 @@ class Blocks(Readout[_Grid, "Tensor"]):
         cells.index_add_(0, row // self.rows, by_column.transpose(0, 1))
 
     def finish(self, state: _Grid, sizes: Sizes) -> Tensor:
-        """Divide a mean by the size of each block."""
+        """For a mean, divide by the size of each block."""
         cells, queries, keys = state
         if self.reduce != "mean":
             return sizes.restore(cells)
@@ -127,24 +128,24 @@ class Blocks(Readout[_Grid, "Tensor"]):
             return sizes.restore(cells.double() * (height * width))
         if self.reduce == "mean":
             for axis, length, side in ((-2, sizes.queries, height), (-1, sizes.keys, width)):
-                if length % side:  # the last blocks are cut
+                if length % side:  # the last blocks are smaller
                     cells.select(axis, -1).mul_(side / (length % side))
         return sizes.restore(cells)
 
     def of_tile(self, state: _Grid, tile: Tile) -> tuple[Readout[Any, Any], ...]:
-        """Draw the tile into the grid of the whole: blocks need not end where tiles do."""
+        """Add the tile to the whole grid in place: a block may extend over several tiles."""
         return (DrawnInto(self, state, tile),)
 
     def merge(self, state: _Grid, tile: Tile, results: tuple[Any, ...]) -> None:
-        """Add nothing: the tile is drawn already."""
+        """No-op: the tile was added in place."""
 
     @property
     def depends_on_length(self) -> bool:
-        """The grid grows with the pattern."""
+        """True: the size of the grid depends on that of the pattern."""
         return True
 
     def _sides(self, queries: int, keys: int) -> tuple[int, int]:
-        """Rows and columns of a block that is not cut; none is larger than the pattern."""
+        """Rows and columns of a complete block, at most those of the pattern."""
         return min(self.rows, max(1, queries)), min(self.columns, max(1, keys))
 
 

@@ -1,7 +1,7 @@
-"""How far the rows of two patterns are apart: what quantising, or evicting keys, did to them.
+"""The divergence between the rows of two patterns, such as before and after keys are quantised.
 
-Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S keys; a part has n
-heads, R rows.
+Axes: B batch, H query heads, N = B·H flattened heads, L queries, S keys; a part has n heads and R
+rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from regard.pattern.ordered import totals
 from regard.pattern.reading import take
 from regard.pattern.readout import Sizes
 
-_AT_ONCE = 2**20  # weights of either pattern that are held at a time
+_AT_ONCE = 2**20  # weights of either pattern in memory at a time
 
 Rows = tuple[Problem, Tensor]
 """A problem and the log-sum-exps of its rows, ``(N, L)``."""
@@ -31,12 +31,12 @@ Rows = tuple[Problem, Tensor]
 def divergence(
     one: Rows, other: Rows, kind: Divergence, keys: Int[Tensor, "*k s"] | None
 ) -> Float[Tensor, "*b L"]:
-    """Compare two patterns row by row; `Pattern.divergence` documents it."""
+    """Compare two patterns row by row; see `Pattern.divergence`."""
     check_choice("kind", kind, ("kl", "js", "tv"))
     problem = one[0]
     places = _checked(problem, other[0], keys)
     batch, heads = problem.heads
-    pair = (problem, other[0]) if places is None else _of_the_same_keys(problem, other[0], places)
+    pair = (problem, other[0]) if places is None else _with_all_keys(problem, other[0], places)
     kernels = reader_of(problem.query.device)
     if pair is not None and kernels.objection_to_comparing(*pair) is None:
         rows = kernels.compare(*pair, (one[1], other[1]), kind)
@@ -48,7 +48,7 @@ def divergence(
 def _written_out(
     one: Rows, other: Rows, kind: Divergence, places: Int[Tensor, "N s"] | None
 ) -> Float[Tensor, "N L"]:
-    """Compare a few rows at a time by torch, in float64."""
+    """Compare a few rows at a time in torch, in float64."""
     problem = one[0]
     heads = problem.heads[0] * problem.heads[1]
     result = torch.zeros(heads, problem.queries, dtype=torch.float64, device=problem.query.device)
@@ -63,17 +63,20 @@ def _written_out(
                 wide = q.new_full((*p.shape[:-1], p.shape[-1]), -torch.inf)
                 wide[..., -1] = q[..., -1]
                 q = wide.scatter_(-1, index.expand(*q.shape[:-1], -1), q[..., :-1])
-            result[chosen.to(result.device), rows] = _apart(p, q, kind)
+            result[chosen.to(result.device), rows] = _compare(p, q, kind)
     return result
 
 
-def _of_the_same_keys(
+def _with_all_keys(
     problem: Problem, other: Problem, places: Int[Tensor, "N s"]
 ) -> tuple[Problem, Problem] | None:
-    """Lay the other's keys at their places among all, the rest hidden; None where a mask forbids.
+    """Scatter the other's keys to their positions among all keys, and hide the rest.
 
-    That is where the other's mask hides keys, or its scores depend on their places. Heads that keep
-    different keys no longer share them, so that every head gets keys of its own.
+    Heads may keep different keys, so keys are no longer shared by the heads of a group.
+
+    Returns:
+        Both problems with keys per head; None if the other's mask hides keys, or its scores depend
+        on positions.
     """
     if other.alibi is not None or not other.rows.is_interval or other.rows.hides_any:
         return None
@@ -92,8 +95,8 @@ def _of_the_same_keys(
     return replace(problem, key=problem.repeated(problem.key), value=None), laid_out
 
 
-def _apart(p: Float[Tensor, "n R S"], q: Float[Tensor, "n R S"], kind: Divergence) -> Tensor:
-    """Compare distributions given by their logarithms."""
+def _compare(p: Float[Tensor, "n R S"], q: Float[Tensor, "n R S"], kind: Divergence) -> Tensor:
+    """Compute the divergence of distributions given by their logarithms."""
     if kind == "tv":
         return totals((p.exp() - q.exp()).abs()) / 2
     if kind == "kl":
@@ -105,13 +108,13 @@ def _apart(p: Float[Tensor, "n R S"], q: Float[Tensor, "n R S"], kind: Divergenc
 def _relative_entropy(p: Float[Tensor, "n R S"], q: Float[Tensor, "n R S"]) -> Tensor:
     weights = p.exp()
     terms = torch.where(weights == 0, 0, weights * (p - q))
-    return totals(terms).clamp_min(0)  # equal rows differ by rounding
+    return totals(terms).clamp_min(0)  # rounding may give a negative sum
 
 
 def _log_weights(
     problem: Problem, logsumexp: Float[Tensor, "N L"], chosen: Int[Tensor, "n"], rows: slice
 ) -> Float[Tensor, "n R _"]:
-    """Find the logarithms of some heads' rows in float64, the sink's as those of a last key."""
+    """Compute the log-weights of rows of some heads in float64, with the sink as a last key."""
     part = problem.select(chosen).crop(rows, slice(0, problem.keys))
     known = logsumexp[chosen.to(logsumexp.device), rows]
     sizes = Sizes((chosen.numel(),), part.queries, part.keys, part.exact_dtype, known.device)
@@ -124,7 +127,7 @@ def _log_weights(
 
 
 def _checked(problem: Problem, other: Problem, keys: Tensor | None) -> Int[Tensor, "N s"] | None:
-    """Check that patterns fit, and spread the places of the other's keys over the heads."""
+    """Check that the patterns fit together, and broadcast the key indices over the heads."""
     if problem.leading != other.leading or problem.queries != other.queries:
         raise ValueError(
             f"the patterns have {(*problem.leading, problem.queries)} rows and "

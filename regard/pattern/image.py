@@ -1,6 +1,6 @@
-"""The pattern averaged down to a picture.
+"""The pattern down-sampled to an image.
 
-Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, C columns.
+Axes: N = B·H flattened heads, L queries, S keys; a block has n heads, R rows, C columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Image"]
 
 
 class _Picture(NamedTuple):
-    """Sums of weights, and the size of the pattern that they are of."""
+    """Sums of weights, and the size of the pattern."""
 
     pixels: Float[Tensor, "N rows columns"]
     queries: int
@@ -29,10 +29,17 @@ class _Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Image(Readout[_Picture, "Tensor"]):
-    """The pattern averaged down to a picture: ``(..., min(rows, L), min(columns, S))``.
+    """The pattern down-sampled to an image: ``(..., min(rows, L), min(columns, S))``.
 
-    Each pixel is the mean weight over its rectangle of the pattern, whose edges need not fall
-    between tokens: a token cut by an edge counts for both pixels by its parts.
+    Each pixel is the mean weight over its rectangle of the pattern. An edge of a pixel may lie
+    within a token, which then contributes its parts to both pixels.
+
+    Args:
+        rows: height in pixels.
+        columns: width in pixels.
+
+    Raises:
+        ValueError: for a size below 1.
 
     Example:
         >>> import regard, torch
@@ -54,11 +61,11 @@ class Image(Readout[_Picture, "Tensor"]):
 
     @property
     def is_linear(self) -> bool:
-        """Means of weights are."""
+        """True: a pixel is a mean of weights."""
         return True
 
     def begin(self, sizes: Sizes) -> _Picture:
-        """Start from a picture of nothing."""
+        """Start from zeros."""
         return _Picture(sizes.zeros(*self._shape(sizes)), sizes.queries, sizes.keys)
 
     def add(self, state: _Picture, block: WeightBlock) -> None:
@@ -82,20 +89,20 @@ class Image(Readout[_Picture, "Tensor"]):
         return sizes.restore(pixels / area)
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Pool columns and rows."""
+        """Describe the image for the kernels."""
         rows, columns = self._shape(sizes)
         return image_spec((rows, columns), sizes.queries, sizes.keys)
 
     def of_tile(self, state: _Picture, tile: Tile) -> tuple[Readout[Any, Any], ...]:
-        """Draw the tile into the picture of the whole: pixels need not end where tiles do."""
+        """Add the tile to the whole image in place: a pixel may extend over several tiles."""
         return (DrawnInto(self, state, tile),)
 
     def merge(self, state: _Picture, tile: Tile, results: tuple[Any, ...]) -> None:
-        """Add nothing: the tile is drawn already."""
+        """No-op: the tile was added in place."""
 
     @property
     def depends_on_length(self) -> bool:
-        """A pixel covers a share of all queries and keys."""
+        """True: the size of a pixel is a fraction of all queries and keys."""
         return True
 
     def _shape(self, sizes: Sizes) -> tuple[int, int]:
@@ -104,29 +111,29 @@ class Image(Readout[_Picture, "Tensor"]):
 
 @dataclass(frozen=True, eq=False)
 class DrawnInto(Readout[Any, None]):
-    """A tile, added to the picture of the whole."""
+    """Adds a tile to the state of the whole image, in place."""
 
     image: Readout[Any, Any]
     picture: Any
-    """Its state."""
+    """The state of the whole image."""
     tile: Tile
 
     def begin(self, sizes: Sizes) -> Any:  # noqa: ARG002 - Readout's signature
-        """Start from the picture as it is."""
+        """Start from the state of the whole image."""
         return self.picture
 
     def add(self, state: Any, block: WeightBlock) -> None:
-        """Draw a block in its place in the whole."""
+        """Add a block at its position in the whole pattern."""
         rows = _moved(block.rows, self.tile.queries.start)
         columns = _moved(block.columns, self.tile.keys.start)
         self.image.add(state, replace(block, rows=rows, columns=columns))
 
     def finish(self, state: Any, sizes: Sizes) -> None:
-        """Leave it to the whole."""
+        """No-op: the result is in the state of the whole image."""
 
 
 def image_spec(pixels: tuple[int, int], height: int, width: int) -> KernelSpec:
-    """Ask for means over pixels of a picture that covers so many queries and keys."""
+    """Describe an image of so many pixels that covers `height` queries and `width` keys."""
     rows, columns = pixels
     return KernelSpec(
         kind=Kind.IMAGE, shape=pixels, size=rows, columns=columns, height=height, width=width
@@ -140,11 +147,11 @@ def _moved(span: slice, by: int) -> slice:
 def _cut_by_edges(
     tokens: slice, length: int, pixels: int, device: torch.device
 ) -> tuple[Int[Tensor, "s"], Float[Tensor, "s"]]:
-    """Find the one or two pixels that each token lies in, in turn, and its share in each.
+    """Find the two pixels that each token overlaps, and the fraction of the token in each.
 
     In units of 1/(length·pixels) of the whole, token i covers [i·pixels, (i+1)·pixels) and pixel p
-    covers [p·length, (p+1)·length): the shares are ratios of integers. No token spans more than two
-    pixels, since there are no more pixels than tokens.
+    covers [p·length, (p+1)·length), so fractions are ratios of integers. A token overlaps at most
+    two pixels, since there are no more pixels than tokens; the second fraction may be 0.
     """
     start = torch.arange(tokens.start, tokens.stop, device=device) * pixels
     first = start // length
@@ -159,6 +166,6 @@ def _pool(
     shares: Float[Tensor, "s"],
     tokens: Float[Tensor, "t ..."],
 ) -> None:
-    """Add each token's share to its pixels, one token after the other."""
+    """Add the parts of each token to its pixels, in the order of the tokens."""
     twice = tokens.repeat_interleave(2, dim=0)
     sums.index_add_(0, pixels, twice * shares[:, None, None])

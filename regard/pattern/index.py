@@ -1,4 +1,4 @@
-"""Indices into a pattern: which entry belongs to which axis, and which kinds are taken."""
+"""Indices into a pattern: expansion to one entry per axis, and checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INDICES = (torch.bool, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def spelled_out(index: Index | tuple[Index, ...], ndim: int) -> list[Any]:
-    """Spell an index out, one entry an axis; the last two axes are queries and keys."""
+    """Expand an index to one entry per axis; the last two axes are queries and keys."""
     entries = list(index) if isinstance(index, tuple) else [index]
     dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
     missing = ndim - (len(entries) - len(dots))
@@ -31,7 +31,7 @@ def spelled_out(index: Index | tuple[Index, ...], ndim: int) -> list[Any]:
 
 
 def _checked(entry: Any, *, matrix_axis: bool) -> Any:
-    """Give an entry back, a list of indices as a tensor."""
+    """Check an entry, and convert a list of indices to a tensor."""
     if isinstance(entry, slice) or (isinstance(entry, int) and not isinstance(entry, bool)):
         return entry
     if matrix_axis and isinstance(entry, list) and all(isinstance(i, int) for i in entry):
@@ -46,7 +46,7 @@ def _checked(entry: Any, *, matrix_axis: bool) -> Any:
 
 
 def span(name: str, bounds: tuple[int, int] | None, size: int) -> slice:
-    """Check the first of a range and one past its last; None is all of it."""
+    """Check the start and stop of a range; None is the whole axis."""
     first, stop = (0, size) if bounds is None else bounds
     if not 0 <= first < stop <= size:
         raise ValueError(f"{name}={bounds} is not a range within 0 … {size}")
@@ -54,7 +54,7 @@ def span(name: str, bounds: tuple[int, int] | None, size: int) -> slice:
 
 
 def require_room(size: int, limit: int | None) -> None:
-    """Check that weights of so many bytes stay within the limit; None is for none."""
+    """Check that `size` bytes of weights are within the limit; None is no limit."""
     if limit is not None and size > limit:
         raise ValueError(
             f"these weights take {size / 2**30:.1f} GiB, above the limit of "

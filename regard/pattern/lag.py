@@ -1,6 +1,6 @@
-"""The weight of each row on the key that lies exactly so many tokens back.
+"""The weight of each query on the key exactly d tokens before it.
 
-Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, C columns.
+Axes: N = B·H flattened heads, L queries, S keys; a block has n heads, R rows, C columns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LagWeights(NamedTuple):
 
     weights: Float[Tensor, "*b L"]
     log_weights: Float[Tensor, "*b L"]
-    """Natural logarithms; −∞ where the key is not there or not seen."""
+    """Natural logarithms; −∞ if there is no such key, or it is hidden."""
 
 
 class _State(NamedTuple):
@@ -46,20 +46,21 @@ class _State(NamedTuple):
 class Lag(Readout[_State, LagWeights]):
     """Weight of each query on the key exactly d tokens before it, and its logarithm: ``(..., L)``.
 
-    `Offsets` averages these over the queries. At d = 1 it is how much of a previous-token head
-    there is at each token (Elhage et al. 2021, "A Mathematical Framework for Transformer
-    Circuits"). Weights too small for a float32 still differ in their logarithms.
+    `Offsets` averages these over the queries. At d = 1 it is the score of a previous-token head at
+    each token (Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"). Weights
+    that underflow in float32 still have different logarithms.
 
     Args:
-        d: how many tokens back; 0 is the query itself, negative ones lie ahead.
-        key_positions: of each key in its text, ``(S,)`` or as many as there are batch entries and
-            heads, ``(..., S)``, each position once, where keys were evicted from a cache; None is
-            0 … S−1.
-        query_positions: of each query, ``(L,)`` or ``(..., L)``, to be given with them.
+        d: the distance in tokens; 0 is the query's own position, and negative distances are ahead.
+        key_positions: position of each key in the text, ``(S,)`` or ``(B, H, S)``, without
+            duplicates, if keys were evicted from a cache; None is 0 … S−1.
+        query_positions: position of each query, ``(L,)`` or ``(B, H, L)``; required with
+            `key_positions`.
 
     Raises:
         TypeError: for anything but integers.
-        ValueError: for positions of one kind without the other, or of a shape that does not fit.
+        ValueError: for positions of keys without those of queries or the reverse, or for a shape
+            that does not fit.
 
     Example:
         >>> import regard, torch
@@ -85,19 +86,19 @@ class Lag(Readout[_State, LagWeights]):
             raise ValueError(f"{' and '.join(names)} go together: give both or neither")
 
     def begin(self, sizes: Sizes) -> _State:
-        """Start where no key is seen."""
+        """Start from weight 0."""
         result = LagWeights(
             sizes.zeros(sizes.queries, dtype=sizes.dtype),
             sizes.zeros(sizes.queries, dtype=sizes.dtype).fill_(-torch.inf),
         )
         keys = _of_heads(self.key_positions, "key_positions", sizes, sizes.keys)
-        # Over several ranks there are more of them than this rank has queries: `of_tile` cuts them.
+        # With several ranks they cover the queries of all of them; `of_tile` takes the tile's.
         length = 0 if self.query_positions is None else self.query_positions.shape[-1]
         queries = _of_heads(self.query_positions, "query_positions", sizes, length)
         return _State(result, keys, queries)
 
     def add(self, state: _State, block: WeightBlock) -> None:
-        """Pick the key of each row."""
+        """Gather the key of each row."""
         device = block.weights.device
         columns = torch.arange(block.columns.start, block.columns.stop, device=device)
         keys, queries = columns, block.positions
@@ -112,11 +113,11 @@ class Lag(Readout[_State, LagWeights]):
         logs[own] = torch.where(there, block.log_weights, -torch.inf).amax(dim=-1)
 
     def finish(self, state: _State, sizes: Sizes) -> LagWeights:
-        """Restore both."""
+        """Restore the leading dimensions of both."""
         return LagWeights(*map(sizes.restore, state.result))
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Pick the key of each row."""
+        """Describe the distance, or with positions the index of each query's key, −1 for none."""
         shape = sizes.queries, 2
         _, keys, queries = self.begin(sizes)
         if keys is None or queries is None:
@@ -130,24 +131,24 @@ class Lag(Readout[_State, LagWeights]):
         return KernelSpec(kind=Kind.LAG, shape=shape, operand=picked.contiguous())
 
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> LagWeights:
-        """Restore both."""
+        """Separate weights and logarithms, and restore the leading dimensions."""
         return LagWeights(*map(sizes.restore, tensors[0].unbind(dim=-1)))
 
     def of_tile(self, state: _State, tile: Tile) -> tuple[Readout[Any, Any], ...]:
-        """Cut the positions to the tile's keys and queries."""
+        """Restrict the positions to the tile's keys and queries."""
         if state.keys is None or state.queries is None:
             return (self,)
         return (Lag(self.d, state.keys[:, tile.keys], state.queries[:, tile.queries]),)
 
     def merge(self, state: _State, tile: Tile, results: tuple[Any, ...]) -> None:
-        """Take the one of the tiles that has the key."""
+        """Add the weights: only one tile has the key."""
         weights, logs = (part[:, tile.local_queries] for part in state.result)
         weights += results[0].weights
         logs.copy_(torch.maximum(logs, results[0].log_weights))
 
     @property
     def depends_on_length(self) -> bool:
-        """Positions are those of all queries and keys."""
+        """True if positions are given, which are those of all queries and keys."""
         return self.key_positions is not None
 
 
@@ -161,7 +162,7 @@ def _check_length(query_positions: Tensor, queries: int) -> None:
 def _of_heads(
     positions: Tensor | None, name: str, sizes: Sizes, length: int
 ) -> Int[Tensor, "N l"] | None:
-    """Spread positions over batch entries and heads."""
+    """Broadcast positions over batch entries and heads."""
     if positions is None:
         return None
     shape = (*sizes.leading, length)

@@ -1,6 +1,6 @@
-"""The mean of several heads' weights: a pattern itself, whose rows sum to 1, and as lazy.
+"""The mean of the weights of several heads: a lazy pattern, whose rows sum to 1.
 
-Axes: N batch entries numbered through, L queries, S keys; a block has R rows, C columns.
+Axes: N flattened batch entries, L queries, S keys; a block has R rows, C columns.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from regard.masks.rows import Rows
 from regard.pattern._operator import Factor, LinearOperator
 from regard.pattern.index import Index
 from regard.pattern.internal_readouts import Weights
-from regard.pattern.max_score import MaxScore
 from regard.pattern.readout import Readout, Sizes, check_readout
+from regard.pattern.readouts import MaxScore
 from regard.pattern.stream import HIDDEN, LOWEST, WeightBlock
 
 __all__ = ["MeanPattern"]
 
-_BLOCK = 2**21  # weights that are held at a time: a GPU and several cores need many rows
-_LIMIT = 2**30  # bytes that `dense` may take, by default
+_BLOCK = 2**21  # weights in memory at a time: a GPU and several cores need many rows
+_LIMIT = 2**30  # maximum bytes of `dense`, by default
 
 
 class MeanPattern(Factor):
-    """The mean of patterns of one shape, ``(..., L, S)``, none of them stored.
+    """The mean of patterns of one shape, ``(..., L, S)``, computed when it is read.
 
-    Made by `Pattern.mean`, of the heads of a layer; or of patterns of several layers. A readout
-    that is linear in the weights is the mean of the heads' own; any other is taken of the averaged
-    weights, block by block. There is no score and no log-sum-exp: a mean of softmaxes is not the
-    softmax of anything that was computed.
+    `Pattern.mean` makes it of the heads of a layer; it may also be of several layers. A readout
+    that is linear in the weights is the mean of the heads' results; any other is taken of the
+    averaged weights, block by block. It has no scores and no log-sum-exps: a mean of softmaxes is
+    not the softmax of known scores.
 
     Args:
-        patterns: at least one, all of the same shape, dtype and device. They are gone through once
-            for each pass or more often.
+        patterns: at least one, all of the same shape, dtype and device. Each pass iterates over
+            them at least once.
 
     Raises:
-        TypeError: for a mean among them.
-        ValueError: for no patterns, or of different shapes, dtypes or devices.
+        TypeError: if one of them is a mean.
+        ValueError: if there are none, or their shapes, dtypes or devices differ.
 
     Example:
         >>> import regard, torch
@@ -91,7 +91,7 @@ class MeanPattern(Factor):
         return f"MeanPattern({len(self.patterns)} of {self.patterns[0]!r})"
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
-        """Take a part, as of a `Pattern`: a mean if only batch entries are picked, else weights."""
+        """Index it like a `Pattern`: a mean if only batch entries are indexed, else weights."""
         parts = (pattern[index] for pattern in self.patterns)
         first = next(parts)
         if not isinstance(first, torch.Tensor):
@@ -99,21 +99,21 @@ class MeanPattern(Factor):
         return self._mean(lambda pattern: pattern[index])
 
     def __matmul__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Average x with the weights of each row, as `Pattern` does."""
+        """Compute the weighted averages of x, as `Pattern` does."""
         return self._mean(lambda pattern: pattern @ x)
 
     def __rmatmul__(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Sum the rows of the mean with the coefficients y, as `Pattern` does."""
+        """Compute linear combinations of the rows, as `Pattern` does."""
         return self._mean(lambda pattern: y @ pattern)
 
     def dense(self, *, limit: int | None = _LIMIT) -> Float[Tensor, "*b L S"]:
-        """Write all weights down, unless they take more bytes than the limit."""
+        """Materialize all weights; raise `ValueError` if they take more bytes than the limit."""
         return self._mean(lambda pattern: pattern.dense(limit=limit))
 
     def crop(
         self, queries: tuple[int, int] | None = None, keys: tuple[int, int] | None = None
     ) -> MeanPattern:
-        """Keep a range of queries and of keys; the weights stay those of whole rows."""
+        """Restrict it to ranges of queries and keys, without renormalizing its rows."""
         return MeanPattern([pattern.crop(queries, keys) for pattern in self.patterns])
 
     def sees(self, query: int, key: int) -> bool:
@@ -121,17 +121,18 @@ class MeanPattern(Factor):
         return any(pattern.sees(query, key) for pattern in self.patterns)
 
     def visible_keys(self) -> slice:
-        """The smallest range of keys that holds all that any of the heads sees."""
+        """The smallest range that contains all keys that any head sees; may be empty."""
         spans = [pattern.visible_keys() for pattern in self.patterns]
         seen = [span for span in spans if span.start < span.stop] or [slice(0, 0)]
         return slice(min(span.start for span in seen), max(span.stop for span in seen))
 
     def read(self, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
-        """Take several readouts of the mean.
+        """Take several readouts of the mean; its results are in order.
 
         Raises:
-            Error: for a readout of scores, which a mean has none of.
-            ValueError: for one that is grouped by key heads.
+            TypeError: for an argument that is not a readout.
+            Error: for a readout of scores, since a mean has no scores.
+            ValueError: for a readout that is grouped by key heads.
         """
         for readout in readouts:
             check_readout(readout)
@@ -222,7 +223,7 @@ class MeanPattern(Factor):
         )
 
     def _seen(self, rows: slice, columns: slice) -> Bool[Tensor, "N 1 R C"]:
-        """Say which keys any of the heads sees, of masks that differ: most layers have one."""
+        """Compute which keys any head sees, from their distinct masks, often a single one."""
         masks: list[Rows] = []
         for pattern in self.patterns:
             own = pattern.problem.rows

@@ -1,8 +1,8 @@
-"""Products and sums that add up in one order, whatever else is computed beside them.
+"""Products and sums in a fixed order: the result for a row does not depend on other rows.
 
-A library's matrix product, or a sum that it vectorises, rounds by the shapes of its operands:
-the same row comes out otherwise in other company. On a CPU these here do not. On a GPU, where a
-result's last bits are not promised, they are the library's.
+The rounding of a library's matrix product or vectorized sum depends on the shapes of its operands.
+That of these functions does not on a CPU. On a GPU, where bitwise equality is not promised, they
+call the library.
 
 Axes: n heads, R rows, C columns, D head dimension.
 """
@@ -15,14 +15,14 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.backends import native
 
-# Products that are written at a time: they stay in a core's nearest caches until they are added.
+# Products per pass: they stay in a core's L1 or L2 cache until they are added.
 _AT_ONCE = 2**15
 
 
 def dot_products(
     query: Float[Tensor, "n R D"], key: Float[Tensor, "n C D"]
 ) -> Float[Tensor, "n R C"]:
-    """Compute query @ keyᵀ."""
+    """Compute ``query @ keyᵀ``."""
     if not query.is_cpu:
         return torch.bmm(query, key.mT)
     if query.dtype == torch.float32 and native.why_missing() is None and key.numel() > 0:
@@ -37,18 +37,18 @@ def dot_products(
         sums = torch.zeros_like(result[..., columns], memory_format=torch.contiguous_format)
         product = torch.empty_like(sums)
         for factor, other in zip(factors, others, strict=True):
-            sums.add_(torch.mul(factor, other, out=product))  # rounded one after the other
+            sums.add_(torch.mul(factor, other, out=product))  # two roundings, never a fused one
         result[..., columns] = sums
     return result
 
 
 def totals(x: Float[Tensor, "*b C"]) -> Float[Tensor, "*b"]:
-    """Sum along the last axis; zeros change nothing, wherever they stand."""
+    """Sum along the last axis; additional zeros do not change the result."""
     return x.cumsum(dim=-1)[..., -1] if x.is_cpu else x.sum(dim=-1)
 
 
 def add_rows(sums: Float[Tensor, "n *c"], rows: Float[Tensor, "n R *c"]) -> Float[Tensor, "n *c"]:
-    """Add rows to sums of them, one by one: all at once come to the same as block by block."""
+    """Add rows to running sums in order, so that the result does not depend on blocks."""
     if not sums.is_cpu:
         return sums + rows.sum(dim=1)
     return torch.cat((sums[:, None], rows.to(sums.dtype)), dim=1).cumsum(dim=1)[:, -1]

@@ -1,4 +1,4 @@
-"""What takes readouts, and the common ones by their names.
+"""The base class of patterns: readouts, and a method for each common one.
 
 Axes: B batch, H query heads, L queries, S keys. Every leading dimension is optional.
 """
@@ -34,20 +34,20 @@ __all__ = ["Readable"]
 
 
 class Readable(ABC):
-    """The weights of an attention as far as readouts go, wherever they lie."""
+    """The weights of an attention, of which readouts can be taken."""
 
     @abstractmethod
     def read(self, *readouts: Readout[Any, Any]) -> tuple[Any, ...]:
-        """Take several readouts in one pass."""
+        """Take several readouts in one pass; return their results in order."""
 
     @abstractmethod
     def crop(
         self, queries: tuple[int, int] | None = None, keys: tuple[int, int] | None = None
     ) -> Readable:
-        """Keep a range of queries and a range of keys: the first, and one past the last."""
+        """Restrict it to a range of queries and a range of keys, each as start and stop."""
 
     def topk(self, k: int) -> Top:
-        """Find the k strongest keys of each query: weights and positions ``(..., L, k)``."""
+        """Find the keys of largest weight: weights and positions ``(..., L, min(k, S))``."""
         return self.read(TopK(k))[0]
 
     def received(
@@ -57,46 +57,46 @@ class Readable(ABC):
         queries: int | slice | Sequence[int] | None = None,
         grouped: bool = False,
     ) -> Float[Tensor, "*b S"]:
-        """Sum what each key receives over the queries; see `readouts.Received`."""
+        """Sum the weight on each key over the queries, ``(..., S)``; see `readouts.Received`."""
         return self._tensor(Received(reduce, queries, grouped))
 
     def max(self) -> Float[Tensor, "*b L"]:
-        """Find the largest weight of each row."""
+        """Find the largest weight of each row, ``(..., L)``."""
         return self._tensor(Max())
 
     def max_score(self) -> Float[Tensor, "*b L"]:
-        """Find the largest scaled score of each row; see `readouts.MaxScore`."""
+        """Find the largest scaled score of each row, ``(..., L)``; see `readouts.MaxScore`."""
         return self._tensor(MaxScore())
 
     def entropy(self) -> Float[Tensor, "*b L"]:
-        """Compute the entropy of each row, in nats."""
+        """Compute the entropy of each row in nats, ``(..., L)``."""
         return self._tensor(Entropy())
 
     def distance(self) -> Float[Tensor, "*b L"]:
-        """Average the distance from each query to what it attends to, in tokens."""
+        """Compute the mean distance from each query to its keys in tokens, ``(..., L)``."""
         return self._tensor(Distance())
 
     def offsets(self, n: int) -> Float[Tensor, "*b n"]:
-        """Average the weight by how far back it lies, 0 … n−1 tokens; see `readouts.Offsets`."""
+        """Average the weight at each distance 0 … n−1, ``(..., n)``; see `readouts.Offsets`."""
         return self._tensor(Offsets(n))
 
     def mass(self, keys: int | slice | Sequence[int] | Tensor) -> Float[Tensor, "*b L"]:
-        """Compute the share of each row on a set of keys: an index, slice, indices or booleans."""
+        """Compute the weight of each row on a set of keys, ``(..., L)``; see `readouts.Mass`."""
         return self._tensor(Mass(keys))
 
     def spans(self, labels: Sequence[int] | Int[Tensor, "S"]) -> Float[Tensor, "*b L n"]:
-        """Compute the share of each row on each of many spans; see `readouts.Spans`."""
+        """Compute the weight of each row on each span, ``(..., L, n)``; see `readouts.Spans`."""
         return self._tensor(Spans(labels))
 
     def lag(self, d: int) -> LagWeights:
-        """Find the weight of each row exactly d tokens back; see `readouts.Lag`."""
+        """Find the weight of each row exactly d tokens back, ``(..., L)``; see `readouts.Lag`."""
         result: LagWeights = self.read(Lag(d))[0]
         return result
 
     def blocks(
         self, rows: int, columns: int, reduce: Literal["mean", "sum", "max"] = "mean"
     ) -> Float[Tensor, "*b r c"]:
-        """Reduce each block of so many rows and columns to a number; see `readouts.Blocks`."""
+        """Reduce each block of weights, ``(..., ⌈L/rows⌉, ⌈S/columns⌉)``; see `readouts.Blocks`."""
         return self._tensor(Blocks(rows, columns, reduce))
 
     def image(
@@ -107,13 +107,13 @@ class Readable(ABC):
         queries: tuple[int, int] | None = None,
         keys: tuple[int, int] | None = None,
     ) -> Float[Tensor, "*b r c"]:
-        """Average the pattern, or a part of it, down to a picture; see `readouts.Image`.
+        """Down-sample the pattern, or a part of it, to an image; see `readouts.Image`.
 
         Args:
-            rows: height of the picture, at most the number of queries shown.
-            columns: its width, at most the number of keys shown.
-            queries: the first and one past the last that are shown; None is all.
-            keys: likewise.
+            rows: height of the image, at most the number of queries.
+            columns: width of the image, at most the number of keys.
+            queries: start and stop of the queries; None for all.
+            keys: start and stop of the keys; None for all.
 
         Raises:
             ValueError: for a range that is empty or not within the pattern.

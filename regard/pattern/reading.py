@@ -1,6 +1,8 @@
-"""Taking readouts of a pattern: by the kernels what they know, by streaming blocks the rest.
+"""Takes readouts of a pattern: by kernels if they support them, else from streamed blocks.
 
 The kernels are those in C++ on a CPU; on another device, those of its extension, if there is one.
+
+Axes: N = B·H flattened heads, L queries.
 """
 
 from __future__ import annotations
@@ -26,11 +28,7 @@ from regard.pattern.stream import MOST_LOGSUMEXP, is_coarse, stream
 
 
 def require_numbers(problem: Problem) -> None:
-    """Refuse to read weights of tensors that hold no numbers.
-
-    Raises:
-        Error: if they hold none.
-    """
+    """Raise an `Error` if query and key hold no numbers, as under a trace."""
     why = abstract_reason(problem.query, problem.key)
     if why is not None:
         raise Error(
@@ -40,7 +38,7 @@ def require_numbers(problem: Problem) -> None:
 
 
 def sizes_of(problem: Problem) -> Sizes:
-    """Say what readouts need to know of a problem's pattern."""
+    """Return the sizes of a problem's pattern."""
     return Sizes(
         problem.leading,
         problem.queries,
@@ -60,25 +58,26 @@ def take(
     *,
     by: Callable[[Sequence[KernelSpec]], list[tuple[Tensor, ...]]] | None = None,
 ) -> tuple[Any, ...]:
-    """Take several readouts, each in its place; within some keys, if columns are given.
+    """Take several readouts; return their results in order.
 
     Args:
-        readouts: the reductions.
-        problem: query, key, mask and the rest.
-        sizes: of the pattern.
-        logsumexp: of each row, heads numbered through; None to compute it in the same pass.
-        columns: the keys to stay within, for which the log-sum-exp must be given.
-        by: what computes those that the kernels take of all queries; None reads the problem.
+        readouts: the readouts.
+        problem: the checked arguments of attention.
+        sizes: the sizes of the pattern.
+        logsumexp: of each row, ``(N, L)``; None to compute it in the same pass.
+        columns: a range of keys to restrict the pass to; it requires `logsumexp`. None for all.
+        by: a function that computes the kernels' readouts of all queries; None for the reader of
+            the device.
     """
     restricted = {i: readout.restricted(sizes.queries) for i, readout in enumerate(readouts)}
     apart = {i: part for i, part in restricted.items() if part is not None}
     if apart:
-        return _take_apart(readouts, apart, problem, sizes, logsumexp, columns, by)
+        return _take_separately(readouts, apart, problem, sizes, logsumexp, columns, by)
     reader, specs = _kernel_specs(readouts, problem, sizes)
     rest = [readout for i, readout in enumerate(readouts) if i not in specs]
     requests = list(specs.values())
     if rest and logsumexp is None and reader is not None:
-        # What is streamed has the same bits whatever else is read, and whether it was known before.
+        # Streamed readouts are equal bit for bit, whatever else is read or was known before.
         requests.append(KernelSpec(kind=Kind.LOGSUMEXP, shape=(sizes.queries,)))
     computed: list[tuple[Tensor, ...]] = []
     if requests and reader:
@@ -94,7 +93,7 @@ def take(
 
 
 def are_streamed(readouts: Sequence[Readout[Any, Any]], problem: Problem) -> bool:
-    """Whether kernels do not compute all of some readouts, so that blocks are streamed."""
+    """Whether kernels do not compute some of the readouts, so that blocks are streamed."""
     _, specs = _kernel_specs(readouts, problem, sizes_of(problem))
     return len(specs) < len(readouts)
 
@@ -102,11 +101,14 @@ def are_streamed(readouts: Sequence[Readout[Any, Any]], problem: Problem) -> boo
 def attend_and_take(
     readouts: Sequence[Readout[Any, Any]], problem: Problem
 ) -> tuple[Float[Tensor, "B H L Dv"], tuple[Any, ...]]:
-    """Compute the context by the kernels on a CPU, and on the way the readouts that they take.
+    """Compute the context by the kernels on a CPU, and in the same pass readouts.
 
     Args:
-        readouts: the reductions.
-        problem: one that these kernels have no objection to, and that needs no gradients.
+        readouts: the readouts; those that the kernels do not support take another pass.
+        problem: a problem that the kernels support and that needs no gradients.
+
+    Returns:
+        The context, and the result of each readout.
     """
     sizes = sizes_of(problem)
     whole = [i for i, r in enumerate(readouts) if r.restricted(sizes.queries) is None]
@@ -126,14 +128,14 @@ def attend_and_take(
 def take_with_context(
     readouts: Sequence[Readout[Any, Any]], problem: Problem
 ) -> tuple[Float[Tensor, "B H L Dv"] | None, tuple[Any, ...]]:
-    """Take readouts as `take` does, to the bit, and the context on the way.
+    """Take readouts, equal bit for bit to those of `take`, and in the same pass the context.
 
     Args:
-        readouts: the reductions.
-        problem: one that the kernels on a CPU have no objection to, and that needs no gradients.
+        readouts: the readouts.
+        problem: a problem that the kernels on a CPU support and that needs no gradients.
 
     Returns:
-        The context, or None where these kernels take none of the readouts; and the results.
+        The context, or None if the kernels support none of the readouts; and the results.
     """
     contexts: list[Tensor] = []
 
@@ -147,18 +149,18 @@ def take_with_context(
 
 
 def refined(problem: Problem, logsumexp: Float[Tensor, "N L"]) -> Float[Tensor, "N L"]:
-    """Replace a library's coarse log-sum-exps by those of the pattern's own dot products.
+    """Recompute large log-sum-exps of a library from the dot products that the pattern uses.
 
-    A library rounds its products differently; for large scores the difference shows in the weights.
+    A library rounds its products differently; for large scores this changes the weights.
 
     Args:
-        problem: query, key, mask and the rest.
-        logsumexp: of each row, heads numbered through.
+        problem: the checked arguments of attention.
+        logsumexp: of each row, ``(N, L)``.
     """
     has_weights = logsumexp.numel() > 0 and problem.keys > 0
     extension = extension_of(problem.query.device)
     if has_weights and extension and not extension.reader.objection_to_reading(problem):
-        return extension.reader.refine(problem, logsumexp, MOST_LOGSUMEXP)  # waits for no number
+        return extension.reader.refine(problem, logsumexp, MOST_LOGSUMEXP)  # no synchronization
     coarse = is_coarse(logsumexp)
     if not bool(coarse.any()):
         return logsumexp
@@ -166,7 +168,7 @@ def refined(problem: Problem, logsumexp: Float[Tensor, "N L"]) -> Float[Tensor, 
     return own.to(logsumexp.dtype).where(coarse, logsumexp)
 
 
-def _take_apart(
+def _take_separately(
     readouts: Sequence[Readout[Any, Any]],
     apart: Mapping[int, tuple[Readout[Any, Any], Tensor]],
     problem: Problem,
@@ -175,7 +177,7 @@ def _take_apart(
     columns: slice | None,
     by: Callable[[Sequence[KernelSpec]], list[tuple[Tensor, ...]]] | None,
 ) -> tuple[Any, ...]:
-    """Take those that leave queries out of the others alone, and the rest together."""
+    """Take each readout of chosen queries in a pass of its own, and the rest in one pass."""
     rest = [readout for i, readout in enumerate(readouts) if i not in apart]
     together = iter(take(rest, problem, sizes, logsumexp, columns, by=by) if rest else ())
 
@@ -193,7 +195,7 @@ def _take_apart(
 def _kernel_specs(
     readouts: Sequence[Readout[Any, Any]], problem: Problem, sizes: Sizes
 ) -> tuple[Reader | None, dict[int, KernelSpec]]:
-    """Choose the kernels, if any, and say which readouts, by their index, they compute and how."""
+    """Return the kernels, if any, and for each readout that they support its index and spec."""
     reader = reader_of(problem.query.device)
     if reader.objection_to_reading(problem) or 0 in (*sizes.leading, sizes.queries, sizes.keys):
         return None, {}

@@ -1,6 +1,6 @@
-"""What a readout is: a reduction of a pattern that any number of others share a pass with.
+"""The base class of readouts: reductions of a pattern that can share one pass over it.
 
-Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, C columns.
+Axes: N = B·H flattened heads, L queries, S keys; a block has n heads, R rows, C columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a readout needs to know of the pattern before the first block."""
+    """Sizes, dtype and device of a pattern, known before the first block."""
 
     leading: tuple[int, ...]
     queries: int
@@ -33,32 +33,32 @@ class Sizes:
     dtype: torch.dtype
     device: torch.device
     group: int | None = None
-    """How many heads after one another share a key head; None if they were picked one by one."""
+    """Number of consecutive heads that share a key head; None if heads were selected."""
 
     @property
     def heads(self) -> int:
-        """Number of heads, batch entries counted apart."""
+        """N, the number of heads in all batch entries."""
         return torch.Size(self.leading).numel()
 
     def along(self, axes: Sequence[str]) -> tuple[int, ...]:
-        """Lengths of axes that are named ``query`` or ``key``."""
+        """Lengths of axes named ``query`` or ``key``."""
         lengths = {"query": self.queries, "key": self.keys}
         return tuple(lengths[axis] for axis in axes)
 
     def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Make a result's worth of zeros, ``(N, *shape)``, in float64 by default."""
+        """Allocate zeros ``(N, *shape)``, in float64 by default."""
         return torch.zeros(self.heads, *shape, dtype=dtype or torch.float64, device=self.device)
 
     def restore(self, result: Tensor) -> Tensor:
-        """Give ``(N, ...)`` its leading dimensions back; fractions come in the pattern's dtype."""
+        """Restore the leading dimensions of ``(N, ...)``; cast floats to the pattern's dtype."""
         dtype = self.dtype if result.is_floating_point() else result.dtype
         return result.to(dtype).reshape((*self.leading, *result.shape[1:]))
 
     def grouped(self) -> Sizes:
-        """Of a result with one entry for each key head.
+        """Return the sizes of a result with one entry per key head.
 
         Raises:
-            ValueError: if heads were picked, or there is no axis of them.
+            ValueError: if heads were selected, or there is no axis of heads.
         """
         if self.group is None:
             raise ValueError(
@@ -69,80 +69,80 @@ class Sizes:
 
 
 class Tile(NamedTuple):
-    """A rectangle of a pattern, read as a pattern of its own: some queries against some keys.
+    """A rectangle of a pattern, read as a pattern of its own: a range of queries and one of keys.
 
-    Positions are those in the whole sequence; a state holds the queries, or the keys, of one rank.
+    A state holds the queries, or the keys, of one rank.
     """
 
     local_queries: slice
-    """Where its queries lie in a state along queries."""
+    """Indices of its queries in the state."""
     queries: slice
-    """Their positions."""
+    """Positions of its queries in the whole sequence."""
     local_keys: slice
-    """Where its keys lie in a state along keys."""
+    """Indices of its keys in the state."""
     keys: slice
-    """Their positions."""
+    """Positions of its keys in the whole sequence."""
     problem: Problem
     length: int | None = None
-    """Queries of the whole sequence; None while it still grows."""
+    """Number of queries of the whole sequence; None while it grows."""
 
 
 class Readout(ABC, Generic[State, Result]):
-    """One reduction of a pattern, for `Pattern.read`.
+    """A reduction of a pattern, for `Pattern.read`.
 
-    A class has to give `add`. Where its result is one number for each query or each key, summed or
-    set in float64, the rest follows from `axes`.
+    A subclass defines `add`. If its result is one number per query or per key, accumulated in
+    float64, the defaults of the other methods follow from `axes`.
 
     Example:
         >>> import regard, torch
-        >>> class Squares(regard.readouts.Readout):  # of a query: the sum of its squared weights
+        >>> class Squares(regard.readouts.Readout):  # the sum of the squared weights of a query
         ...     axes = ("query",)
         ...     def add(self, state, block):
         ...         state[block.heads, block.rows] += block.weights.square().sum(-1)
-        >>> query = torch.zeros(1, 3, 4)  # so that every query shares its weight equally
+        >>> query = torch.zeros(1, 3, 4)  # uniform weights
         >>> _, pattern = regard.attention_with_pattern(query, query, query, mask=regard.causal())
         >>> pattern.read(Squares())[0]
         tensor([[1.0000, 0.5000, 0.3333]])
     """
 
     kind: ClassVar[Kind | None] = None
-    """Which of the kernels' reductions it is; None: it is streamed."""
+    """The kernels' reduction that computes it; None if it is streamed."""
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Names of the result's axes, those of batch and head left out."""
+        """Names of the result's axes after batch and heads."""
         return ()
 
     @property
     def title(self) -> str:
-        """Its name among the readings of a recording."""
+        """Its name in the readings of a recording."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
 
     @property
     def is_linear(self) -> bool:
-        """Whether the result is linear in the weights: of their mean, it is the mean of results."""
+        """Whether the result is linear in the weights, so that it commutes with their mean."""
         return False
 
     def begin(self, sizes: Sizes) -> State:
-        """Make what is accumulated into; what no block touches keeps these values."""
+        """Create the state to accumulate into, with the values of a pattern without weights."""
         return cast("State", sizes.zeros(*sizes.along(self.axes)))
 
     @abstractmethod
     def add(self, state: State, block: WeightBlock) -> None:
-        """Take one block in."""
+        """Accumulate one block."""
 
     def finish(self, state: State, sizes: Sizes) -> Result:
-        """Turn what was accumulated into the result."""
+        """Turn the state into the result."""
         return cast("Result", sizes.restore(cast("Tensor", state)))
 
     def restricted(self, queries: int) -> tuple[Readout[Any, Any], Int[Tensor, "l"]] | None:  # noqa: ARG002 - for those that leave some out
-        """Say what to read of which queries instead, with the same result; None reads of all."""
+        """Return an equivalent readout of some queries, and their indices; None for all queries."""
         return None
 
     # By kernels
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
-        """Say how the kernels compute it; None, as for readouts of your own, has it streamed."""
+        """Describe it for the kernels; None, as for users' readouts, if it is to be streamed."""
         if self.kind is None:
             return None
         return KernelSpec(kind=self.kind, shape=sizes.along(self.axes))
@@ -153,49 +153,50 @@ class Readout(ABC, Generic[State, Result]):
         return self.kind is not None or type(self).kernel_spec is not Readout.kernel_spec
 
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Result:
-        """Turn what the kernels computed into the result."""
+        """Turn the kernels' output into the result."""
         (result,) = tensors
         return cast("Result", sizes.restore(result))
 
-    # Over several ranks, or several calls of a model
+    # For several ranks, or several calls of a model
 
     def of_tile(self, state: State, tile: Tile) -> tuple[Readout[Any, Any], ...]:  # noqa: ARG002 - for those that depend on it
-        """Say what to read of a tile, in which rows and columns count from the tile's first."""
+        """Return the readouts to take of a tile, with indices relative to its start."""
         return (self,)
 
     def merge(self, state: State, tile: Tile, results: tuple[Any, ...]) -> None:
-        """Take in the results of what `of_tile` names; a class without it is read in one process.
+        """Merge the results of the readouts of `of_tile` into the state.
 
-        By `axes`, a state lies with the queries of a rank, or is one tensor ``(N, ..., S)`` that
-        travels with the keys, or, with neither among them, is reduced over all ranks; the latter
-        two by `reduction`.
+        A readout that does not define it can't be taken over several ranks. If `axes` has queries,
+        each rank holds the state of its queries. If it has keys, the state is one tensor
+        ``(N, ..., S)`` that is passed along with the keys; else it is reduced over all ranks. The
+        latter two use `reduction`.
         """
         raise NotImplementedError
 
     @property
     def reduction(self) -> Literal["sum", "max"]:
-        """How the states of several ranks become one, where `axes` names no queries."""
+        """The reduction over the ranks, if `axes` has no queries."""
         return "sum"
 
     @property
     def is_mergeable(self) -> bool:
-        """Whether its class says how to merge the results of tiles."""
+        """Whether its class defines `merge`."""
         return type(self).merge is not Readout.merge
 
     # While a model runs
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether what it reads of a row depends on how many queries or keys there are in all.
+        """Whether its result for a row depends on the total numbers of queries or keys.
 
-        Those are not known while a pattern still grows.
+        They are unknown while a pattern grows.
         """
         return False
 
-    def within(self, keys: int) -> Readout[State, Result]:  # noqa: ARG002 - for those that number keys
-        """Say what to read while there are only so many keys, for one that names keys by number.
+    def within(self, keys: int) -> Readout[State, Result]:  # noqa: ARG002 - for those that index keys
+        """Return an equivalent readout that indexes none but the first `keys` keys.
 
-        Keys that are not there have no weight yet. One that names no others is returned itself.
+        Keys that do not exist yet have weight 0. Returns itself if no index is out of range.
         """
         return self
 

@@ -1,23 +1,22 @@
-"""Reductions of a pattern, any number of which are taken in one pass over its blocks.
+"""Readouts: reductions of a pattern, any number of which are taken in one pass over its blocks.
 
-A readout is a small frozen description: its class holds the computation in torch (`begin`, `add`,
-`finish`), says how the kernels do it (`kernel_spec`) and how results of tiles are merged (`merge`).
-Sums over many rows are kept in float64 either way, so that their error does not grow with the
-length.
+A readout is a small frozen dataclass. Its class defines the computation in torch (`begin`, `add`,
+`finish`), the kernels' (`kernel_spec`), and the merging of tiles (`merge`). Both accumulate sums
+over many rows in float64, so that the error does not grow with the length.
 
-Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, C columns.
+Axes: N = B·H flattened heads, L queries, S keys; a block has n heads, R rows, C columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
 
-from regard._arguments import check_indices, check_integers, tensor_of
+from regard._arguments import check_choice, check_indices, check_integers, tensor_of
 from regard._shapes import Float, Int
 from regard._tensors import upload
 from regard.backends.kernel_spec import KernelSpec, Kind
@@ -25,7 +24,6 @@ from regard.masks.rows import Rows
 from regard.pattern.blocks import Blocks
 from regard.pattern.image import Image
 from regard.pattern.lag import Lag, LagWeights
-from regard.pattern.max_score import MaxScore
 from regard.pattern.ordered import add_rows, totals
 from regard.pattern.readout import Readout, Sizes, Tile
 from regard.pattern.received import Received
@@ -52,11 +50,11 @@ __all__ = [
     "TopK",
 ]
 
-_ENTRIES_AT_ONCE = 2**22  # entries of a mask that are written out at a time
+_ENTRIES_AT_ONCE = 2**22  # entries of a mask in memory at a time
 
 
 class Top(NamedTuple):
-    """The strongest keys of each query, strongest first.
+    """The keys of largest weight of each query, largest first.
 
     Example:
         >>> import regard, torch
@@ -74,10 +72,17 @@ class Top(NamedTuple):
 
 @dataclass(frozen=True)
 class TopK(Readout[Top, Top]):
-    """The k strongest keys of each query: weights and positions ``(..., L, min(k, S))``.
+    """The k keys of largest weight of each query: weights and positions ``(..., L, min(k, S))``.
 
-    Of two keys of equal weight the kernels put the lower index first; torch's own ranking, which
-    other devices and float64 go by, has no rule.
+    Of keys with equal weights the kernels put the lower index first; `torch.topk`, used in float64
+    and on other devices, does not specify the order.
+
+    Args:
+        k: number of keys.
+
+    Raises:
+        TypeError: if k is not an integer.
+        ValueError: if k is below 1.
 
     Example:
         >>> import regard, torch
@@ -105,7 +110,7 @@ class TopK(Readout[Top, Top]):
         return Top(weights, sizes.zeros(*shape, dtype=torch.int64) - 1)
 
     def add(self, state: Top, block: WeightBlock) -> None:
-        """Rank each row; by logarithms, which still tell weights apart that are too small to."""
+        """Rank each row by logarithms, which also order weights that underflow."""
         k = min(self.k, block.weights.shape[-1])
         logs, index = block.log_weights.topk(k, dim=-1)
         seen = WeightBlock.seen(logs)
@@ -115,20 +120,20 @@ class TopK(Readout[Top, Top]):
         )
 
     def finish(self, state: Top, sizes: Sizes) -> Top:
-        """Restore both."""
+        """Restore the leading dimensions of both."""
         return Top(*map(sizes.restore, state))
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Rank by scores."""
+        """Describe the ranking for the kernels."""
         k = min(self.k, sizes.keys)
         return KernelSpec(kind=Kind.TOP, shape=(sizes.queries, k), size=k)
 
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Top:
-        """Restore both."""
+        """Restore the leading dimensions of both."""
         return Top(*map(sizes.restore, tensors))
 
     def merge(self, state: Top, tile: Tile, results: tuple[Any, ...]) -> None:
-        """Rank the strongest of both; of equal weights the first key is the stronger."""
+        """Rank the keys of both; of equal weights the lower index is first."""
         (top,) = results
         before = (tensor[:, tile.local_queries] for tensor in state)
         shifted = torch.where(top.positions < 0, -1, top.positions + tile.keys.start)
@@ -145,7 +150,7 @@ class TopK(Readout[Top, Top]):
 
 @dataclass(frozen=True)
 class Max(Readout["Tensor", "Tensor"]):
-    """The largest weight of each row: ``(..., L)``; 0 for a row that sees nothing.
+    """The largest weight of each row: ``(..., L)``; 0 for a row without visible keys.
 
     Example:
         >>> import regard, torch
@@ -159,21 +164,87 @@ class Max(Readout["Tensor", "Tensor"]):
     kind = Kind.MAX
 
     def add(self, state: Tensor, block: WeightBlock) -> None:
-        """Take the block's rows."""
+        """Take the maximum of each row."""
         state[block.heads, block.rows] = block.weights.amax(dim=-1).double()
 
     def merge(self, state: Tensor, tile: Tile, results: tuple[Any, ...]) -> None:
-        """Take the larger."""
+        """Take the maximum."""
         rows = state[:, tile.local_queries]
         rows.copy_(torch.maximum(rows, results[0]))
+
+
+@dataclass(frozen=True)
+class MaxScore(Readout["Tensor", "Tensor"]):
+    """The largest scaled score, scale · q·k, over the visible keys: ``(..., L)``, or ``(...)``.
+
+    It is taken before softcap and bias, which would hide its growth; −inf without visible keys. The
+    largest of a head is the max logit that QK-clip bounds in training (Kimi Team 2025,
+    arXiv:2507.20534).
+
+    Args:
+        each: one number per ``"query"``, or per ``"head"``.
+
+    Raises:
+        ValueError: for another word.
+
+    Example:
+        >>> import regard, torch
+        >>> x = 3 * torch.eye(3)
+        >>> pattern = regard.Pattern(x, x, mask=regard.causal(offset=-1), scale=1.0)
+        >>> pattern.read(regard.readouts.MaxScore(), regard.readouts.MaxScore("head"))
+        (tensor([-inf, 0., 0.]), tensor(0.))
+    """
+
+    each: Literal["query", "head"] = "query"
+
+    def __post_init__(self) -> None:
+        check_choice("each", self.each, ("query", "head"))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axis of queries, or none."""
+        return ("query",) if self.each == "query" else ()
+
+    @property
+    def reduction(self) -> Literal["sum", "max"]:
+        """The maximum over the ranks."""
+        return "max"
+
+    def begin(self, sizes: Sizes) -> Tensor:
+        """Start from rows without visible keys."""
+        return sizes.zeros(*sizes.along(self.axes)).fill_(-torch.inf)
+
+    def add(self, state: Tensor, block: WeightBlock) -> None:
+        """Take the maximum of each row, or of the head so far."""
+        seen = WeightBlock.seen(block.log_weights)
+        largest = torch.where(seen, block.scaled(), -torch.inf).amax(dim=-1).double()
+        if self.each == "query":
+            state[block.heads, block.rows] = largest
+        else:
+            of_heads = state[block.heads]
+            of_heads.copy_(torch.maximum(of_heads, largest.amax(dim=-1)))
+
+    def kernel_spec(self, sizes: Sizes) -> KernelSpec:
+        """Describe the maximum of each row for the kernels."""
+        return KernelSpec(kind=Kind.MAX_SCORE, shape=(sizes.queries,))
+
+    def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:
+        """Return the maximum of each row, or of each head."""
+        (rows,) = tensors
+        return sizes.restore(rows if self.each == "query" else rows.amax(dim=-1))
+
+    def merge(self, state: Tensor, tile: Tile, results: tuple[Any, ...]) -> None:
+        """Take the maximum."""
+        part = state[:, tile.local_queries] if self.each == "query" else state
+        part.copy_(torch.maximum(part, results[0]))
 
 
 @dataclass(frozen=True)
 class Entropy(Readout["Tensor", "Tensor"]):
     """Entropy of each row, −Σ w·ln w over its keys, in nats: ``(..., L)``.
 
-    0 where all weight lies on one key, ln n where it is spread evenly over n. A sink is not a key:
-    its share is left out of the sum.
+    0 if all weight is on one key, ln n if it is uniform over n keys. A sink is not a key: its share
+    is left out of the sum.
 
     Example:
         >>> import regard, torch
@@ -187,7 +258,7 @@ class Entropy(Readout["Tensor", "Tensor"]):
     kind = Kind.ENTROPY
 
     def add(self, state: Tensor, block: WeightBlock) -> None:
-        """Sum the block's rows."""
+        """Sum over each row."""
         state[block.heads, block.rows] = -_row_dot(block.weights, block.log_weights).double()
 
     def finish(self, state: Tensor, sizes: Sizes) -> Tensor:
@@ -195,16 +266,16 @@ class Entropy(Readout["Tensor", "Tensor"]):
         return sizes.restore(torch.where(state <= 0, 0, state))
 
     def merge(self, state: Tensor, tile: Tile, results: tuple[Any, ...]) -> None:
-        """Add the terms of other keys."""
+        """Add the terms of the tile's keys."""
         state[:, tile.local_queries] += results[0]
 
 
 @dataclass(frozen=True)
 class Distance(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
-    """Mean distance between a query and what it attends to, in tokens: ``(..., L)``.
+    """Mean distance between a query and its keys, in tokens: ``(..., L)``.
 
-    Σ w·|i − j| / Σ w, where i is the query's position among the keys; 0 for a row that sees
-    nothing.
+    Σ w·|i − j| / Σ w over keys j, where i is the query's position among the keys; 0 for a row
+    without visible keys.
 
     Example:
         >>> import regard, torch
@@ -218,11 +289,11 @@ class Distance(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     kind = Kind.DISTANCE
 
     def begin(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
-        """Start with no distance and no share."""
+        """Start from sums of 0."""
         return sizes.zeros(sizes.queries), sizes.zeros(sizes.queries)
 
     def add(self, state: tuple[Tensor, Tensor], block: WeightBlock) -> None:
-        """Sum the block's rows."""
+        """Sum over each row."""
         moment, share = state
         key = torch.arange(block.columns.start, block.columns.stop, device=block.positions.device)
         distance = (block.positions[..., None] - key).abs().to(block.weights.dtype)
@@ -231,7 +302,7 @@ class Distance(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         share[block.heads, block.rows] = totals(block.weights).double()
 
     def finish(self, state: tuple[Tensor, Tensor], sizes: Sizes) -> Tensor:
-        """Average over the row."""
+        """Divide by the weight of the row."""
         moment, share = state
         return sizes.restore(torch.where(share == 0, 0, moment / share))
 
@@ -240,11 +311,11 @@ class Distance(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         state: tuple[Tensor, Tensor],  # noqa: ARG002 - Readout's signature
         tile: Tile,  # noqa: ARG002 - likewise
     ) -> tuple[Readout[Any, Any], ...]:
-        """Read the mean, and the share of the row that it is over."""
+        """Read the mean, and the weight of the row on the tile's keys."""
         return self, Mass(slice(None))
 
     def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
-        """Weigh means by the shares."""
+        """Add the mean, weighted by the weight on the tile's keys."""
         moment, share = state
         distance, of_keys = (result.double() for result in results)
         moment[:, tile.local_queries] += distance * of_keys
@@ -253,11 +324,18 @@ class Distance(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
 
 @dataclass(frozen=True)
 class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
-    """Mean weight by how far back, 0 … n−1 tokens: ``(..., n)``.
+    """Mean weight at each distance, 0 … n−1 tokens back: ``(..., n)``.
 
-    Entry d averages the weight of key i − d over the queries i that see it. A head that looks at
-    the previous token has 1 at d = 1. On a text that repeats itself after p tokens, an induction
-    head stands out at d = p − 1 (Olsson et al. 2022, arXiv:2209.11895, section "Induction heads").
+    Entry d averages the weight on key i − d over the queries i that see it. It is 1 at d = 1 for an
+    ideal previous-token head. On a text that repeats with period p, an induction head has a peak at
+    d = p − 1 (Olsson et al. 2022, arXiv:2209.11895, section "Induction heads").
+
+    Args:
+        n: number of distances.
+
+    Raises:
+        TypeError: if n is not an integer.
+        ValueError: if n is below 1.
 
     Example:
         >>> import regard, torch
@@ -278,7 +356,7 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
             raise ValueError(f"n must be at least 1, but is {self.n}")
 
     def begin(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
-        """Start with no weight and no queries."""
+        """Start from weights and counts of 0."""
         return sizes.zeros(self.n), sizes.zeros(self.n)
 
     def add(self, state: tuple[Tensor, Tensor], block: WeightBlock) -> None:
@@ -295,16 +373,16 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         count[block.heads] += seen.sum(dim=1)
 
     def finish(self, state: tuple[Tensor, Tensor], sizes: Sizes) -> Tensor:
-        """Average over the queries counted."""
+        """Divide by the number of queries."""
         weight, count = state
         return sizes.restore(weight / count.clamp_min(1))
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:  # noqa: ARG002 - Readout's signature
-        """Sum along the diagonals."""
+        """Describe the diagonals for the kernels."""
         return KernelSpec(kind=Kind.OFFSETS, shape=(self.n,), size=self.n)
 
     def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
-        """Weigh means by how many of the tile's queries they are over."""
+        """Add the means, weighted by the number of the tile's queries."""
         weight, count = state
         queries = _queries_that_see(tile.problem.rows, self.n)
         weight += results[0] * queries
@@ -313,13 +391,14 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
 
 @dataclass(frozen=True, eq=False)
 class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
-    """Share of each row that lies on a set of keys: ``(..., L)``.
+    """The weight of each row on a set of keys: ``(..., L)``.
 
     Args:
-        keys: an index, a slice, indices, or a boolean ``(S,)``.
+        keys: an index, a slice, indices, or booleans ``(S,)``.
 
     Raises:
-        TypeError: for anything else.
+        TypeError: for another type.
+        ValueError: when it is read, for an index out of range.
 
     Example:
         >>> import regard, torch
@@ -341,11 +420,11 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
 
     @property
     def is_linear(self) -> bool:
-        """Sums of weights are."""
+        """True: it is a sum of weights."""
         return True
 
     def begin(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
-        """Mark the keys."""
+        """Start from 0, and mark the keys."""
         return sizes.zeros(sizes.queries), self._marked(sizes)
 
     def add(self, state: tuple[Tensor, Tensor], block: WeightBlock) -> None:
@@ -355,24 +434,24 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         mass[block.heads, block.rows] = share.double()
 
     def finish(self, state: tuple[Tensor, Tensor], sizes: Sizes) -> Tensor:
-        """Leave the marks out."""
+        """Return the sums."""
         return sizes.restore(state[0])
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """Sum over the marked keys."""
+        """Describe the marked keys for the kernels."""
         return KernelSpec(kind=Kind.MASS, shape=(sizes.queries,), operand=self._marked(sizes))
 
     def of_tile(self, state: tuple[Tensor, Tensor], tile: Tile) -> tuple[Readout[Any, Any], ...]:
-        """Cut the marks to the tile's keys."""
+        """Restrict the marks to the tile's keys."""
         return (Mass(state[1][tile.keys].bool()),)
 
     def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
-        """Add the shares of other keys."""
+        """Add the weight on the tile's keys."""
         state[0][:, tile.local_queries] += results[0]
 
     @property
     def depends_on_length(self) -> bool:
-        """Keys counted from the end do, and a mark for each key."""
+        """True if keys are counted from the end, or given as booleans."""
         if isinstance(self.keys, slice):
             ends = (self.keys.start, self.keys.stop, self.keys.step)
             return any(end is not None and end < 0 for end in ends)
@@ -380,7 +459,7 @@ class Mass(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         return index.dtype == torch.bool or bool((index < 0).any())
 
     def within(self, keys: int) -> Mass:
-        """Leave out the numbers of later keys."""
+        """Drop the indices of later keys."""
         if isinstance(self.keys, slice) or (index := self._index()).dtype == torch.bool:
             return self
         present = index < keys
@@ -409,14 +488,14 @@ def _row_dot(one: Float[Tensor, "n R C"], other: Float[Tensor, "n R C"]) -> Floa
 
 
 def _queries_that_see(rows: Rows, n: int) -> Float[Tensor, "N n"]:
-    """Count the queries that see the key 0 … n−1 positions before them."""
+    """Count, for each distance 0 … n−1, the queries that see the key so far back."""
     if rows.allowed is None and rows.bias is None:
         return _offsets_of_intervals(rows, n)
     return _offsets_of_entries(rows, n)
 
 
 def _offsets_of_intervals(rows: Rows, n: int) -> Float[Tensor, "N n"]:
-    """Count by intervals, each of which is one of offsets, from the nearest to the furthest."""
+    """Count them from the intervals of an interval mask, each a range of distances."""
     position = rows.spread(rows.positions).flatten(0, 1)
     ranges = [(rows.start, rows.stop, 1.0)]
     if rows.spans is not None:
@@ -434,7 +513,7 @@ def _offsets_of_intervals(rows: Rows, n: int) -> Float[Tensor, "N n"]:
 
 
 def _offsets_of_entries(rows: Rows, n: int) -> Float[Tensor, "N n"]:
-    """Count entry by entry, where a dense mask may hide any of them."""
+    """Count them from the entries of a dense mask."""
     batch, heads = rows.heads
     counts = rows.positions.new_zeros(batch, heads, n, dtype=torch.float64)
     height = max(1, _ENTRIES_AT_ONCE // max(1, batch * heads * rows.keys))

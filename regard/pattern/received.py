@@ -1,6 +1,6 @@
-"""What each key receives of the queries: added up, averaged, or at most.
+"""The weight that each key receives from the queries: sum, mean or maximum.
 
-Axes: N heads numbered through, G key/value heads, L queries, S keys; a block has n heads, R rows,
+Axes: N = B·H flattened heads, G key/value heads, L queries, S keys; a block has n heads, R rows,
 C columns.
 """
 
@@ -25,17 +25,21 @@ __all__ = ["Received"]
 
 @dataclass(frozen=True)
 class Received(Readout["Tensor", "Tensor"]):
-    """What each key receives of the queries: ``(..., S)``.
+    """The weight that each key receives from the queries: ``(..., S)``.
 
-    Scores by which caches of keys are made smaller: the sum is that of H2O (Zhang et al. 2023,
-    arXiv:2306.14048), over the last w queries that of SnapKV (Li et al. 2024,
-    arXiv:2404.14469), the maximum that of KVzip (Kim et al. 2025, arXiv:2505.23416).
+    Methods of KV-cache eviction score keys by it: H2O by the sum (Zhang et al. 2023,
+    arXiv:2306.14048), SnapKV by the sum over the last w queries (Li et al. 2024, arXiv:2404.14469),
+    KVzip by the maximum (Kim et al. 2025, arXiv:2505.23416).
 
     Args:
-        reduce: ``"sum"`` over the queries; ``"mean"`` over those that see the key; ``"max"``. 0 for
-            a key that no query sees.
-        queries: an index, a slice or indices; None is all of them.
+        reduce: ``"sum"`` over the queries; ``"mean"`` over those that see the key; or ``"max"``.
+            0 for a key that no query sees.
+        queries: an index, a slice or indices; None for all.
         grouped: reduce over the query heads that share a key head as well: ``(..., G, S)``.
+
+    Raises:
+        ValueError: for another `reduce`; when it is read, if `grouped` and heads were selected.
+        TypeError: for queries of another type.
 
     Example:
         >>> import regard, torch
@@ -61,16 +65,16 @@ class Received(Readout["Tensor", "Tensor"]):
 
     @property
     def reduction(self) -> Literal["sum", "max"]:
-        """Sums for the sum and for the mean."""
+        """The maximum for ``"max"``, else the sum."""
         return "max" if self.reduce == "max" else "sum"
 
     @property
     def is_linear(self) -> bool:
-        """Sums are; of a mean, the count may differ."""
+        """True for sums; the counts of a mean may differ between heads."""
         return self.reduce == "sum" and not self.grouped
 
     def begin(self, sizes: Sizes) -> Tensor:
-        """Start with nothing; beside the sums of a mean is how many weights they are of."""
+        """Start from zeros: sums, or sums and counts for a mean, or maxima."""
         self._result_sizes(sizes)
         return sizes.zeros(*(2,) * (self.reduce == "mean"), sizes.keys)
 
@@ -96,24 +100,24 @@ class Received(Readout["Tensor", "Tensor"]):
         return result.restore(state)
 
     def restricted(self, queries: int) -> tuple[Received, Int[Tensor, "l"]] | None:
-        """Read of the chosen queries alone."""
+        """Read the chosen queries only."""
         if self.queries is None:
             return None
         return replace(self, queries=None), self._index(queries)
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec:
-        """A kernel sums, counts for a mean, or finds the largest."""
+        """Describe the reduction for the kernels."""
         kinds = {"sum": Kind.RECEIVED, "mean": Kind.MEAN_RECEIVED, "max": Kind.MAX_RECEIVED}
         shape = (2, sizes.keys) if self.reduce == "mean" else (sizes.keys,)
         return KernelSpec(kind=kinds[self.reduce], shape=shape)
 
     def from_kernel(self, tensors: tuple[Tensor, ...], sizes: Sizes) -> Tensor:
-        """Restore, or reduce over a group."""
+        """Finish as for a streamed result."""
         (received,) = tensors
         return self.finish(received.double() if self.grouped else received, sizes)
 
     def of_tile(self, state: Tensor, tile: Tile) -> tuple[Readout[Any, Any], ...]:  # noqa: ARG002 - Readout's signature
-        """Read of the tile's queries, those that are chosen; of a mean the count as well."""
+        """Read the tile's chosen queries; for a mean, their counts as well."""
         queries: tuple[int, ...] | None = None
         if self.queries is not None:
             length = tile.queries.stop if tile.length is None else tile.length
@@ -125,7 +129,7 @@ class Received(Readout["Tensor", "Tensor"]):
         return (Received(self.reduce, queries),)
 
     def merge(self, state: Tensor, tile: Tile, results: tuple[Any, ...]) -> None:
-        """Add what other queries give, or take the larger."""
+        """Add the results of the tile's queries, or take the maximum."""
         received = state[..., tile.local_keys]
         if self.reduce == "max":
             received.copy_(torch.maximum(received, results[0]))
@@ -136,7 +140,7 @@ class Received(Readout["Tensor", "Tensor"]):
 
     @property
     def depends_on_length(self) -> bool:
-        """Queries that are counted from the end do, or one by one."""
+        """True if queries are given as indices, or as a slice counted from the end."""
         index = check_indices("queries", self.queries)
         return not isinstance(index, slice | None) or has_negative(index)
 
@@ -151,7 +155,7 @@ class Received(Readout["Tensor", "Tensor"]):
 
 @dataclass(frozen=True)
 class _Seen(Readout["Tensor", "Tensor"]):
-    """How many of some queries see each key: ``(..., S)``."""
+    """The number of queries that see each key: ``(..., S)``."""
 
     axes = ("key",)
 

@@ -1,6 +1,6 @@
-"""The largest singular values of a pattern, by products with it alone.
+"""The largest singular values of a pattern, computed from products with it.
 
-Axes: L queries, S keys; m vectors of a basis, b of a block.
+Axes: L queries, S keys; m vectors of a basis, b vectors of a block.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 from regard._arguments import check_whole
 from regard._shapes import Float
 
-_FURTHER = 8  # vectors of a block beyond those wanted, which makes it converge sooner
-_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}  # of the largest singular value
+_OVERSAMPLING = 8  # additional vectors of a block, for faster convergence
+_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}  # relative to the largest singular value
 
 
 def singular_values(
@@ -25,15 +25,18 @@ def singular_values(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Float[Tensor, "*b k"]:
-    """Find the k largest; `Pattern.singular_values` documents it.
+    """Find the k largest, in descending order; see `Pattern.singular_values`.
 
     Args:
         times: multiplies the pattern by ``(..., S, n)``.
         transposed: multiplies ``(..., n, L)`` by the pattern.
-        shape: of the pattern.
-        k: how many.
-        dtype: of the pattern.
-        device: likewise.
+        shape: shape of the pattern, ``(..., L, S)``.
+        k: number of singular values.
+        dtype: dtype of the pattern.
+        device: device of the pattern.
+
+    Raises:
+        ValueError: if k is below 1.
     """
     check_whole(k, "k")
     if k < 1:
@@ -44,7 +47,7 @@ def singular_values(
     if 0 in (*leading, k):
         return torch.zeros(*leading, k, dtype=dtype, device=device)
     generator = torch.Generator(device="cpu").manual_seed(0)
-    block = min(k + _FURTHER, rank)
+    block = min(k + _OVERSAMPLING, rank)
 
     def draw(rows: int) -> Tensor:
         drawn = torch.randn(rows, block, dtype=torch.float64, generator=generator, device="cpu")
@@ -75,7 +78,7 @@ def singular_values(
 def _orthonormal(
     new: Float[Tensor, "*b L n"], basis: Float[Tensor, "*b L m"]
 ) -> Float[Tensor, "*b L n"]:
-    """Make vectors orthogonal to a basis and to each other; twice, which is enough for rounding."""
+    """Orthonormalize vectors against a basis and each other, twice because of rounding."""
     for _ in range(2):
         new = torch.linalg.qr(new - basis @ (basis.mT @ new)).Q
     return new

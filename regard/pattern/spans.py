@@ -1,6 +1,6 @@
-"""The weight of each row on many spans of keys at once.
+"""The weight of each row on each of many spans of keys, in one pass.
 
-Axes: N heads numbered through, L queries, S keys; a block has n heads, R rows, C columns.
+Axes: N = B·H flattened heads, L queries, S keys; a block has n heads, R rows, C columns.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["Spans"]
 
 @dataclass(frozen=True, eq=False)
 class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
-    """Share of each row that lies on each of n spans: ``(..., L, n)``.
+    """The weight of each row on each of n spans: ``(..., L, n)``.
 
-    What `Mass` gives for one set of keys, for many in one pass: the passages of a prompt, images,
-    turns. The keys of a span need not be neighbours.
+    It is `Mass` for many sets of keys in one pass, such as the passages, images or turns of a
+    prompt. The keys of a span need not be contiguous.
 
     Args:
-        labels: ``(S,)``, the number of the span that each key belongs to, 0 … n−1; a negative one
-            for a key of none, as are keys after the last label, such as those of generated tokens.
-            Labels after the last key must be of none.
-        n: how many spans there are; None is one more than the largest label.
+        labels: ``(S,)``, the index of the span of each key, 0 … n−1; negative for a key in no span.
+            Keys after the last label, such as those of generated tokens, are in no span. Labels
+            after the last key must be negative.
+        n: number of spans; None for the largest label plus 1.
 
     Raises:
         TypeError: for labels that are not integers.
@@ -69,16 +69,16 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
 
     @property
     def is_linear(self) -> bool:
-        """Sums of weights are."""
+        """True: it is a sum of weights."""
         return True
 
     def begin(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
-        """Start with no weight; keys of no span share a column that is dropped at the end."""
+        """Start from 0, with one more column for keys in no span."""
         labels, n = self._padded(sizes), self.n or 0
         return sizes.zeros(sizes.queries, n + 1), torch.where(labels < 0, n, labels)
 
     def add(self, state: tuple[Tensor, Tensor], block: WeightBlock) -> None:
-        """Sum the keys of each span, one after the other."""
+        """Sum over the keys of each span, in a fixed order."""
         sums, column = state
         weights = block.weights.permute(2, 1, 0).double()  # (C, R, n)
         of_spans = weights.new_zeros(sums.shape[-1], *weights.shape[1:])
@@ -86,25 +86,25 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
         sums[block.heads, block.rows] = of_spans.permute(2, 1, 0)
 
     def finish(self, state: tuple[Tensor, Tensor], sizes: Sizes) -> Tensor:
-        """Leave out what lies on no span."""
+        """Drop the column of keys in no span."""
         return sizes.restore(state[0][..., :-1])
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
-        """Sum the keys of each span."""
+        """Describe the labels for the kernels."""
         labels, n = self._padded(sizes), self.n or 0
         return KernelSpec(kind=Kind.SPANS, shape=(sizes.queries, n), size=n, operand=labels)
 
     def of_tile(self, state: tuple[Tensor, Tensor], tile: Tile) -> tuple[Readout[Any, Any], ...]:
-        """Cut the labels to the tile's keys."""
+        """Restrict the labels to the tile's keys."""
         _, column = state
         return (Spans(torch.where(column < state[0].shape[-1] - 1, column, -1)[tile.keys], self.n),)
 
     def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
-        """Add the shares of other keys."""
+        """Add the weight on the tile's keys."""
         state[0][:, tile.local_queries, :-1] += results[0]
 
     def within(self, keys: int) -> Spans:
-        """Leave out the labels of later keys, if any of these is of a span."""
+        """Drop the labels of later keys, if any of them is in a span."""
         labels = tensor_of(self.labels)
         return Spans(labels[:keys], self.n) if _any_of_a_span(labels[keys:]) else self
 
@@ -114,7 +114,7 @@ class Spans(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
             raise ValueError(
                 f"labels are {labels.numel()}, but there are only {sizes.keys} keys; give one each"
             )
-        return pad(labels, (0, sizes.keys - labels.numel()), value=-1)  # cuts where there are more
+        return pad(labels, (0, sizes.keys - labels.numel()), value=-1)  # truncates longer labels
 
 
 def _any_of_a_span(labels: Int[Tensor, "s"]) -> bool:

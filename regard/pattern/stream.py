@@ -1,9 +1,9 @@
 """A pattern in blocks: weights recomputed a few rows at a time, passed to readouts, and freed.
 
-Rows are complete in a block (all keys that any of its queries sees), so a block can find its own
-log-sum-exp where none is given. Memory is O(block), whatever L and S are.
+The rows of a block are complete (all keys that any of its queries sees), so their log-sum-exps can
+be computed from the block. Memory is that of a block, independent of L and S.
 
-Axes: heads are numbered through, n of them in a block; R rows and C columns of a block.
+Axes: N = B·H flattened heads, L queries; a block has n heads, R rows, C columns.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from regard.inputs import Problem
 from regard.pattern.ordered import dot_products, totals
 from regard.steps import total_bias
 
-# 2²⁰ float32 scores are 4 MiB: they stay in a core's share of the cache between one pass over them
-# and the next, and are many enough to hide the cost of a torch call. To hide that of a GPU's, which
-# computes them in the time that a call takes, a block has 64 MiB there.
+# 2²⁰ float32 scores are 4 MiB: they stay in a core's share of the cache from one pass over them to
+# the next, and are enough to hide the overhead of a torch call. A GPU computes them in the time of
+# one kernel launch, so a block has 64 MiB there.
 _BLOCK_SCORES = 2**20
 _TIMES_ON_CUDA = 16
 
-# Stands for −∞ among the logarithms of hidden weights: its exponential is 0, and its product with
-# that 0 is 0, where −∞ would give NaN.
+# The log-weight of hidden keys, instead of −∞: w·log w is 0 for w = exp(HIDDEN) = 0, while −∞ would
+# give NaN.
 HIDDEN = -1e30
-# Stands for it among the logarithms of visible weights, which an infinity in a key may bring about.
+# The lowest log-weight of visible keys, instead of −∞, which an infinity in a key may cause.
 LOWEST = -1e29
 
-# Beyond this size a log-sum-exp is too coarse to make weights of scores. There a row's peak
-# is subtracted first, and the logarithm of its sum of exponentials then.
+# Above this magnitude the rounding error of a log-sum-exp is too large for exp(score − logsumexp):
+# the maximum of a row is subtracted first, then the logarithm of the sum of exponentials.
 MOST_LOGSUMEXP = 64.0
 
 
@@ -42,24 +42,24 @@ class WeightBlock:
     """A few complete rows of a few heads."""
 
     heads: slice
-    """Which heads, numbered b·H + h."""
+    """Range of flat head indices, b·H + h."""
     rows: slice
     columns: slice
     weights: Float[Tensor, "n R C"]
     log_weights: Float[Tensor, "n R C"]
-    """Natural logarithms; hidden keys have a large negative number, see `seen`."""
+    """Natural logarithms; a large negative number for hidden keys, see `seen`."""
     logsumexp: Float[Tensor, "n R"]
     positions: Int[Tensor, "m R"]
-    """Where each query sits among the keys; m is n, or 1 where the heads agree."""
+    """Position of each query among the keys; m is n, or 1 if it is the same for all heads."""
     has_nan: bool
-    """Whether some row is NaN, as far as it sees."""
+    """Whether some row is NaN on its visible keys."""
     scaled: Callable[[], Float[Tensor, "n R C"]]
-    """Computes scale · q·k, of hidden keys as well: before softcap, bias and mask."""
+    """Computes scale · q·k before softcap, bias and mask, for hidden keys as well."""
 
     @staticmethod
     def seen(log_weights: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
-        """Whether logarithms are those of visible weights."""
-        return ~(log_weights <= HIDDEN / 2)  # NaN is seen
+        """Whether log-weights are those of visible keys, elementwise."""
+        return ~(log_weights <= HIDDEN / 2)  # NaN is visible
 
 
 def stream(
@@ -67,12 +67,12 @@ def stream(
     logsumexp: Float[Tensor, "heads L"] | None = None,
     columns: slice | None = None,
 ) -> Iterator[WeightBlock]:
-    """Yield the pattern block by block; blocks in which nothing is visible are left out.
+    """Yield the pattern block by block, without blocks in which no key is visible.
 
     Args:
-        problem: query, key, mask and the rest.
-        logsumexp: of each row, of the heads numbered through; None to compute it with the blocks.
-        columns: stay within these keys, for which the log-sum-exp must be given.
+        problem: the checked arguments of attention.
+        logsumexp: of each row, ``(N, L)``; None to compute it from the blocks.
+        columns: a range of keys to restrict the blocks to; it requires `logsumexp`. None for all.
     """
     assert columns is None or logsumexp is not None, "part of a row does not tell its log-sum-exp"
     area = problem.queries * problem.keys
@@ -91,10 +91,10 @@ def stream(
 
 
 def _groups(problem: Problem, at_most: int) -> Iterator[Tensor]:
-    """Number the heads through and group them; a group sees the same keys, row by row.
+    """Group flat head indices; the heads of a group have the same mask.
 
-    A group's block spans what any of its rows sees. Were it shared by different masks, the rounding
-    of one sequence would depend on which others are in the batch.
+    A block contains all keys that any of its rows sees. If heads of different masks shared a block,
+    the rounding of one sequence would depend on the others in the batch.
     """
     batch, heads = problem.heads
     apart = problem.rows.start.shape[:2]
@@ -109,7 +109,7 @@ def _block(
     low, high = part.rows.span(rows)
     own = None if known is None else known[:, rows].to(part.exact_dtype)
     if within is not None:
-        if own is not None and is_coarse(own).any():  # that takes whole rows
+        if own is not None and is_coarse(own).any():  # `_norms` needs whole rows for these
             whole = _block(part, chosen, rows, known, None)
             return None if whole is None else _cut(whole, within)
         low, high = max(low, within.start), min(high, within.stop)
@@ -119,14 +119,14 @@ def _block(
     scores = _scores(part, rows, columns)
     logsumexp, peak, log = _norms(part, scores, own)
 
-    fully_masked = logsumexp == -torch.inf  # who sees nothing keeps weight 0
+    fully_masked = logsumexp == -torch.inf  # rows without visible keys have weight 0
     log = log.masked_fill(fully_masked, 0).masked_fill(logsumexp == torch.inf, torch.nan)  # ∞ − ∞
     if peak is not None:
         scores.sub_(peak[..., None])
     log_weights = scores.sub_(log[..., None])
     weights = log_weights.exp()
     has_nan = bool(log.isnan().any())
-    if has_nan:  # a visible NaN fills its row, but only as far as it sees
+    if has_nan:  # a visible NaN makes its row NaN, but only on visible keys
         weights.masked_fill_(~part.rows.visible(rows, columns)[:, 0].expand(weights.shape), 0)
     _hide(log_weights.clamp_(min=LOWEST), part, rows, columns, HIDDEN)
     return WeightBlock(
@@ -143,7 +143,7 @@ def _block(
 
 
 def _cut(block: WeightBlock, within: slice) -> WeightBlock | None:
-    """Keep the columns that lie within a range."""
+    """Restrict a block to a range of columns; None if they do not intersect."""
     low = max(block.columns.start, within.start)
     high = min(block.columns.stop, within.stop)
     if low >= high:
@@ -159,7 +159,7 @@ def _cut(block: WeightBlock, within: slice) -> WeightBlock | None:
 
 
 def _scores(part: Problem, rows: slice, columns: slice) -> Float[Tensor, "n R C"]:
-    """Everything up to the softmax, −∞ for hidden keys."""
+    """Compute the masked scores, −∞ for hidden keys."""
     scores = _scaled(part, rows, columns)
     if part.softcap is not None:
         scores.div_(part.softcap).tanh_().mul_(part.softcap)
@@ -177,9 +177,11 @@ def _scaled(part: Problem, rows: slice, columns: slice) -> Float[Tensor, "n R C"
 def _norms(
     part: Problem, scores: Float[Tensor, "n R C"], known: Float[Tensor, "n R"] | None
 ) -> tuple[Float[Tensor, "n R"], Float[Tensor, "n R"] | None, Float[Tensor, "n R"]]:
-    """Find a row's log-sum-exp, and what to subtract from its scores, first and second.
+    """Compute log-sum-exps, and two terms to subtract from the scores in turn.
 
-    The first is None where it is 0 for all.
+    Returns:
+        The log-sum-exps; the maximum of each row, None if it is 0 for all rows; and the logarithm
+        of the remaining sum.
     """
     if known is not None and not is_coarse(known).any():
         return known, None, known
@@ -192,7 +194,7 @@ def _norms(
     own = (peak + log).masked_fill(fully_masked, -torch.inf)
     if known is None:
         known = own
-    else:  # where that is another, there are keys elsewhere, of which it alone knows
+    else:  # a different log-sum-exp was given for rows with more keys than these
         rounding = 4 * torch.finfo(scores.dtype).eps
         same = (known - own).abs() <= rounding * known.abs()
         log = torch.where(same, log, known - peak)
@@ -203,12 +205,12 @@ def _norms(
 
 
 def is_coarse(logsumexp: Float[Tensor, "*b L"]) -> Bool[Tensor, "*b L"]:
-    """Tell rows whose log-sum-exp makes no exact weights by itself."""
+    """Whether a log-sum-exp is too large to compute accurate weights from, elementwise."""
     return logsumexp.isfinite() & (logsumexp.abs() > MOST_LOGSUMEXP)
 
 
 def _hide(scores: Tensor, part: Problem, rows: slice, columns: slice, hidden: float) -> None:
-    """Overwrite the scores of hidden keys, looking only where there may be some."""
+    """Overwrite the scores of hidden keys; for intervals, only columns not visible to all rows."""
     if not part.rows.is_interval:
         scores.masked_fill_(~part.rows.visible(rows, columns)[:, 0], hidden)
         return

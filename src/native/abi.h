@@ -25,30 +25,30 @@ typedef struct {
   int64_t batch, head, row;
 } regard_tensor;
 
-// One float a head, (B, H), or none.
+// One float per head, (B, H), or none.
 typedef struct {
   const float *data;
   int64_t batch, head;
 } regard_numbers;
 
-// (B, H, L, S), any strides in elements, 0 where an axis is shared; or none.
+// (B, H, L, S), any strides in elements, 0 for a broadcast axis; or none.
 typedef struct {
   const void *data;
   int64_t batch, head, row, column;
 } regard_matrix;
 
-// The keys that each query sees, [start, stop), and where it sits among them, each (B, H, L) with
+// The keys that each query sees, [start, stop), and its position among them, each (B, H, L) with
 // the last axis contiguous; or, without tables, query i sees
-// [start_base + i·start_step, stop_base + i·stop_step) cut to [0, S) and sits at position + i.
+// [start_base + i·start_step, stop_base + i·stop_step) clamped to [0, S), and is at position + i.
 typedef struct {
   const int64_t *start, *stop, *positions;
   int64_t batch, head;
   int64_t start_base, start_step, stop_base, stop_step, position;
 } regard_rows;
 
-// Spans of keys whose scores are changed: `count` tables, span n of each query being keys
-// [start, stop), 0 ≤ start ≤ stop ≤ S, each (N, B, H, L) with the last axis contiguous. What they
-// add, (N), is added after softcap and bias; −∞ hides. Spans may overlap.
+// Spans of keys whose scores are changed: N = `count` tables (N, B, H, L) of start and stop, with
+// the last axis contiguous; span n of a query is its keys [start, stop), 0 ≤ start ≤ stop ≤ S.
+// `added` (N) is added to their scores after softcap and bias; −∞ hides them. Spans may overlap.
 typedef struct {
   const int64_t *start, *stop;
   const float *added;
@@ -74,7 +74,8 @@ typedef struct {
 // Computes context, in the dtype of query, and logsumexp (B, H, L), contiguous, unless it is NULL.
 int regard_forward(const regard_problem *problem, const regard_tensor *context, float *logsumexp);
 
-// The same for another problem of the same kind, without the log-sum-exp; context is contiguous.
+// The same without the log-sum-exp, for a packed problem whose pointers and threads are replaced by
+// the arguments; context is contiguous.
 int regard_attend(const regard_problem *kind, void *query, void *key, void *value, void *context,
                   int64_t threads);
 
@@ -86,7 +87,7 @@ typedef struct {
   regard_matrix
       bias;  // floats, (B, H, L, S), last axis contiguous: what it shares is not summed up
   float *alibi, *sink;  // (B, H), contiguous: likewise
-  // 1 if context and logsumexp are of the problem's keys, 0 if rows have other keys too.
+  // 1 if the problem has all keys of the rows of context and logsumexp, else 0.
   int64_t all_keys;
 } regard_gradients;
 
@@ -106,11 +107,11 @@ enum {
   REGARD_LEFT_PRODUCT,  // (M, S) [size: M; operand: floats (B, H, M, L)]
   REGARD_OFFSETS,       // (n) [size: n]
   REGARD_IMAGE,         // (rows, columns), no more than (L, S) [size: rows; columns; height, width:
-                 // queries and keys of the whole picture, none of whose pixels lies beyond L, S]
-  REGARD_MAX_SCORE,  // (L), of problems whose spans add nothing
-  REGARD_LAG,        // (L, 2), weight and logarithm [size: keys back; or operand: int64 (B, H, L),
-                     // the key of each query, −1 for none]
-  REGARD_SPANS,      // (L, n) [size: n; operand: int64 (S), the span of each key, −1 for none]
+                        // queries and keys of the whole image; all of its pixels begin within L, S]
+  REGARD_MAX_SCORE,     // (L), only if spans hide and do not shift scores
+  REGARD_LAG,    // (L, 2), weight and logarithm [size: keys back; or operand: int64 (B, H, L),
+                 // the key of each query, −1 for none]
+  REGARD_SPANS,  // (L, n) [size: n; operand: int64 (S), the span of each key, −1 for none]
   REGARD_MAX_RECEIVED,   // (S)
   REGARD_MEAN_RECEIVED,  // (2, S), sums and how many queries see each key
   REGARD_MAX_BLOCKS,     // as REGARD_IMAGE, of pixels that are whole queries and keys
@@ -130,8 +131,8 @@ typedef struct {
 } regard_readout;
 
 typedef struct {
-  const float *logsumexp;       // (B, H, L), or NULL to compute it on the way
-  int64_t first_key, stop_key;  // keys [first, stop) take part; other than all need logsumexp
+  const float *logsumexp;       // (B, H, L), or NULL to compute it first
+  int64_t first_key, stop_key;  // restricts it to keys [first, stop); a part requires logsumexp
   int64_t count;
   const regard_readout *list;
 } regard_readouts;
@@ -139,14 +140,13 @@ typedef struct {
 // Takes any number of readouts in one pass over the pattern of query and key; needs no value.
 int regard_read(const regard_problem *problem, const regard_readouts *readouts);
 
-// regard_forward, and then regard_read with the log-sum-exps that it wrote, if `readouts` names
-// them, else with none: to the bit, but in one pass where scores can be kept for the latter.
+// Bitwise equal to regard_forward and then regard_read, with the log-sum-exps of the former if
+// `readouts` has them, else without; but in one pass if scores can be stored for the latter.
 int regard_forward_and_read(const regard_problem *problem, const regard_tensor *context,
                             float *logsumexp, const regard_readouts *readouts);
 
-// How far each row of one pattern is from that of another, a sink being one more key: relative
-// entropy of the first to the second, that of both to their mean, averaged, in nats; and half of
-// the sum of absolute differences.
+// The divergence between corresponding rows of two patterns, with a sink as one more key: KL and
+// Jensen–Shannon divergence in nats, and total variation distance.
 enum { REGARD_KL, REGARD_JS, REGARD_TV };
 
 typedef struct {
@@ -172,9 +172,9 @@ typedef struct {
 
 int regard_multiply(const regard_matvec *product);
 
-// One step of a GPT: of each of B sequences a new token, or B new tokens of one sequence, whose
-// keys and values are added to a cache; everything contiguous but the cache, and of one dtype,
-// except that all maps and the tokens may be int8. E is heads · dim, D the head dimension.
+// One step of a GPT: one new token of each of B sequences, or B new tokens of one sequence, whose
+// keys and values are appended to a cache. All tensors but the cache are contiguous; all are of one
+// dtype, except that all maps and the tokens may be int8. E is heads · dim, D the head dimension.
 typedef struct {
   const void *weight, *bias;  // (O, I); (O) or NULL
   const float *scale;         // (O): of an int8 weight, as above; or NULL
@@ -191,33 +191,33 @@ typedef struct {
   regard_linear qkv, projection;   // (E + 2·G·D, E): queries, keys, values; (E, E)
   regard_linear expand, contract;  // (F, E), or (2·F, E): gate, up; (E, F)
   regard_tensor key, value;  // (B, G, S, D), memory of the cache; of one sequence (1, G, S, D)
-  int64_t keys;              // S, the new ones included, which go to the last rows
-  int64_t evicted, window;   // keys before the first row; most that a query sees
-  // What a caller may look at or change; each NULL, or of count 0, where it does not.
-  void *stream;        // (B, E): the residual stream before this layer, which is written
-  void *query;         // (B, E): queries as they meet the keys, which are written
+  int64_t keys;              // S, including the new keys, which are written to the last rows
+  int64_t evicted, window;   // keys before the first row; maximum keys that a query sees
+  // For recordings and interventions; each may be NULL, or have count 0.
+  void *stream;        // (B, E): output, the residual stream before this layer
+  void *query;         // (B, E): output, the queries after norm and rotation
   regard_spans spans;  // (N, B, H): keys whose scores are changed
-  const float *kept;   // (E): what each channel of the contexts is multiplied by
+  const float *kept;   // (E): factor of each channel of the contexts
 } regard_layer;
 
 typedef struct {
   int64_t dtype, threads;
   int64_t batch, layers, heads, groups, dim, hidden, vocabulary;
   int64_t gated;                   // SwiGLU, else GELU
-  int64_t one_sequence;            // the tokens follow each other, and see those before them
-  int64_t skipped;                 // of the first so many tokens no logits are computed
-  const void *stream;              // (B, E): enters the first layer in place of the tokens; or NULL
+  int64_t one_sequence;            // the tokens are consecutive, with causal attention
+  int64_t skipped;                 // number of first tokens without logits
+  const void *stream;              // (B, E): input of the first layer instead of tokens; or NULL
   const int64_t *ids, *positions;  // (B)
   const int64_t *padding;          // (B): keys at the start that are hidden; or NULL
   const void *tokens, *learned;    // (V, E); (positions, E) or NULL
   const float *tokens_scale;       // (V): of int8 tokens; or NULL
   const float *cosines, *sines;    // (B, D / 2), or NULL without rotary positions
-  const regard_layer *layer;       // of each
-  regard_norm norm;                // the last
+  const regard_layer *layer;       // (layers)
+  regard_norm norm;                // the final norm
   void *result;                    // logits (B − skipped, V)
 } regard_gpt;
 
-// Ids and positions must lie in their tables. At most 16 heads share keys and values.
+// Ids and positions must be within their tables. At most 16 heads share keys and values.
 int regard_gpt_step(const regard_gpt *gpt);
 
 // GELU in its tanh form, elementwise, everything contiguous and of one dtype; or, with a gradient,
@@ -243,7 +243,7 @@ typedef struct {
   const float *weight, *bias;
   float *sum;
   void *normed;
-  float *mean, *factor;  // (N): what normalized each row, for the backward pass
+  float *mean, *factor;  // (N): statistics of each row, for the backward pass
 } regard_residual_norm;
 
 int regard_residual_norm_forward(const regard_residual_norm *call);
@@ -263,9 +263,9 @@ typedef struct {
 
 int regard_residual_norm_backward(const regard_residual_norm_gradients *call);
 
-// The cross-entropy of N rows of V logits, everything contiguous: of each row its logarithm of the
-// sum of exponentials, less the logit at its target, in nats; and the gradient, with respect to the
-// logits, of the sum of all, each multiplied by its weight.
+// The cross-entropy of N rows of V logits, everything contiguous: the log-sum-exp of a row minus
+// the logit of its target, in nats; and the gradient of their weighted sum with respect to the
+// logits.
 typedef struct {
   int64_t dtype, threads;
   int64_t rows, vocabulary;  // N, V, at least 1
@@ -273,26 +273,25 @@ typedef struct {
   const int64_t *targets;    // (N), below V; below 0: the row has loss and gradient 0
   const float *weights;      // (N)
   float *losses;             // (N), not multiplied by the weights
-  void *gradient;            // (N, V), of the dtype, in the place of the logits or not; or NULL
+  void *gradient;            // (N, V), of the dtype, may be the logits; or NULL
 } regard_cross_entropy;
 
 int regard_cross_entropy_and_gradient(const regard_cross_entropy *call);
 
-// Measures what the threads can do at most, in some hundredths to tenths of a second: operations a
-// second on numbers of a dtype, as the instruction set in use multiplies them, and bytes a second
-// read from memory. 0: no memory to measure in.
+// Measures the peak rates of the threads, in some hundredths to tenths of a second: operations per
+// second in a dtype, with the instruction set in use, and bytes per second read from memory. 0 if
+// there is no memory for the measurement.
 double regard_peak_flops(int dtype, int64_t threads);
 double regard_peak_bandwidth(int64_t threads);
 
 int regard_abi(void);
-// Instruction sets, comma separated, best first: those built, and those this processor can run.
+// Instruction sets, comma-separated, best first: those compiled, and those the processor supports.
 const char *regard_built(void);
 const char *regard_supported(void);
 // The one in use; choose before the first computation. NULL is the best; 0 is success.
 const char *regard_instructions(void);
 int regard_choose(const char *name);
-// The file of the OpenMP runtime whose threads do the work; empty where they are threads of our
-// own.
+// The file of the OpenMP runtime that runs the threads; empty if they are the library's own.
 const char *regard_pool(void);
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
 
 namespace regard::REGARD_SET {
 
-// 1 / (1 + e⁻ˣ); what falls short of the normal floats may come out as 0.
+// 1 / (1 + e⁻ˣ); subnormal results may be flushed to 0.
 REGARD_INLINE floats logistic(floats x) {
   return 1.0f / (1.0f + exp2(min(x * float(-LOG2_E), broadcast(126.0f))));
 }
@@ -19,7 +19,7 @@ REGARD_INLINE floats gelu_by_logistic(floats x) {
 }
 
 REGARD_INLINE floats gelu_derivative(floats x) {
-  // Beyond, it is 0 or 1, and x³ might be infinite. A NaN stays one.
+  // Beyond this range it is 0 or 1, and x³ may overflow. NaN stays NaN.
   x = max(broadcast(-16.0f), min(broadcast(16.0f), x));
   const floats square = GELU_CUBIC * x * x;
   const floats share = logistic(GELU_SLOPE * x * (1.0f + square));

@@ -18,9 +18,9 @@ constexpr int TILES = 8, ROWS_OF_TILE = 16, BYTES_OF_ROW = 64;
 constexpr int COLUMNS_OF_TILE = BYTES_OF_ROW / 4;  // floats, or pairs
 constexpr int LEFT = 4, RIGHT = 5;  // the first tiles of factors: those before them are sums
 
-// While there is one, a thread's tiles have their full size; or all but LEFT, then the only left
-// factor, have fewer columns. After it their sizes are again those of before: some libraries set
-// them only once.
+// While an object exists, a thread's tiles have their full size; or all but LEFT, the only left
+// factor, have fewer columns. Its destructor restores the previous configuration, since some
+// libraries set it only once.
 class Tiles {
   struct Configuration {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -40,7 +40,7 @@ class Tiles {
     }
     asm volatile("ldtilecfg %0" : : "m"(ours));
   }
-  // Unless they are released, what they hold is kept at every switch between threads.
+  // Unless they are released, their content is saved at every context switch.
   ~Tiles() {
     if (before_.palette)
       asm volatile("ldtilecfg %0" : : "m"(before_));

@@ -25,8 +25,8 @@ REGARD_INLINE void for_each_below(Call call) {
   }
 }
 
-// Writes the sums of so many rows from r on and of so many vectors of columns from d on: tiles lie
-// row by row.
+// Writes the sums of a number of rows from r on and of vectors of columns from d on; tiles are in
+// row-major order.
 template <int row_tiles, int columns, class Write>
 REGARD_INLINE void write_sums(int64_t rows, int64_t r, int64_t d, Write &write) {
   alignas(64) floats sums[row_tiles * ROWS_OF_TILE][columns];
@@ -42,7 +42,7 @@ REGARD_INLINE void write_sums(int64_t rows, int64_t r, int64_t d, Write &write) 
   });
 }
 
-// The scores of up to 16 keys and so many vectors of queries, as sums in tiles.
+// The scores of up to 16 keys and a number of vectors of queries, accumulated in tiles.
 template <class Products, int live, class Number>
 REGARD_INLINE void score_keys(const Number *key, int64_t stride, int64_t keys, int64_t steps,
                               const float *query) {
@@ -58,7 +58,7 @@ REGARD_INLINE void score_keys(const Number *key, int64_t stride, int64_t keys, i
   }
 }
 
-// Stores the first `keys` rows of them.
+// Stores the first `keys` rows of these scores.
 template <int live>
 REGARD_INLINE void store_scores(float *scores, int64_t keys) {
   alignas(64) float part[ROWS_OF_TILE * QUERIES];
@@ -93,14 +93,14 @@ __attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int
     ahead(k, Tile());
     const int64_t rows = min(keys - k, int64_t(ROWS_OF_TILE));
     score_keys<Products, live>(key + k * stride, stride, rows, steps, query);
-    // What is stored takes a while to be loaded again: peaks are found a tile later.
+    // Loading right after storing stalls, so the peaks of a tile are found one tile later.
     if (k) find_peaks(k - ROWS_OF_TILE, Tile());
     store_scores<live>(scores + k * QUERIES, rows);
   }
   find_peaks(k - ROWS_OF_TILE, keys - (k - ROWS_OF_TILE));
 }
 
-// Weights of 16 rows, as tiles: those of a row's keys side by side.
+// The weights of 16 rows as tiles, with the keys of a row adjacent.
 struct TransposedWeights {
   alignas(64) floats tiles[MAX_STEPS / ROWS_OF_TILE][ROWS_OF_TILE];
 
@@ -114,7 +114,7 @@ struct TransposedWeights {
   }
 };
 
-// Sums of so many tiles of rows, from r on, and of so many vectors of columns, from d on.
+// Sums of a number of tiles of rows, from r on, and of vectors of columns, from d on.
 template <int row_tiles, int columns, class Number, class Write>
 REGARD_INLINE void weighted_tiles(const Number *value, int64_t stride, int64_t steps,
                                   const TransposedWeights *weights, int64_t rows, int64_t r,
@@ -162,8 +162,8 @@ static void weighted_rows(const Number *value, int64_t stride, const float *weig
   if (r < last) multiply(r, last - r, std::integral_constant<int, 1>());
 }
 
-// See gradient_tile.h. Tiles begin with the sums so far, since adding vectors takes longer; but not
-// those that are cut, whose further rows are not the caller's.
+// See gradient_tile.h. Tiles start from the sums so far, which is faster than adding vectors; but
+// not partial tiles, since their remaining rows do not belong to the caller.
 template <class Products, int columns, class Write>
   requires MultipliesTiles<Products>
 __attribute__((noinline)) void gradient_columns(const typename Products::Number *weights,

@@ -19,20 +19,20 @@ struct PackedRows {
   int64_t stride;
 };
 
-// Whether rows are copied before they are multiplied several times. Those of heads side by side, as
-// models have them, lie on more pages than the core keeps track of; where a group has few blocks of
-// queries, a copy takes longer than that.
+// Whether rows are copied before they are multiplied several times. If heads are interleaved, as in
+// models, rows are on more pages than the TLB holds; but if a group has few blocks of queries, the
+// copy takes longer.
 REGARD_INLINE bool gains_by_copy(const regard_problem &p, const regard_tensor &from, int64_t dim) {
   constexpr int64_t MANY = 16;
   return dim > 0 && from.row >= 2 * dim && query_blocks_per_group(p) >= MANY;
 }
 
-// Multiplication and addition. The tiles depend on nothing else, so that they are compiled once for
-// all dtypes that share them.
+// Multiplication and addition. Tiles depend on nothing else, so they are compiled once for all
+// dtypes that share them.
 struct FloatProducts {
   using Number = float;
   static constexpr int STEP = 1;
-  struct Unit {};  // what must be held while it is multiplied
+  struct Unit {};  // held during multiplications, such as a tile configuration
 
   REGARD_INLINE floats load_broadcast(const float *from) { return broadcast(*from); }
   REGARD_INLINE floats multiply_add(floats number, floats lanes, floats sum) {
@@ -40,7 +40,7 @@ struct FloatProducts {
   }
 };
 
-// As for_each_task, for tasks that multiply.
+// for_each_task, with a Unit in each thread.
 template <class Arithmetic, class Task>
 int for_each_product_task(int threads, int64_t count, size_t memory_per_thread, Task task) {
   return for_each_task(threads, count, memory_per_thread, [&](int64_t number, void *memory) {
@@ -49,7 +49,7 @@ int for_each_product_task(int threads, int64_t count, size_t memory_per_thread, 
   });
 }
 
-// Sums of numbers times 0: NaN once a number was not finite.
+// Sums of numbers times 0: NaN if any number was not finite.
 template <class Products, int count>
 class ZeroSums {
   floats zero_ = {}, sums_[count] = {};
@@ -83,7 +83,7 @@ static bool finite_rows(const PackedRows<typename Products::Number> &rows, int64
   return sums.finite();
 }
 
-// The same of queries in the lanes, (dim, QUERIES).
+// The same for queries in the lanes, (dim, QUERIES).
 template <class Products>
 static bool finite_columns(const float *columns, int64_t dim, int vectors) {
   constexpr int STEP = Products::STEP;
@@ -119,13 +119,13 @@ struct Widened : FloatProducts {
   static bool values_in_place(const regard_problem &p, const regard_tensor &from, int64_t dim) {
     return std::is_same_v<Element, Float32> && dim % LANES == 0 && !gains_by_copy(p, from, dim);
   }
-  // Keys are read once for each block of queries, and gain less: where a task has several.
+  // Keys are read once per block of queries, so a copy pays only if a task has several blocks.
   static bool copies_keys(const regard_problem &p) {
     return std::is_same_v<Element, Float32> && p.dim % LANES == 0 &&
            gains_by_copy(p, p.key, p.dim) &&
            p.batch * p.groups * query_blocks_per_group(p) >= 64 * p.threads;
   }
-  static int64_t value_stride(int64_t dim) { return padded(dim); }  // of those that are packed
+  static int64_t value_stride(int64_t dim) { return padded(dim); }  // of packed values
   static PackedRows<float> values(const regard_problem &p, const regard_tensor &from,
                                   const QueryBlock &queries, int64_t first, int64_t count,
                                   int64_t dim, float *scratch) {
@@ -154,7 +154,7 @@ struct Widened : FloatProducts {
     REGARD_UNROLLED_FOR (int i = 0; i < 4; i++) store(column + i * QUERIES, weights[i]);
   }
   REGARD_INLINE floats weight(const float *column, int64_t k) { return load(column + k * QUERIES); }
-  // Key k's weights, but 0 where they are not kept.
+  // Key k's weights, 0 where they are not kept.
   REGARD_INLINE void keep(float *column, int64_t k, ints kept) {
     float *at = column + k * QUERIES;
     store(at, kept ? load(at) : floats{});

@@ -19,7 +19,7 @@ int attend(const regard_problem &p, const regard_tensor &context, float *logsume
                                             : result;
 }
 
-// In one pass, or in two with the same bits.
+// In one pass, or in two with bitwise equal results.
 template <class Arithmetic>
 int attend_and_read(const regard_problem &p, const regard_tensor &context, float *logsumexp,
                     const regard_readouts &readouts) {

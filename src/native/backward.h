@@ -23,13 +23,13 @@ struct Backward {
   Scoring scoring;
   int64_t groups, panels,
       query_blocks;             // groups of the whole batch; panels and blocks of queries of each
-  KeyRange *ranges = nullptr;   // (groups, query_blocks), or none where there is one panel
+  KeyRange *ranges = nullptr;   // (groups, query_blocks), or none if there is one panel
   int64_t *finished = nullptr;  // (groups, panels): blocks of queries that are finished
-  double *sink = nullptr;       // (groups, panels, heads of a group): shares of its gradient
+  double *sink = nullptr;       // (groups, panels, heads of a group): partial gradients
   RowSums *row_sums = nullptr;  // (B, H, L), for ALiBi's slopes
   const RowNormalizer *normalizers =
       nullptr;                    // (B, H, L), of rows whose log-sum-exp is imprecise, or none
-  regard_tensor query_sums = {};  // float32: the gradient itself, or memory in its place
+  regard_tensor query_sums = {};  // float32: the gradient itself, or a buffer
 };
 
 struct ZeroedMemory {
@@ -39,7 +39,7 @@ struct ZeroedMemory {
   ~ZeroedMemory() { free(data); }
 };
 
-// The weights of a block's sinks and the gradients of their logits, 0 for rows of no query.
+// The weights of a block's sinks and the gradients of their logits, 0 for unused lanes.
 static void differentiate_sinks(const Backward &w, const QueryBlock &queries, const QueryRows &rows,
                                 float *weights, float *gradients) {
   for (int j = 0; j < queries.vectors; j++) {
@@ -53,7 +53,7 @@ static void differentiate_sinks(const Backward &w, const QueryBlock &queries, co
   }
 }
 
-// Adds a block's share to the gradients of its heads' slopes and sinks.
+// Adds a block's contribution to the gradients of its heads' slopes and sinks.
 static void add_numbers(const Backward &w, const QueryBlock &queries, const QueryRows &rows,
                         bool first, const SlopeSums &slopes, int64_t panel_number) {
   if (!w.g.alibi && !w.g.sink) return;
@@ -66,7 +66,7 @@ static void add_numbers(const Backward &w, const QueryBlock &queries, const Quer
     w.sink[panel_number * heads + queries.head[r] % heads] += sink_gradients[r];
 }
 
-// Where a panel's share of the gradient of a block's queries goes.
+// The destination of a panel's contribution to the gradient of a block's queries.
 template <class Arithmetic>
 static QuerySums sums_of(const Backward &w, const KeyPanel<Arithmetic> &panel,
                          const QueryBlock &queries) {
@@ -112,7 +112,7 @@ static KeyPanel<Arithmetic> open_panel(const Backward &w, int64_t group, int64_t
     return Arithmetic::values(p, from, of_group, first, count, dim, to);
   };
   opened.summed_keys = rows(p.key, p.dim, scratch.summed_keys);
-  if constexpr (Arithmetic::STEP == 1) {  // rows of keys and of values lie alike
+  if constexpr (Arithmetic::STEP == 1) {  // rows of keys and values have the same layout
     opened.keys = opened.summed_keys;
     opened.values = rows(p.value, p.dim_value, scratch.value);
   } else {
@@ -123,8 +123,8 @@ static KeyPanel<Arithmetic> open_panel(const Backward &w, int64_t group, int64_t
   return opened;
 }
 
-// `next` becomes the queries that the thread takes next in all likelihood: the panel's, or those of
-// the next group.
+// Sets `next` to the queries that the thread probably takes next: the panel's, or those of the next
+// group.
 template <class Arithmetic>
 static FetchAhead<Arithmetic> ahead_of(const Backward &w, const KeyPanel<Arithmetic> &panel,
                                        int64_t group, int64_t number, const QueryBlock &queries,
@@ -189,7 +189,7 @@ static int find_key_ranges(const Backward &w) {
   });
 }
 
-// Sums the shares of panels, always in the same order.
+// Sums the contributions of panels, always in the same order.
 static void sum_sinks(const Backward &w) {
   const int64_t heads = group_size(w.p);
   for (int64_t head = 0; head < w.groups * heads; head++) {
@@ -242,7 +242,7 @@ static int backward(const regard_problem &p, const regard_gradients &g) {
   if (!normalizers.data) return REGARD_OUT_OF_MEMORY;
   w.normalizers = imprecise ? (RowNormalizer *)normalizers.data : nullptr;
 
-  // With one panel a group nobody waits for another, whose start they need not hurry.
+  // With one panel per group no thread waits for another, so the order of starts does not matter.
   const int64_t per_task = many ? 1 : pieces_per_task(p, w.groups);
   int result = many ? find_key_ranges(w) : REGARD_DONE;
   if (result == REGARD_DONE && imprecise)

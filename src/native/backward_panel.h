@@ -29,7 +29,7 @@ static void find_weights(const QueryRows &rows, const Segment &segment, float fa
             weights_of<Arithmetic>(load(scores + at), rows.peak[j], rows.log[j], factor));
 }
 
-// Packs weights and score gradients, of which get(j, at, weight, gradient) makes a vector.
+// Packs weights and score gradients; get(j, at, weight, gradient) computes a vector of them.
 template <class Arithmetic, class Get>
 REGARD_INLINE void pack(const Segment &segment,
                         const PackedGradients<typename Arithmetic::Number> &to, Get get) {
@@ -43,7 +43,7 @@ REGARD_INLINE void pack(const Segment &segment,
     }
 }
 
-// From dot products to the weights of a segment and the gradients of its dot products.
+// Computes the weights of a segment from its dot products, and the gradients of the latter.
 template <class Arithmetic>
 static void differentiate(const regard_problem &p, const regard_gradients &g,
                           const Scoring &scoring, const QueryBlock &queries, const QueryRows &rows,
@@ -81,8 +81,9 @@ static void differentiate(const regard_problem &p, const regard_gradients &g,
   });
 }
 
-// Adds the share of a segment's keys or values: Σ_r numbers[k][r] · rows[r], whose sums over the
-// panel's blocks of queries are (keys, padded(dim)); `is_new` as begin_sums has it.
+// Adds the contribution to the gradients of a segment's keys or values, Σ_r numbers[k][r] ·
+// rows[r], to the sums over the panel's blocks of queries, (keys, padded(dim)); for `is_new` see
+// begin_sums.
 template <class Arithmetic>
 static void add_key_gradient(const KeyPanel<Arithmetic> &panel, const QueryBlock &queries,
                              const Segment &segment, bool is_new, bool visible_only,
@@ -111,8 +112,8 @@ static void add_key_gradient(const KeyPanel<Arithmetic> &panel, const QueryBlock
     store_panel(sums, panel, segment.key, segment.key + segment.keys, dim, factor, to);
 }
 
-// Calls fetch(n) before each of six pieces of the work, n from 0 on. Score gradients of a segment
-// this number of keys after the block's first lie as far from those of the first.
+// Calls fetch(n) before each of six parts of the work, n from 0 on. The score gradients of a
+// segment have the same offset in keys from those of the block's first key as its keys have.
 template <class Arithmetic, class Fetch>
 static void backward_segment(const regard_problem &p, const regard_gradients &g,
                              const Scoring &scoring, KeyPanel<Arithmetic> &panel,
@@ -140,10 +141,10 @@ static void backward_segment(const regard_problem &p, const regard_gradients &g,
   const auto packed = Arithmetic::packed(scratch.weights, gradients, scratch.packed, keys_before);
   differentiate<Arithmetic>(p, g, scoring, queries, rows, segment, scratch, gradients, packed,
                             slopes);
-  if constexpr (STEP > 1)  // the lane that makes a pair with the last row: NaN beside infinite keys
+  if constexpr (STEP > 1)  // the lane that pairs with the last row: else NaN for infinite keys
     if (queries.count % STEP) Arithmetic::clear_row(packed, segment.keys, queries.count);
 
-  // Where all is visible, NaN may spread; elsewhere what is hidden must not.
+  // If all keys are visible, NaN may spread; else hidden NaN must not.
   const bool visible_only = (segment.edge || scoring.adjusted) && !rows.finite;
   const bool is_new = panel.visited_once || begin_sums(p, segment, scratch, panel);
   fetch(3);
@@ -158,9 +159,9 @@ static void backward_segment(const regard_problem &p, const regard_gradients &g,
   fetch(5);
 }
 
-// What is fetched while a block is computed, little by little, since the core waits while more
-// lines are under way than it can keep track of: where gradients go, and what the thread reads
-// next. In small problems everything is new to the cache.
+// Prefetches the destinations of gradients and the thread's next inputs while a block is computed,
+// a few lines at a time, since a core stalls when too many lines are in flight. In small problems
+// nothing is in the cache yet.
 template <class Arithmetic>
 struct FetchAhead {
   const regard_problem &p;
@@ -168,12 +169,12 @@ struct FetchAhead {
   const KeyPanel<Arithmetic> &panel;
   const QueryBlock &queries;
   const QuerySums &to;
-  const QueryBlock &next;  // of queries; it has no rows where none follows
-  bool last_of_panel;      // after these queries the panel's gradients are written
-  int64_t next_keys = 0;   // of the panel that follows, another group's first one
+  const QueryBlock &next;  // the next block; without rows if there is none
+  bool last_of_panel;      // the panel's gradients are written after these queries
+  int64_t next_keys = 0;   // of the next panel, the first one of another group
 
   __attribute__((noinline)) void operator()(int piece, const Part &part) const {
-    asm volatile("");  // or GCC takes it for a function without effect
+    asm volatile("");  // else GCC assumes that the function has no side effects
     using Element = typename Arithmetic::Element;
     const int64_t keys = panel.last - panel.first;
     if (piece == 0 && g.query.data) {
@@ -194,8 +195,8 @@ struct FetchAhead {
   }
 };
 
-// Adds to the gradient of a block's queries what a block of keys adds; returns whether it is
-// complete and written.
+// Adds the contribution of a block of keys to the gradient of a block's queries; returns whether it
+// is complete and written.
 template <class Arithmetic>
 static bool add_query_share(const regard_problem &p, const regard_gradients &g,
                             const KeyPanel<Arithmetic> &panel, const QueryBlock &queries,
@@ -238,9 +239,9 @@ static bool add_query_share(const regard_problem &p, const regard_gradients &g,
   return last;
 }
 
-// Everything between a panel's keys and a block of queries. The gradient of these is written if no
-// other panel has a share in it, else its share is left in query_share; returns whether it is
-// written.
+// All gradients between a panel's keys and a block of queries. The gradient of the queries is
+// written if no other panel contributes to it, else the contribution is in query_share; returns
+// whether it is written.
 template <class Arithmetic>
 static bool backward_queries(const regard_problem &p, const regard_gradients &g,
                              const Scoring &scoring, KeyPanel<Arithmetic> &panel,
@@ -249,7 +250,7 @@ static bool backward_queries(const regard_problem &p, const regard_gradients &g,
                              SlopeSums &slopes) {
   const int32_t first = max(queries.first_key, panel.first),
                 last = min(queries.stop_key, panel.last);
-  int32_t complete = panel.first;  // keys whose gradients are written, if that is now
+  int32_t complete = panel.first;  // keys before it have their gradients written, if visited once
   bool empty = true, written = false;
   const auto leave_out = [&](int32_t until) {
     if (panel.visited_once) clear_gradients(p, g, panel, complete, until);
@@ -280,7 +281,7 @@ static bool backward_queries(const regard_problem &p, const regard_gradients &g,
             scratch, empty);
     }
   };
-  // Keys that are multiplied together stay together, and no segment is shorter than a strip.
+  // Keys of one multiplication are not separated, and no segment is shorter than a strip.
   const auto down = [](int32_t key) { return key / STRIP * STRIP; };
   const auto up = [&](int32_t key) { return down(key + STRIP - 1); };
   const int32_t common_start = up(queries.common_start), common_stop = down(queries.common_stop);

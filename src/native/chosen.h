@@ -5,7 +5,7 @@
 
 namespace regard::REGARD_SET {
 
-// `operand` holds the chosen keys in rising order, and after them the column of each in the result.
+// `operand` has the chosen keys in ascending order, then the column of each in the result.
 struct Chosen : Readout {
   static bool looks_at(const ReadoutState &at, const QueryBlock &, int32_t first, int32_t last) {
     const int64_t *keys = (const int64_t *)at.request.operand, count = at.request.size;

@@ -11,7 +11,7 @@
 
 namespace regard::REGARD_SET {
 
-// e to the power of how far logits are above the highest.
+// exp(logit − maximum).
 REGARD_INLINE floats exponential(floats logits, float highest) {
   return exp2((logits - highest) * float(LOG2_E));
 }

@@ -15,29 +15,28 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int MAX_ROWS = 16;          // of a group that are taken together
-constexpr int64_t MANY = 4096;        // keys from which on it counts that threads can share them
-constexpr int32_t DECODE_BLOCK = 32;  // keys whose rows stay in the nearest cache
+constexpr int MAX_ROWS = 16;          // rows of a group that are processed together
+constexpr int64_t MANY = 4096;        // minimum keys for which several threads pay off
+constexpr int32_t DECODE_BLOCK = 32;  // keys whose rows stay in the L1 cache
 static_assert(MAX_ROWS <= QUERIES && SPLIT % DECODE_BLOCK == 0 && DECODE_BLOCK % LANES == 0);
 
-// Bytes that are fetched before they are needed, as measured with AVX2 and AVX-512; those for AMD
-// on Zen 4.
+// Prefetch distances in bytes, measured with AVX2 and AVX-512; those for AMD on Zen 4.
 template <class Number>
 static int64_t bytes_ahead() {
   if (processor::is_amd()) return 32768;
   return sizeof(Number) == 2 ? 12288 : LANES == 16 ? 8192 : 16384;
 }
 
-// Whether a problem is computed this way: where queries in the lanes would leave more than half of
-// them idle, or one thread alone with many keys. Only these sizes may decide, not the threads or
-// the batch, or results would depend on them.
+// Whether decode is used: if with queries in the lanes more than half of the lanes would be idle,
+// or a single thread would process many keys. This may depend only on these sizes, not on threads
+// or batch, or results would depend on them.
 REGARD_INLINE bool has_few_rows(const regard_problem &p) {
   const int64_t rows = p.queries * group_size(p);
   return p.keys > 0 && p.dim > 0 && p.dim_value > 0 && 0 < rows &&
          rows <= (p.keys < MANY ? LANES / 2 : MAX_ROWS);
 }
 
-// A row's result in a split: its context is that of the weights 2^(factor · (score − peak)).
+// A row's partial result in a split: its context has weights 2^(factor · (score − peak)).
 struct Partial {
   float peak, total;
   int32_t sees;
@@ -47,7 +46,7 @@ struct Partial {
 struct Partials {
   Partial *numbers;
   float *context;  // padded(dim_value) each
-  int32_t *left;   // of each pair, tasks that are not finished
+  int32_t *left;   // unfinished tasks of each pair
   int64_t rows, splits, width;
   void *memory;
 
@@ -70,8 +69,8 @@ struct Partials {
 struct DecodeScratch {
   float *query;       // (rows, padded(dim))
   float *scores;      // (rows, SPLIT)
-  float *weights;     // (rows, SPLIT): numbers of the arithmetic
-  float *added;       // (SPLIT): to the scores of a row, by spans
+  float *weights;     // (rows, SPLIT): in the number type of the arithmetic
+  float *added;       // (SPLIT): terms of spans for the scores of a row
   float *block_rows;  // (DECODE_BLOCK, padded(dim or dim_value))
   BlockSpan *spans;
 
@@ -91,7 +90,7 @@ struct DecodeScratch {
   }
 };
 
-// Copies rows to (count, padded(dim)), zeros after their last elements.
+// Copies rows to (count, padded(dim)), padded with zeros.
 template <class Element>
 static void copy_rows(const typename Element::type *from, int64_t stride, int64_t count,
                       int64_t dim, typename Element::type *to) {
@@ -101,7 +100,7 @@ static void copy_rows(const typename Element::type *from, int64_t stride, int64_
   }
 }
 
-// The keys or values of a split, for how many queries they are read, and what is read after them.
+// The keys or values of a split, the number of queries that read them, and the rows read next.
 template <class Element>
 struct SplitRows {
   using Number = typename Element::type;
@@ -111,8 +110,7 @@ struct SplitRows {
   const Number *next;
   int64_t next_stride;
 
-  // Begins with the row that follows those which were fetched while others were read; as many rows
-  // as the first block has may be fetched.
+  // Continues after the rows that were prefetched before; allows as many rows as the first block.
   Prefetch prefetch() const {
     if (reads_on()) return {};
     constexpr int64_t size = sizeof(Number);
@@ -124,7 +122,7 @@ struct SplitRows {
     return fetched;
   }
 
-  // An AMD processor reads on by itself where one query reads a whole split.
+  // The hardware prefetcher of AMD processors suffices if one query reads a whole split.
   bool reads_on() const { return queries == 1 && count == SPLIT && processor::is_amd(); }
 
   // Calls use(rows, stride, first, count) for blocks; rows that do not fill whole vectors are
@@ -146,8 +144,8 @@ struct SplitRows {
   }
 };
 
-// Calls `call` with the number of tiles, two at most, that share in fetching what all of them read:
-// so the memory is idle for a short time only while the others compute.
+// Calls `call` with the number of tiles, at most two, that share the prefetching of rows that all
+// tiles read, so that the memory is idle only briefly while the others compute.
 template <class Call>
 REGARD_INLINE void with_fetchers(int rows, Call call) {
   if (rows > TILE_ROWS)
@@ -156,7 +154,7 @@ REGARD_INLINE void with_fetchers(int rows, Call call) {
     call(std::integral_constant<int, 1>());
 }
 
-// Calls `call` for tiles of rows with the first row, and their number as a constant.
+// Calls `call` for tiles of rows, with the first row and the constant number of rows.
 template <class Call>
 REGARD_INLINE void for_each_tile(int rows, Call call) {
   for (int row = 0; row < rows; row += TILE_ROWS)
@@ -169,7 +167,7 @@ template <class Arithmetic>
 REGARD_INLINE int64_t loads_of_row(int64_t dim) {
   return padded(dim) / Arithmetic::ROW_ELEMENTS;
 }
-// Floats that a query takes.
+// Floats per query.
 template <class Arithmetic>
 REGARD_INLINE int64_t query_size(int64_t dim) {
   return loads_of_row<Arithmetic>(dim) * Arithmetic::ROW_VECTORS * LANES;
@@ -214,8 +212,7 @@ static void split_context(const SplitRows<typename Arithmetic::Element> &values,
   });
 }
 
-// As split_context, and the same to the last bit, but a hidden value counts as 0, since 0 · NaN is
-// NaN.
+// Bitwise equal to split_context, except that hidden values are taken as 0, since 0 · NaN is NaN.
 template <class Arithmetic>
 static void split_context_of_visible(const SplitRows<typename Arithmetic::Element> &values,
                                      int rows, const DecodeScratch &scratch, float *context) {
@@ -259,7 +256,7 @@ static void decode_split(const regard_problem &p, const Scoring &scoring, const 
   using Element = typename Arithmetic::Element;
   const auto *key_rows = first_row<Element>(p.key, queries, key);
   const auto *value_rows = first_row<Element>(p.value, queries, key);
-  // In all likelihood the thread goes on with the next keys, after the last with the next group's.
+  // The thread probably continues with the next keys, after the last ones with the next group's.
   const auto *next_rows = key + keys < queries.stop_key
                               ? key_rows + keys * p.key.row
                               : first_row<Element>(p.key, queries, queries.first_key) + p.key.head;
@@ -291,7 +288,7 @@ static void decode_split(const regard_problem &p, const Scoring &scoring, const 
     split_context_of_visible<Arithmetic>(split_values, queries.count, scratch, context);
 }
 
-// The splits that hold all keys that the rows see: [first, last).
+// The splits that contain all visible keys of the rows: [first, last).
 struct Splits {
   int64_t first, last;
 };
@@ -300,7 +297,7 @@ REGARD_INLINE Splits splits_of(const QueryBlock &queries) {
   return {queries.first_key / SPLIT, parts(queries.stop_key, SPLIT)};
 }
 
-// Adds up a row's splits, takes the sink in, divides by the denominator and writes the row.
+// Merges a row's splits, adds the sink, divides by the denominator and writes the row.
 template <class Element>
 static void merge_row(const regard_problem &p, const Scoring &scoring, const QueryBlock &queries,
                       int row, const Partials &partials, float *sums, const regard_tensor &context,
@@ -327,7 +324,7 @@ static void merge_row(const regard_problem &p, const Scoring &scoring, const Que
   float factor = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
   if (p.sink.data) factor *= sum.take_in(number_of(p.sink, queries, row));
   factor /= sum.total;
-  // Where nothing is seen the context is 0, even where what may not be seen is not a number.
+  // The context of a row without visible keys is 0, even if hidden values are NaN.
   for (int64_t d = 0; d < p.dim_value; d += LANES)
     narrow_part(Element(), row_of<Element>(context, queries, row) + d,
                 sees ? load(sums + d) * factor : floats{}, p.dim_value - d);
@@ -335,15 +332,14 @@ static void merge_row(const regard_problem &p, const Scoring &scoring, const Que
   logsumexp[row_number(p, queries, row)] = sees ? sum.logsumexp() : -INFINITY;
 }
 
-// Tasks of a pair, each of splits that are neighbours in memory; several for every thread.
+// Tasks of a pair, each of consecutive splits; several per thread.
 REGARD_INLINE int64_t decode_tasks_per_pair(const regard_problem &p) {
   const int64_t splits = parts(p.keys, SPLIT), per_thread = 8 * p.threads;
   const int64_t per_task = splits * p.batch * p.groups / per_thread;
   return parts(splits, max(int64_t(1), min(int64_t(8), per_task)));
 }
 
-// One of the tasks of a pair, so many splits of its keys; the last one that ends merges all of
-// them.
+// One of the tasks of a pair: some splits of its keys; the task that finishes last merges all.
 template <class Arithmetic>
 static void decode_splits(const regard_problem &p, const Scoring &scoring, const Partials &partials,
                           int64_t tasks_per_pair, int64_t number, void *memory,

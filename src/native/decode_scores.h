@@ -14,7 +14,7 @@ struct RowSegment {
   int32_t key, keys;
 };
 
-// What is added to the scores of up to LANES keys, −∞ where a key is hidden.
+// Bias, ALiBi and mask of up to LANES keys as one term, −∞ where a key is hidden.
 static floats added_to(const regard_problem &p, const QueryBlock &queries, int row, int32_t key,
                        int keys) {
   const auto offset = [&](const regard_matrix &m) {
@@ -37,8 +37,8 @@ REGARD_INLINE float number_of(const regard_numbers &numbers, const QueryBlock &q
   return numbers.data[queries.batch * numbers.batch + queries.head[row] * numbers.head];
 }
 
-// What spans add to the scores of a segment, −∞ where they hide; returns false, and writes nothing,
-// where none touches it.
+// The terms of spans for the scores of a segment, −∞ where they hide; returns false, without
+// writing, if no span touches it.
 static bool load_added_by_spans(const regard_problem &p, const QueryBlock &queries, double unit,
                                 const RowSegment &segment, float *added) {
   const int32_t end = segment.key + segment.keys;
@@ -55,7 +55,7 @@ static bool load_added_by_spans(const regard_problem &p, const QueryBlock &queri
   return touched;
 }
 
-// The largest of the lanes.
+// The maximum over the lanes.
 REGARD_INLINE float highest_of(floats peak) {
   float highest[LANES];
   store(highest, peak);
@@ -72,8 +72,8 @@ REGARD_INLINE float peak_of(const float *scores, int32_t keys) {
   return highest_of(peak);
 }
 
-// Makes scores of dot products, hides what the row may not see and finds the peak; `sees` tells
-// whether anything is left. `of_spans` is what spans add, or null.
+// Computes masked scores from dot products, and their peak; `sees` is set to whether any key is
+// visible. `of_spans` has the terms of spans, or is null.
 template <bool adjusted>
 static float adjust_row_scores(const regard_problem &p, const QueryBlock &queries,
                                const RowSegment &segment, const float *of_spans, float *scores,
@@ -124,11 +124,11 @@ static float adjust_row_scores(const regard_problem &p, const QueryBlock &querie
   return highest_of(peak);
 }
 
-// The score that is subtracted from all: 0 where there is no peak, so that −∞ stays −∞.
+// The score that is subtracted from all: 0 if all are −∞, so that they stay −∞.
 REGARD_INLINE float peak_or_none(float peak) { return peak == HIDDEN ? 0 : peak; }
 
-// weights = 2^(factor · (score − peak)), and their sum. Few as they are here, all have it
-// subtracted first; see scores.h. Meanwhile values are fetched.
+// weights = 2^(factor · (score − peak)), and their sum, with the peak subtracted first; see
+// scores.h. It prefetches values meanwhile.
 template <class Arithmetic>
 static float exponentials(const float *scores, int32_t keys, float factor, float peak,
                           typename Arithmetic::Number *weights, Prefetch &prefetch) {

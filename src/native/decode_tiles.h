@@ -15,14 +15,14 @@
 
 namespace regard::REGARD_SET {
 
-// Rows of attention whose sums stay in registers, and keys, or vectors of dimensions, for each.
+// Rows whose sums stay in registers, and keys, or vectors of dimensions, per row.
 constexpr int TILE_ROWS = REGISTERS == 32 ? 4 : 2, TILE_WIDTH = 4;
 constexpr int32_t SPLIT = 512;  // keys of a split; scores and weights are (rows, SPLIT)
 
-// How many parts of a size hold so many.
+// Division rounded up.
 REGARD_INLINE int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-// Of the lower (half 0) or upper halves of two vectors, in turn `grain` lanes of each.
+// Interleaves the lower (half 0) or upper halves of two vectors, `grain` lanes at a time.
 template <int grain, int half, size_t... i>
 REGARD_INLINE floats interleave_grains(floats a, floats b, std::index_sequence<i...>) {
   constexpr size_t pair = 2 * grain;
@@ -30,7 +30,7 @@ REGARD_INLINE floats interleave_grains(floats a, floats b, std::index_sequence<i
       a, b, int(half * LANES / 2 + i / pair * grain + i % grain + i / grain % 2 * LANES)...);
 }
 
-// Adds vectors to numbers in memory, `grain` lanes of each two of them in turn.
+// Adds vectors to memory, interleaving pairs of them `grain` lanes at a time.
 template <int grain, int vectors>
 REGARD_INLINE void add_interleaved(const floats *sums, float *to) {
   REGARD_UNROLLED_FOR (int j = 0; j < vectors; j += 2) {
@@ -59,7 +59,7 @@ struct WidenedRows : FloatProducts {
     REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++) to[j] = widen(E(), from + j * LANES);
   }
   REGARD_INLINE void store_weights(float *to, floats weights) { store(to, weights); }
-  // Adds sums over the rows that load_values gave.
+  // Adds sums over the rows of load_values.
   template <int vectors>
   REGARD_INLINE void add(const floats *sums, float *to) {
     REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
@@ -67,8 +67,8 @@ struct WidenedRows : FloatProducts {
   }
 };
 
-// How rows of bfloat16 are read. With AMX they are floats, too: there dot products of pairs take
-// longer, and a few rows would leave most of a tile empty.
+// The layout in which bfloat16 rows are read. With AMX they are widened to floats: there dot
+// products of pairs are slower, and a few rows would leave most of a tile empty.
 #if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
 
 // Rows whose length is a multiple of 2 · LANES.
@@ -84,7 +84,7 @@ struct PairRows : PairProducts {
   REGARD_INLINE void load_row(const uint16_t *from, floats *to) {
     to[0] = (floats)load_pairs(from);
   }
-  // Of two rows, in the order that `add` reverses; the second counts as 0 where it is not there.
+  // Interleaves two rows, which `add` undoes; a missing second row is 0.
   template <int vectors>
   REGARD_INLINE void load_values(const uint16_t *from, int64_t stride, bool both, floats *to) {
     REGARD_UNROLLED_FOR (int j = 0; j < vectors; j += 2) {
@@ -107,9 +107,8 @@ using BFloat16Rows = PairRows;
 
 #else
 
-// Rows whose length is a multiple of 2 · LANES, too. A load of as many elements becomes two
-// vectors, of those at even and at odd places: that takes fewer instructions than widening each in
-// order.
+// Also rows whose length is a multiple of 2 · LANES. A load of as many elements gives two vectors,
+// of the elements at even and odd indices, which takes fewer instructions than widening in order.
 struct EvenOddRows : FloatProducts {
   using Element = BFloat16;
   static constexpr int ROW_ELEMENTS = 2 * LANES, ROW_VECTORS = 2, VALUE_VECTORS = 2;
@@ -143,8 +142,8 @@ using BFloat16Rows = EvenOddRows;
 
 #endif
 
-// Rows that will be needed soon, fetched in the order in which they lie and a few lines at a time,
-// spread over the computation, so that the memory is neither idle nor overloaded.
+// Prefetches the next rows in memory order, a few lines at a time during the computation, so that
+// the memory is neither idle nor overloaded.
 class Prefetch {
  public:
   // Row r is at first + r · stride, in bytes, and after `count` rows come those of `next`.
@@ -152,11 +151,11 @@ class Prefetch {
     uintptr_t first;
     int64_t stride, count;
   };
-  Prefetch() = default;  // of nothing
+  Prefetch() = default;  // a no-op
   Prefetch(const Place &place, const Place &next, int64_t width)
       : row_(place.first), stride_(place.stride), rows_(place.count), next_(next), width_(width) {}
 
-  // So many more rows may be fetched.
+  // Allows a number of further rows to be fetched.
   void plan(int64_t rows) {
     if (width_ > 0) left_ += rows;
   }
@@ -167,7 +166,7 @@ class Prefetch {
     const bool whole = at_ + uintptr_t(lines * LINE) <= end_;
     REGARD_UNROLLED_FOR (int64_t i = 0; i < lines; i++) {
       if (!whole && at_ >= end_ && !begin_rows()) return;
-      // It may be past the end, where pointers may not point.
+      // The address may be past the end, where pointer arithmetic is undefined.
       // NOLINTNEXTLINE(performance-no-int-to-ptr)
       fetch_line((const void *)at_, into_second_cache_);
       at_ += LINE;
@@ -183,7 +182,7 @@ class Prefetch {
   bool into_second_cache_ = processor::is_amd();
   uintptr_t at_ = 0, end_ = 0;
 
-  // One row, or all that are planned where they follow each other without gaps.
+  // Bytes of one row, or of all planned rows if they are contiguous.
   __attribute__((always_inline)) bool begin_rows() {
     if (left_ == 0) return false;
     if (rows_ == 0) row_ = next_.first, stride_ = next_.stride, rows_ = INT64_MAX;
@@ -195,9 +194,9 @@ class Prefetch {
   }
 };
 
-// scores[r][k] = query[r] · key[k] for LANES keys; those from `keys` on repeat the last. So many
-// `fetchers`, tiles that read the same keys, share in fetching. This is a function of its own, like
-// the next, or compilers keep its pointers in memory; and so with a copy of the prefetch.
+// scores[r][k] = query[r] · key[k] for LANES keys; those from `keys` on repeat the last. `fetchers`
+// tiles, which read the same keys, share the prefetching. It is a separate function, like the next,
+// with a copy of the prefetch, because compilers else keep its pointers in memory.
 template <class Arithmetic, int rows, int fetchers, class Number>
 static __attribute__((noinline)) void score_lanes(const Number *key, int64_t stride, int64_t keys,
                                                   int64_t loads, const float *query, float *scores,
@@ -236,8 +235,8 @@ static __attribute__((noinline)) void score_lanes(const Number *key, int64_t str
     store(scores + r * SPLIT, sum_each(sums_of_keys[r]));
 }
 
-// context[r] += Σ_k weights[r][k] · value[k], for `vectors` vectors of dimensions from d on. These
-// keys are summed up by themselves before they are added: that rounds less than one long sum.
+// context[r] += Σ_k weights[r][k] · value[k], for `vectors` vectors of dimensions from d on. The
+// sum over these keys is computed before it is added, which rounds less than one long sum.
 template <class Arithmetic, int rows, int vectors, int fetchers, class Number>
 static __attribute__((noinline)) void context_lanes(const Number *value, int64_t stride,
                                                     int64_t keys, int64_t d, int64_t dim,

@@ -6,7 +6,7 @@
 
 namespace regard::REGARD_SET {
 
-// One of the two patterns, of which a block of rows is compared.
+// One of the two patterns, with the block of rows that is compared.
 struct ComparedRows {
   const regard_problem &p;
   const Scoring scoring;
@@ -26,7 +26,7 @@ struct ComparedRows {
     load_normalizers<Arithmetic>(p, scoring, queries, scratch, known, normalizers);
   }
 
-  // Where the scores of a block stand, of the key and rows of a vector.
+  // The scores of a key for the rows of a vector.
   floats log_weight(int32_t key, int j) const {
     const floats score = load(scratch.scores + key * QUERIES + j * LANES);
     return (score - normalizers.peak_of(j)) * normalizers.factor - normalizers.log_of(j);
@@ -41,7 +41,7 @@ struct ComparedRows {
   }
 };
 
-// What a key adds, by log₂ of its two weights; a weight of 0 adds nothing of its own.
+// The term of a key, from log₂ of its two weights; a weight of 0 has no term.
 struct RelativeEntropy {
   static constexpr double unit = LN_2;
 
@@ -80,7 +80,7 @@ struct TotalVariation {
 template <class Arithmetic, class Divergence>
 static void compare_rows(const ComparedRows &one, const ComparedRows &other, double *result) {
   alignas(64) double sums[QUERIES] = {};
-  QueryBlock both = one.queries;  // as far as keys go
+  QueryBlock both = one.queries;  // with the keys that either sees
   both.first_key = min(one.queries.first_key, other.queries.first_key);
   both.stop_key = max(one.queries.stop_key, other.queries.stop_key);
   for_each_read_block(both, [&](int32_t first, int32_t last) {
@@ -99,7 +99,7 @@ static void compare_rows(const ComparedRows &one, const ComparedRows &other, dou
   for (int r = 0; r < one.queries.count; r++) {
     if (one.p.sink.data || other.p.sink.data)
       sums[r] += Divergence::term(one.log_sink(r), other.log_sink(r));
-    // Equal rows differ by rounding.
+    // Rounding may give a negative sum.
     result[row_number(one.p, one.queries, r)] = sums[r] < 0 ? 0 : sums[r] * Divergence::unit;
   }
 }
@@ -112,7 +112,7 @@ static int compare_by(const regard_problem &one, const regard_problem &other,
   return for_each_product_task<Arithmetic>(
       int(one.threads), plan.head_sets * plan.chunks, own + ReadScratch::size(other),
       [&](int64_t number, void *memory) {
-        // The last rows first, since those see the most when attention is causal.
+        // The last rows first, since with causal attention they see the most keys.
         const int64_t chunk = plan.chunks - 1 - number / plan.head_sets;
         const RowChunk rows = plan.rows_of(one, number % plan.head_sets, chunk);
         ComparedRows p(one, request.one, memory);

@@ -15,8 +15,8 @@ namespace regard::REGARD_SET {
 
 using ulongs = uint64_t __attribute__((vector_size(LANES * 4)));
 
-// Products of the even lanes. GCC multiplies vectors of 64 bits, of which no set but one has an
-// instruction, by many steps.
+// Products of the even lanes. GCC emulates multiplication of vectors of 64-bit numbers, for which
+// most sets have no instruction, in many steps.
 REGARD_INLINE ulongs multiply_even(uints x, uint32_t by) {
 #if defined(__AVX512F__)
   return (ulongs)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi32(int32_t(by)));

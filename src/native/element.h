@@ -16,14 +16,14 @@ struct BFloat16 {
 struct Float16 {
   using type = uint16_t;
 };
-struct Int8 {  // of weights alone
+struct Int8 {  // for weights only
   using type = int8_t;
 };
 
 REGARD_INLINE floats widen(Float32, const float *from) { return load(from); }
 
 REGARD_INLINE floats widen(BFloat16, const uint16_t *from) {
-// GCC 12 by itself widens halves of the vector and puts them together.
+// Without the intrinsic, GCC 12 widens halves of the vector and combines them.
 #if defined(__AVX512F__)
   return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)load(from)), 16);
 #elif defined(__AVX2__)
@@ -48,7 +48,7 @@ REGARD_INLINE floats widen(Float16, const uint16_t *from) {
 }
 
 REGARD_INLINE floats widen(Int8, const int8_t *from) {
-#if defined(__AVX512F__)  // GCC 12 widens halves of the vector and puts them together
+#if defined(__AVX512F__)  // else GCC 12 widens halves of the vector and combines them
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i_u *)from)));
 #elif defined(__AVX2__)
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i_u *)from)));
@@ -89,11 +89,11 @@ REGARD_INLINE void narrow(Float16, uint16_t *to, floats x) {
 #endif
 }
 
-// The same for vectors side by side.
+// The same for adjacent vectors.
 template <class Element, int count>
 REGARD_INLINE void narrow_all(Element element, typename Element::type *to,
                               const floats (&vectors)[count]) {
-#if defined(__AVX512BF16__)  // two make a register
+#if defined(__AVX512BF16__)  // two fill a register
   if constexpr (std::is_same_v<Element, BFloat16> && count % 2 == 0) {
     REGARD_UNROLLED_FOR (int i = 0; i < count; i += 2)
       _mm512_storeu_si512(to + i * LANES, (__m512i)_mm512_cvtne2ps_pbh(vectors[i + 1], vectors[i]));

@@ -5,8 +5,8 @@
 
 namespace regard::REGARD_SET {
 
-// Into the nearest cache, or the second: the nearest of an AMD processor has room for few lines
-// that are under way: products of 8 vectors took up to 2.5 times as long there.
+// Into the L1 or the L2 cache: the L1 cache of AMD processors supports few lines in flight, and
+// products of 8 vectors took up to 2.5 times as long with it.
 REGARD_INLINE void fetch_line(const void *line, bool into_second_cache) {
   constexpr int nearest = 3, second = 2;
   if (into_second_cache)

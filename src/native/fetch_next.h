@@ -10,8 +10,8 @@
 namespace regard::REGARD_SET {
 
 class FetchNextBlock {
-  static constexpr int32_t MOST_KEYS = 192;    // the others are fetched a tile ahead
-  static constexpr int32_t LAST_KEYS = 576;    // of a block: while they are computed all is fetched
+  static constexpr int32_t MOST_KEYS = 192;    // further keys are fetched a tile ahead
+  static constexpr int32_t LAST_KEYS = 576;    // last keys of a block, during which all is fetched
   static constexpr int64_t NEAR = 512 * 1024;  // bytes, half of a core's L2 cache
 
   const regard_problem &p_;
@@ -19,13 +19,13 @@ class FetchNextBlock {
   const bool same_group_;
   KeyRange keys_;  // of the next block, which this one does not see
   bool near_;
-  int64_t first_key_ = INT64_MAX;  // of the block's last keys, if anything is fetched with them
-  int64_t rows_a_key_ = 0;         // of each tensor, at most; times 2²⁰
+  int64_t first_key_ = INT64_MAX;  // first of the block's last keys, if anything is fetched
+  int64_t rows_a_key_ = 0;         // maximum rows per key for each tensor, times 2²⁰
   int64_t fetched_ = 0;
 
  public:
-  // `next` has no rows where none follows; `follows` says whether this block is itself the next of
-  // one that the same thread computed, of the same group.
+  // `next` has no rows if there is no next block; `follows` tells whether the same thread computed
+  // the previous block, of the same group.
   FetchNextBlock(const regard_problem &p, const QueryBlock &queries, const QueryBlock &next,
                  bool follows)
       : p_(p), next_(next),
@@ -41,17 +41,17 @@ class FetchNextBlock {
     rows_a_key_ = (rows << 20) / max(int64_t(1), queries.stop_key - first_key_);
   }
 
-  // Whether the block's keys and values are so few that they stay in the core's L2 cache from one
-  // block to the next.
+  // Whether the block's keys and values are few enough to stay in the core's L2 cache until the
+  // next block.
   bool near() const { return near_; }
 
-  // Fetches what is due when the block's keys before this one are computed.
+  // Fetches the rows that are due after the block's keys before this one.
   __attribute__((always_inline)) void before_key(int64_t key) {
     if (key > first_key_) fetch_up_to((key - first_key_) * rows_a_key_ >> 20);
   }
 
-  // Fetches queries of another group with a part of the block's last keys: where groups are small,
-  // looking after each tile costs more than it gains.
+  // Fetches queries of another group during part of the block's last keys: in small groups, a check
+  // after each tile costs more than it saves.
   __attribute__((always_inline)) void with_last_keys(const Part &part) const {
     if (!same_group_)
       with_element(
@@ -60,7 +60,7 @@ class FetchNextBlock {
 
  private:
   __attribute__((noinline)) void fetch_up_to(int64_t due) {
-    asm volatile("");  // without it GCC may leave out calls, since prefetches have no effect
+    asm volatile("");  // else GCC may omit calls, since it assumes that prefetches have no effect
     const int64_t rows = min(int64_t(keys_.stop - keys_.start), due) - fetched_,
                   key = keys_.start + fetched_;
     with_element([&](auto element) {
@@ -72,7 +72,7 @@ class FetchNextBlock {
     fetched_ = due;
   }
 
-  // Calls `call` with an element as large as the problem's: a prefetch needs to know no more.
+  // Calls `call` with an element of the size of the problem's, which suffices for a prefetch.
   template <class Call>
   __attribute__((always_inline)) void with_element(Call call) const {
     if (p_.dtype == REGARD_FLOAT32)
@@ -82,7 +82,7 @@ class FetchNextBlock {
   }
 };
 
-// What is fetched for each tile of keys, counted from `key`: their values, and what is due then.
+// Fetches, for each tile of keys from `key` on, their values and the rows that are due.
 struct FetchWithKeys {
   RowsToFetch values;
   FetchNextBlock &next;

@@ -28,7 +28,7 @@ struct ForwardScratch {
   float *scores;       // (FORWARD_BLOCK, QUERIES), then weights
   float *context;      // (QUERIES, padded(dim_value))
   float *packed_rows;  // (FORWARD_BLOCK, dim or dim_value): keys, then values, as floats
-  float *kept;         // (FORWARD_BLOCK, QUERIES): scores from before the exponential
+  float *kept;         // (FORWARD_BLOCK, QUERIES): copies of scores
   BlockSpan *spans;
 
   static size_t size(const regard_problem &p) {
@@ -54,8 +54,8 @@ struct ForwardCall {
   float *logsumexp;
 };
 
-// Splits a block of keys into segments, each a multiple of STRIP after the block's first key. The
-// keys of `common` are seen by all rows, as far as no span hides them.
+// Splits a block of keys into segments at multiples of STRIP from the block's first key. The keys
+// of `common` are visible to all rows, unless a span hides them.
 static int split_into_segments(const QueryBlock &queries, int32_t first, int32_t last,
                                KeyRange common, Segment *segments) {
   const bool touched = touched_by_spans(queries, first, last);
@@ -85,7 +85,7 @@ static int split_into_segments(const QueryBlock &queries, int32_t first, int32_t
 // A block of keys, [first, last).
 struct KeyBlock {
   const int32_t first, last;
-  const bool at_end;  // of all that the queries see
+  const bool at_end;  // the last block of keys of the queries
   Segment segments[MAX_SEGMENTS];
   const int count;
 
@@ -94,7 +94,7 @@ struct KeyBlock {
         count(split_into_segments(queries, first, last, {queries.common_start, queries.common_stop},
                                   segments)) {}
 
-  // A segment's values among those of the block.
+  // The values of a segment.
   template <class Arithmetic>
   PackedRows<typename Arithmetic::Number> rows_of(
       const PackedRows<typename Arithmetic::Number> &values, const Segment &segment) const {
@@ -102,8 +102,8 @@ struct KeyBlock {
   }
 };
 
-// weights = 2^(factor·score − shift), which may take the place of scores up to the same key, and
-// their sum. Writes full fours of keys, and adds up as if those after the last were hidden.
+// weights = 2^(factor·score − shift), which may overwrite the scores, and their sum. It writes a
+// multiple of four keys; those after the last are summed as hidden ones.
 template <class Arithmetic>
 REGARD_INLINE floats exponentials(float *scores, float *weights, int32_t keys, floats factor,
                                   const Shift &shifts) {
@@ -119,10 +119,10 @@ REGARD_INLINE floats exponentials(float *scores, float *weights, int32_t keys, f
       });
 }
 
-// A block of queries on its way over the keys.
+// The state of a block of queries in its iteration over the keys.
 struct ForwardState {
-  // Whether values are looked at before they are multiplied by weights of hidden keys; else only
-  // results are, and all is computed again where they are not finite.
+  // Whether values are checked before they are multiplied by weights of hidden keys; else only the
+  // results are, and the block is recomputed if they are not finite.
   bool checks_values;
   Softmax softmax;
   bool written = false;  // the contexts
@@ -131,7 +131,7 @@ struct ForwardState {
   explicit ForwardState(bool checks) : checks_values(checks) {}
 };
 
-// Adds the values of a block of keys, each times its weight; after the last keys the contexts are
+// Accumulates the weighted values of a block of keys; after the last keys the contexts are
 // complete.
 template <class Arithmetic>
 static void add_context(const ForwardCall &call, const QueryBlock &queries, const KeyBlock &block,
@@ -162,7 +162,7 @@ static void add_context(const ForwardCall &call, const QueryBlock &queries, cons
   state.finite = write.finite();
 }
 
-// Makes the masked scores of a block's segments; `peak` becomes that of the rows with them.
+// Computes the masked scores of a block's segments, and updates the running maximum `peak`.
 template <class Arithmetic>
 REGARD_INLINE void score_segments(const ForwardCall &call, const QueryBlock &queries,
                                   const KeyBlock &block, bool fetches_values, FetchNextBlock &ahead,
@@ -198,8 +198,8 @@ REGARD_INLINE void score_segments(const ForwardCall &call, const QueryBlock &que
   }
 }
 
-// Makes weights of the scores of a block's segments, in their place, and adds them to the rows'
-// sums. `keeps_scores` says whether the scores are copied first.
+// Overwrites the scores of a block's segments by weights, and adds these to the rows' sums.
+// `keeps_scores` tells whether the scores are copied first.
 template <class Arithmetic>
 REGARD_INLINE void weigh_segments(const ForwardCall &call, const QueryBlock &queries,
                                   const KeyBlock &block, bool keeps_scores,
@@ -224,7 +224,7 @@ REGARD_INLINE void weigh_segments(const ForwardCall &call, const QueryBlock &que
   }
 }
 
-// Whether a value that a row may not see is not finite.
+// Whether a hidden value is not finite.
 template <class Arithmetic>
 static bool hides_nonfinite(const ForwardCall &call, const KeyBlock &block,
                             const PackedRows<typename Arithmetic::Number> &values) {
@@ -255,7 +255,7 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries, Fe
   const int64_t width = padded(p.dim_value);
   rescale(queries, peak, call.scoring.factor, width, state.softmax, scratch.context);
 
-  // What is kept may go on after the last key, with a value that is hidden.
+  // Packed values may continue after the last key, with a hidden value.
   const auto values = state.checks_values
                           ? Arithmetic::values(p, p.value, queries, first, last - first,
                                                p.dim_value, scratch.packed_rows)
@@ -279,7 +279,7 @@ static void forward_block(const ForwardCall &call, const QueryBlock &queries, Fe
     add_context<Arithmetic>(call, queries, block, values, scratch, state);
 }
 
-// Writes the contexts that are not yet written, from their sums; returns whether all are finite.
+// Writes the contexts that are not written yet, from their sums; returns whether all are finite.
 template <class Arithmetic>
 static bool write_contexts(const ForwardCall &call, const QueryBlock &queries,
                            const ForwardScratch &scratch, ForwardState &state) {
@@ -292,7 +292,7 @@ static bool write_contexts(const ForwardCall &call, const QueryBlock &queries,
   const BlockRows<Element> rows(call.context, queries);
   ints nonfinite = {};
   for (int r = 0; r < queries.count; r++) {
-    // The context of a row that sees nothing is 0, even where what it may not see is not a number.
+    // The context of a row without visible keys is 0, even if hidden values are NaN.
     const bool sees = sees_some(call.scoring, queries, state.softmax, r / LANES)[r % LANES];
     for (int64_t d = 0; d < p.dim_value; d += LANES) {
       const floats sum = sees ? load(scratch.context + r * width + d) : floats{};
@@ -315,7 +315,7 @@ static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
   Arithmetic::load_queries(p.query, queries, p.dim, call.scoring.query_factor, scratch.query);
   for (const bool checks_values : {false, true}) {
     ForwardState state(checks_values);
-    // The last keys are those of a block's edge: strips end with them.
+    // The last keys are at the edge of the mask, so strips are aligned to their end.
     constexpr int32_t STEP = Arithmetic::STEP;
     static_assert(FORWARD_BLOCK % STEP == 0);
     const int32_t start = queries.first_key / STEP * STEP;
@@ -331,8 +331,7 @@ static void forward_queries(const ForwardCall &call, const QueryBlock &queries,
   }
 }
 
-// Chunk size of the parallel loop, at most `most`: adjacent pieces form a task, and there are
-// several tasks for each thread.
+// Blocks per task of the parallel loop, at most `most`, so that each thread has several tasks.
 REGARD_INLINE int64_t pieces_per_task(const regard_problem &p, int64_t pieces, int64_t most = 8) {
   return max(int64_t(1), min(most, pieces / (16 * p.threads)));
 }
@@ -341,7 +340,7 @@ template <class Arithmetic>
 static int forward(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
   const ForwardCall call = {p, scoring_of(p), context, logsumexp};
   const int64_t query_blocks = p.batch * p.groups * query_blocks_per_group(p);
-  // A task has copies of its own, where it has any: then it takes more blocks.
+  // If rows are packed, each task has its own copies, so it should have more blocks.
   const int64_t most = Arithmetic::copies_keys(p) ? 32 : 8;
   const int64_t per_task = pieces_per_task(p, query_blocks, most);
   const auto task = [&](int64_t number, void *memory) {
@@ -352,7 +351,7 @@ static int forward(const regard_problem &p, const regard_tensor &context, float 
     begin(p, first, blocks[0]);
     for (int64_t block = first; block < last; block++) {
       QueryBlock &queries = blocks[(block - first) % 2], &next = blocks[(block - first + 1) % 2];
-      // This thread's next, in all likelihood.
+      // The block that this thread probably computes next.
       const int64_t following = block + 1 < last ? block + 1 : last + (p.threads - 1) * per_task;
       next.count = 0;
       if (following < query_blocks) begin(p, following, next);

@@ -10,7 +10,7 @@
 
 namespace regard::REGARD_SET {
 
-// The rows of one layer as an attention problem; bounds are (B) each.
+// The bounds of one layer's rows, (B) each.
 struct Bounds {
   int64_t *start, *stop, *position;
 };
@@ -56,7 +56,8 @@ static void rotate(Element element, typename Element::type *vector, int64_t dim,
   }
 }
 
-// Makes ready the queries of one sequence and group, and writes its key and value to the cache.
+// Normalizes and rotates the queries of one sequence and group, and writes its key and value to the
+// cache.
 template <class Element>
 static void prepare_attention(const regard_gpt &gpt, const regard_layer &layer,
                               const Bounds &bounds, int64_t pair, typename Element::type *qkv,

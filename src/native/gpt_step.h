@@ -3,8 +3,8 @@
 // A team of threads executes all layers without sleeping in between. Every number between two
 // linear maps is rounded to the dtype, as the modules do.
 //
-// What all rows of a map need, such as a norm, is computed by each thread itself: that takes less
-// time than waiting for another thread.
+// Inputs that all rows of a map need, such as a norm, are computed by every thread redundantly,
+// which is faster than waiting for another thread.
 #pragma once
 
 #include "gpt_attention.h"
@@ -12,7 +12,7 @@
 
 namespace regard::REGARD_SET {
 
-// Memory that the threads share; sizes in numbers.
+// Memory that the threads share; widths are in elements.
 template <class Element>
 struct StepMemory {
   using Number = typename Element::type;
@@ -105,7 +105,7 @@ class GPTStep {
     return {start, start + gpt_.batch, start + 2 * gpt_.batch};
   }
 
-  // The stream, normalized, from a token on.
+  // The normalized residual stream, from token `first` on.
   Inputs<Products> normed(const regard_norm &norm, Input *memory, float *floats_of_norm,
                           int64_t first = 0) const {
     const int64_t width = shared_.width;
@@ -119,7 +119,7 @@ class GPTStep {
     return x;
   }
 
-  // The contexts, of which channels may be multiplied by a number.
+  // The contexts, times the factors of their channels if there are any.
   Inputs<Products> contexts(const regard_layer &layer, Input *memory) const {
     const int64_t width = shared_.width;
     const Inputs<Products> x =
@@ -134,7 +134,7 @@ class GPTStep {
     return x;
   }
 
-  // A phase: rows of a map times inputs that each thread makes, then finish(first, last) for them.
+  // A phase: the rows of a map times inputs that each thread makes, then finish(first, last).
   template <class Make, class Finish>
   static void multiply(Team &team, const RowTasks &tasks, const Map &map, Number *result, Make make,
                        Finish finish) {
@@ -147,7 +147,7 @@ class GPTStep {
     });
   }
 
-  // Of each sequence's numbers [first, last): `to` becomes function(to, from).
+  // For the elements [first, last) of each sequence: to = function(to, from).
   template <class Function>
   void combine(Number *to, int64_t stride, const Number *from, int64_t from_stride, int64_t first,
                int64_t last, Function function) const {
@@ -174,7 +174,7 @@ class GPTStep {
     });
   }
 
-  // Phase of the hidden channels: gate and up of the same channels are one thread's.
+  // The phase of the hidden channels: one thread computes gate and up of the same channels.
   void expand(const regard_layer &layer, Team &team, Input *inputs, float *norm) const {
     const int64_t hidden = gpt_.hidden, width = shared_.hidden_width;
     Number *to = shared_.hidden;

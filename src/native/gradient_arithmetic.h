@@ -8,21 +8,21 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int32_t GRADIENT_BLOCK = 192;  // keys whose score gradients stay in a near cache
+constexpr int32_t GRADIENT_BLOCK = 192;  // keys whose score gradients stay in the L2 cache
 
 // A thread's memory for the weights of a segment, and for the score gradients of a block of keys.
 template <class Number>
 struct PackedGradients {
   Number *weights, *scores;  // numbers to broadcast, (keys, QUERIES)
-  float *lanes;              // score gradients as weighted_rows takes its weights
+  float *lanes;              // score gradients in the layout of weights for weighted_rows
 };
 
 template <class T>
 struct WidenedGradients : Widened<T> {
   using typename Widened<T>::Element;
 
-  // The block's rows side by side, zeros for those that see nothing: (QUERIES, padded(dim)) in
-  // memory, or in place unless a copy is wanted.
+  // The block's rows in row-major order, zeros for fully masked ones: (QUERIES, padded(dim)) in
+  // `memory`, or in place unless a copy is wanted.
   static PackedRows<float> rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
                                              const bool *sees, bool all_see, bool copied,
                                              int64_t dim, float *memory) {
@@ -36,7 +36,7 @@ struct WidenedGradients : Widened<T> {
               sees[r] ? widen_part(Element(), rows[r] + d, dim - d) : floats{});
     return {memory, padded(dim)};
   }
-  // The products of two rows, summed up but for the lanes.
+  // The products of two rows, summed per lane.
   REGARD_INLINE floats row_products(const typename Element::type *a,
                                     const typename Element::type *b, int64_t dim) {
     floats sum = {};
@@ -51,11 +51,11 @@ struct WidenedGradients : Widened<T> {
   }
   REGARD_INLINE float row_weight(const float *weights, int r) { return weights[r]; }
 
-  // Of a segment this number of keys after the block's first: in place of scores and gradients.
+  // For a segment at an offset in keys from the block's first: in place of scores and gradients.
   static PackedGradients<float> packed(float *weights, float *gradients, float *, int64_t) {
     return {weights, gradients, gradients};
   }
-  // Stores those of keys k and k + 1 and one vector, `at` from the first key's row on.
+  // Stores those of keys k and k + 1 and one vector, at offset `at` in the first key's row.
   REGARD_INLINE void store_pair(const PackedGradients<float> &to, int64_t at, const floats *weights,
                                 const floats *gradients) {
     REGARD_UNROLLED_FOR (int i = 0; i < 2; i++) {
@@ -68,7 +68,7 @@ struct WidenedGradients : Widened<T> {
 #if defined(__AVX512BF16__)
 
 struct PairGradients : Pairs {
-  // Rows r and r + 1 side by side: (QUERIES / 2, padded(dim)) pairs.
+  // Rows r and r + 1 interleaved: (QUERIES / 2, padded(dim)) pairs.
   static PackedRows<float> rows_side_by_side(const regard_tensor &from, const QueryBlock &queries,
                                              const bool *sees, bool all_see, bool, int64_t dim,
                                              float *memory) {
@@ -123,7 +123,7 @@ struct PairGradients : Pairs {
     const int64_t lane = at % QUERIES;
     store(to.lanes + (at - lane) / 2 + lane, (floats)pairs_of(gradients[0], gradients[1]));
   }
-  // Sets those of a row and so many keys to 0.
+  // Sets those of a row and a number of keys to 0.
   static void clear_row(const PackedGradients<uint16_t> &to, int32_t keys, int r) {
     for (int64_t at = r; at < int64_t(keys) * QUERIES; at += QUERIES)
       to.weights[at] = to.scores[at] = 0;

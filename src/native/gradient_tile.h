@@ -16,7 +16,7 @@ REGARD_INLINE void gradient_tile(const typename Products::Number *weights, const
   floats total[keys][columns];
   REGARD_UNROLLED_FOR (int i = 0; i < keys; i++)
     REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) total[i][j] = floats{};
-// With 16 registers two steps at once would spill two sums to memory.
+// With 16 registers, two steps at a time would spill two sums to memory.
 #pragma GCC unroll(REGISTERS == 32 ? 2 : 1)
   for (int r = first; r < last; r++) {
     floats row[columns];
@@ -53,7 +53,7 @@ static void gradient_rows(const typename Products::Number *weights, const Packed
     });
 }
 
-// The same, added to sums, but a weight of 0 adds nothing, whatever the row holds: 0 · NaN is NaN.
+// The same, added to sums, but rows of weight 0 are skipped, since 0 · NaN is NaN.
 template <class Arithmetic>
 static void gradient_rows_of_visible(const typename Arithmetic::Number *weights,
                                      const PackedRows<float> &rows, int64_t width, int first,
@@ -69,8 +69,8 @@ static void gradient_rows_of_visible(const typename Arithmetic::Number *weights,
     }
 }
 
-// As weighted_rows for the keys of a segment, but a gradient of 0 adds nothing, whatever the key
-// holds.
+// weighted_rows for the keys of a segment, but keys with a gradient of 0 are skipped, since
+// 0 · NaN is NaN.
 template <class Arithmetic>
 static void query_gradient_of_visible(const PackedRows<typename Arithmetic::Number> &keys,
                                       const Segment &segment, int64_t width, const float *gradients,

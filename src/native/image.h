@@ -1,17 +1,16 @@
-// The readout that averages the pattern down to an image.
+// The readout that down-samples the pattern to an image.
 //
 // Lengths are measured in units in which an image of `pixels` pixels has the side pixels·length.
 // Token i covers [i·pixels, (i+1)·pixels) and pixel p covers [p·length, (p+1)·length). The weight
-// of a token that a pixel edge divides goes to both pixels, in integer shares. Columns are summed
-// first, with queries in the lanes; then rows.
+// of a token that a pixel edge divides is split between both pixels, in integer parts. Columns are
+// summed first, with queries in the lanes; then rows.
 #pragma once
 
 #include "key_readouts.h"
 
 namespace regard::REGARD_SET {
 
-// A token's place among pixels: its first, and the share of it that lies there; the rest is in the
-// next.
+// The pixels of a token: the first one, and the part of the token in it; the rest is in the next.
 struct Place {
   int64_t pixel;
   float share;
@@ -24,24 +23,24 @@ REGARD_INLINE Place place_of(int64_t token, int64_t pixels, int64_t length) {
 }
 
 struct Image : Readout {
-  // The pixel rows that queries [first, last) lie in.
+  // The pixel rows of queries [first, last).
   struct PixelRows {
     int64_t first = 0, rows = 0;
     PixelRows(const regard_readout &request, int64_t start, int64_t stop) {
-      if (start == stop) return;  // perhaps since there are no queries
+      if (start == stop) return;  // there may be no queries
       first = start * request.size / request.height;
       rows = (stop * request.size - 1) / request.height - first + 1;
     }
   };
 
-  static constexpr int GATHERED = 2 * LANES;  // pixel columns that are summed up in the lanes
-  // Of keys: of more, floats would lose what is added. They are counted from key 0 on, so that a
-  // row's sums do not depend on where others begin to see keys.
+  static constexpr int GATHERED = 2 * LANES;  // pixel columns that are accumulated in the lanes
+  // Maximum keys of a float sum, for its precision. They are counted from key 0 on, so that a row's
+  // sums do not depend on the first visible key of other rows.
   static constexpr int MAX_BLOCKS = 16;
 
   struct Memory {
     alignas(64) float columns[GATHERED][QUERIES];
-    int64_t first, stop;  // pixels [first, stop) are being summed up
+    int64_t first, stop;  // pixels [first, stop) are being accumulated
     int64_t pixel_rows;   // the first pixel row of the chunk
     Place rows[QUERIES];
   };
@@ -76,7 +75,7 @@ struct Image : Readout {
     int64_t key = block.key;
     for (int64_t pixel = key * pixels / length; key < stop; pixel++) {
       const int64_t edge = (pixel + 1) * length;
-      const int64_t whole = min(edge / pixels, stop) - key;  // keys of this pixel alone
+      const int64_t whole = min(edge / pixels, stop) - key;  // keys within this pixel
       const float *weights = block.weights + (key - block.key) * QUERIES;
       if (whole > 0) add_keys<vectors>(weights, whole, open(at, block.queries, pixel));
       key += whole;
@@ -90,7 +89,7 @@ struct Image : Readout {
     }
   }
 
-  // Where the weights of a pixel column are summed up.
+  // The sums of a pixel column.
   static float *open(const ReadoutState &at, const QueryBlock &queries, int64_t pixel) {
     Memory &memory = *at.kept<Memory>();
     if (pixel >= memory.first + GATHERED) spill(at, queries);
@@ -119,7 +118,7 @@ struct Image : Readout {
     }
   }
 
-  // Adds the columns gathered to the picture.
+  // Adds the accumulated columns to the image.
   static void spill(const ReadoutState &at, const QueryBlock &queries) {
     Memory &memory = *at.kept<Memory>();
     for (int c = 0; memory.first + c < memory.stop; c += LANES) add_rows(at, queries, memory, c);
@@ -165,7 +164,7 @@ struct Image : Readout {
     finish_rows(p, request, head, sums, share, [](double &total, double part) { total += part; });
   }
 
-  // Joins, by join(total, part), what the chunks that share a row of pixels have of it.
+  // Combines, by join(total, part), the parts of a pixel row from several chunks.
   template <class Join>
   static void finish_rows(const regard_problem &p, const regard_readout &request, int64_t head,
                           const Sums &sums, double share, Join join) {

@@ -1,6 +1,6 @@
 // Scores that are stored until the log-sum-exps of their rows are known.
 //
-// Weights from stored scores are bit-equal to those from recomputed ones, and save the second
+// Weights from stored scores are bitwise equal to those from recomputed scores, and save the second
 // product.
 #pragma once
 
@@ -8,13 +8,13 @@
 
 namespace regard::REGARD_SET {
 
-// Of a block of queries, the first keys: 16 MiB on a thread at most. Further ones are computed
-// again.
+// The scores of the first keys of a block of queries, at most 16 MiB per thread. Those of further
+// keys are recomputed.
 struct KeptScores {
   static constexpr int32_t MAX_KEYS = 65536 / READ_BLOCK * READ_BLOCK;
 
   float *data = nullptr;        // (keys, QUERIES), −∞ where hidden
-  int32_t first = 0, stop = 0;  // keys [first, stop), where no block to be read is cut
+  int32_t first = 0, stop = 0;  // keys [first, stop), at the bounds of blocks to be read
 
   static size_t size(const regard_problem &p) {
     const int64_t keys = min(p.keys + READ_BLOCK, int64_t(MAX_KEYS));
@@ -32,7 +32,7 @@ struct KeptScores {
   float *of(int32_t key) const { return data + int64_t(key - first) * QUERIES; }
 };
 
-// Keeps what the forward pass computes, block by block; see `forward_block`.
+// Stores the scores of the forward pass, block by block; see `forward_block`.
 struct KeepScores {
   const QueryBlock &queries;
   const KeptScores &kept;
@@ -74,7 +74,7 @@ struct KeepScores {
   }
 };
 
-// Makes a block of scores that were kept: what else `compute_scores` finds.
+// Makes a block from stored scores, with the other results of `compute_scores`.
 static void take_kept(const KeptScores &kept, bool peaks, WeightBlock &block) {
   block.weights = kept.of(block.key);
   for (int j = 0; j < block.queries.vectors && peaks; j++) {

@@ -1,7 +1,7 @@
 // The kernels, compiled once for each instruction set; REGARD_SET is its name.
 //
-// No global object here may need initialization when the library is loaded: its code would use this
-// instruction set, which the processor may not support.
+// No global object here may have a dynamic initializer: its code would use this instruction set,
+// which the processor may not support.
 
 #include "kernels.h"
 
@@ -53,7 +53,7 @@ int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,
   return compare<Widened<Float32>>(one, other, request);
 }
 
-// Calls `call` with the products of a dtype with weights of its own, or of int8 where they have
+// Calls `call` with the products of a dtype with weights of the same dtype, or of int8 if they have
 // scales.
 template <class Element, class Call>
 int with_products_of(const float *scale, Call call) {

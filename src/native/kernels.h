@@ -27,15 +27,15 @@ struct Kernels {
   double (*peak_bandwidth)(int64_t threads);
 };
 
-// Each defined by kernels.cpp, compiled for that set, but for the two with instructions for
-// bfloat16 by kernels_bfloat16.cpp; CMakeLists.txt says which there are.
+// Each is defined by kernels.cpp compiled for that set, those with bfloat16 instructions by
+// kernels_bfloat16.cpp; CMakeLists.txt lists them.
 namespace baseline { const Kernels &kernels(); }
 namespace avx2 { const Kernels &kernels(); }
 namespace avx512 { const Kernels &kernels(); }
 namespace avx512bf16 { const Kernels &kernels(); }
 namespace amx { const Kernels &kernels(); }
 
-// Those of the set in use, for library.cpp's own functions.
+// The kernels of the set in use.
 const Kernels &kernels();
 
 }  // namespace regard

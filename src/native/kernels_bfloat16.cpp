@@ -20,8 +20,8 @@ namespace regard::REGARD_SET {
 namespace {
 
 #if defined(__AMX_BF16__)
-// Tiles are requested at the first use, since signals need larger stacks then. A process that is
-// refused, for a stack that is too small already, computes as with AVX-512.
+// Tiles are requested at the first use, since signals need larger stacks then. If the request
+// fails, because a stack is too small already, the kernels are those of AVX-512.
 bool multiplies(int64_t dtype) {
   if (dtype != REGARD_BFLOAT16) return false;
   static const bool allowed = system::allows_amx();

@@ -1,6 +1,6 @@
-// The kernels of the page: the functions of abi.h that it calls, as WebAssembly.
+// The kernels of the page, as WebAssembly: the functions of abi.h that it calls.
 //
-// There is one instruction set and one dtype, float32; training and its gradients are left out.
+// There is one instruction set and one dtype, float32, and no backward pass.
 
 #include <stdlib.h>
 
@@ -37,7 +37,7 @@ REGARD_EXPORT(gpt_step) int regard_gpt_step(const regard_gpt *gpt) {
   return gpt_step<RowProducts<Float32>>(*gpt);
 }
 
-// What a head does on a text whose tokens are numbered from 0, K of them, and its log-sum-exps.
+// The scores and the role of a head on a text, given its log-sum-exps and the token ids in [0, K).
 REGARD_EXPORT(name_head)
 int regard_name_head(const regard_problem *problem, const float *logsumexp, const int64_t *ids,
                      int32_t tokens, double *naming) {

@@ -8,7 +8,7 @@ namespace regard::REGARD_SET {
 
 constexpr int32_t MAX_PANEL_KEYS = 2048, MIN_PANEL_KEYS = 256;
 
-// It depends on the problem but not on its batch, and so does the order of every sum.
+// It depends on the problem but not on its batch size, like the order of every sum.
 REGARD_INLINE int32_t panel_keys(const regard_problem &p) {
   const int64_t half = (p.keys + 1) / 2, whole_strips = (half + STRIP - 1) / STRIP * STRIP;
   return int32_t(max(int64_t(MIN_PANEL_KEYS), min(int64_t(MAX_PANEL_KEYS), whole_strips)));
@@ -17,10 +17,10 @@ REGARD_INLINE int32_t panel_keys(const regard_problem &p) {
 // A thread's memory for a panel.
 struct PanelScratch {
   float *query, *gradient;  // see QueryRows
-  float *rows;              // for both side by side
-  float *query_share;       // (QUERIES, padded(dim)): the panel's share of the queries' gradient
+  float *rows;              // both in row-major order
+  float *query_share;       // (QUERIES, padded(dim)): contribution to the queries' gradient
   float *weights;           // (GRADIENT_BLOCK, QUERIES)
-  float *score_gradients;   // likewise; at first, gradients of the weights
+  float *score_gradients;   // likewise; before that, gradients of the weights
   float *products;          // likewise: inputs of the softcap
   float *packed;            // two of them: see PackedGradients
   float *key, *value;       // (panel_keys, padded(dim or dim_value)): see KeyPanel
@@ -101,9 +101,9 @@ static void clear_gradients(const regard_problem &p, const regard_gradients &g,
   clear(g.value, p.dim_value);
 }
 
-// Begins the sums of a segment's keys that have none yet. Keys with sums are consecutive: those
-// between get sums too. Returns whether all of the segment's sums are new, so that it
-// is written, not added.
+// Initializes the sums of a segment's keys that have none yet. Keys with sums are consecutive, so
+// keys in between get sums too. Returns whether all of the segment's sums are new, so that they are
+// overwritten.
 template <class Arithmetic>
 static bool begin_sums(const regard_problem &p, const Segment &segment, const PanelScratch &scratch,
                        KeyPanel<Arithmetic> &panel) {

@@ -18,7 +18,7 @@ REGARD_INLINE void for_each_head(const QueryBlock &queries, Call call) {
 struct Received : Readout {
   static int64_t sums(const regard_problem &p, const regard_readout &) { return padded(p.keys); }
 
-  // `column(k)` is what the lanes hold of key k.
+  // `column(k)` has the lanes of key k.
   template <class Column>
   REGARD_INLINE void add(const WeightBlock &block, double *received, Column column) {
     for (int32_t first = 0; first < block.keys; first += LANES) {
@@ -46,7 +46,7 @@ struct Received : Readout {
   }
 };
 
-// The same, and how many queries see each key.
+// The same, and the number of queries that see each key.
 struct MeanReceived : Received {
   static int64_t sums(const regard_problem &p, const regard_readout &) {
     return 2 * padded(p.keys);
@@ -56,7 +56,7 @@ struct MeanReceived : Received {
     Received::weights(at, block);
     const QueryBlock &queries = block.queries;
     for_each_head(queries, [&](int64_t head, int from, int to) {
-      floats added[VECTORS][LANES];  // of some keys, −∞ where one is hidden
+      floats added[VECTORS][LANES];  // terms of some keys, −∞ where one is hidden
       bool changed[VECTORS];
       Received::add(block, at.sums_of(head) + padded(at.p.keys), [&](int32_t k) {
         floats count = {};
@@ -92,7 +92,7 @@ struct MaxReceived : Readout {
     for_each_head(block.queries, [&](int64_t head, int first, int last) {
       double *most = at.sums_of(head) + block.key;
       for (int32_t k = 0; k < block.keys; k++) {
-        floats high = {}, total = {};  // the total is NaN where a weight is
+        floats high = {}, total = {};  // the total is NaN if a weight is
         for (int j = first / LANES; j * LANES < last; j++) {
           const ints row = lane_numbers() + j * LANES;
           const floats weight = load(block.weights + k * QUERIES + j * LANES);
@@ -112,13 +112,13 @@ struct MaxReceived : Readout {
     for (int64_t k = 0; k < p.keys; k++) request.result[head * p.keys + k] = float(sums.data[k]);
   }
 
-  // A NaN stays.
+  // NaN stays NaN.
   REGARD_INLINE void take_larger(double &most, double x) {
     if (x > most || isnan(x)) most = x;
   }
 };
 
-// rows @ pattern: a product whose factor, the weights, has to be transposed first.
+// rows @ pattern, which needs the weights transposed.
 struct LeftProduct : Readout {
   static constexpr bool of_whole_blocks = true;
 
@@ -185,7 +185,7 @@ struct LeftProduct : Readout {
         request.result[(head * request.size + m) * p.keys + k] = float(product[m * step + k]);
   }
 
-  // The weights of up to QUERIES keys, a row of them for each query.
+  // The weights of up to QUERIES keys, one row per query.
   static void transpose_block(const WeightBlock &block, int32_t first, int keys, float *to) {
     for (int j = 0; j < block.queries.vectors; j++)
       for (int k = 0; k < keys; k += LANES) {

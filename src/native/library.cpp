@@ -70,11 +70,11 @@ std::string names(bool (*listed)(const InstructionSet &)) {
 
 bool has_no_heads(const regard_problem &p) { return !p.batch || !p.groups; }
 
-// Whether there are no rows; without keys there are, and they see nothing.
+// Whether there are no rows; without keys there are rows, without visible keys.
 bool has_no_rows(const regard_problem &p) { return has_no_heads(p) || !p.queries; }
 
-// Of a result of (batch, heads, rows, dim) that fills its memory. Memory is often new to a process
-// at each call, and one huge page takes a seventh of the time of the small ones in its place.
+// Requests huge pages for a contiguous result (batch, heads, rows, dim). Its memory is often new to
+// the process at each call, and faulting in a huge page takes a seventh of the time of small pages.
 void prefer_huge_pages(const regard_problem &p, const regard_tensor &result, int64_t heads,
                        int64_t rows, int64_t dim) {
   const int64_t numbers = p.batch * heads * rows * dim;
@@ -87,7 +87,7 @@ void prefer_huge_pages(const regard_problem &p, const regard_tensor &result, int
 void prefer_huge_pages_for_context(const regard_problem &p, const regard_tensor &context) {
   prefer_huge_pages(p, context, p.heads, p.queries, p.dim_value);
 }
-// Of pictures, which have millions of numbers where they are fine.
+// The same for images, which may have millions of numbers.
 void prefer_huge_pages_for_pictures(const regard_problem &p, const regard_readouts &readouts) {
   for (int64_t i = 0; i < readouts.count; i++) {
     const regard_readout &r = readouts.list[i];
@@ -108,8 +108,8 @@ using namespace regard;
 // Incremented by each incompatible change of these functions.
 REGARD_EXPORT int regard_abi() { return REGARD_ABI; }
 
-// The instruction sets built in, and those among them that this processor runs: the best first,
-// with commas between.
+// The instruction sets compiled, and those of them that this processor supports: best first,
+// comma-separated.
 REGARD_EXPORT const char *regard_built() {
   static const std::string text = names([](const InstructionSet &) { return true; });
   return text.c_str();
@@ -120,8 +120,8 @@ REGARD_EXPORT const char *regard_supported() {
   return text.c_str();
 }
 
-// Use the instruction set of this name, or the best for nullptr. Returns 0, or 1 and changes
-// nothing where it is not among regard_supported().
+// Uses the instruction set of this name, or the best for nullptr. Returns 0, or 1 without effect if
+// it is not in regard_supported().
 REGARD_EXPORT int regard_choose(const char *name) {
   if (!name) {
     chosen.store(best());

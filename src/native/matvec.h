@@ -8,11 +8,10 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int TASKS_OF_THREAD =
-    4;  // the fewer there are, the longer the runs of memory that each reads
-constexpr int64_t ROWS_OF_TASK = 16;  // a multiple of it, so that tiles of rows are whole
+constexpr int TASKS_OF_THREAD = 4;    // few, so that each reads a long contiguous part of memory
+constexpr int64_t ROWS_OF_TASK = 16;  // tasks have a multiple of it, so that tiles are complete
 
-// The rows of each task: so many tasks at most, each of whole tiles.
+// The division of rows into tasks of complete tiles.
 struct RowTasks {
   int64_t rows, size, count;
 

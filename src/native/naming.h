@@ -1,10 +1,9 @@
-// What a head does on one text: for each role a score with its interval, and the role that they
-// speak for.
+// The scores of a head on one text, each with a confidence interval, and its role.
 //
-// These are the scores of regard/lens/naming, where they are explained: tallies.py and evidence.py
-// for one text and one head, and role_of of roles.py.
+// They are documented in regard/lens/naming: tallies.py and evidence.py for one text and one head,
+// and role_of in roles.py.
 //
-// T queries and as many keys, K different tokens.
+// Axes: T queries and as many keys, K distinct tokens.
 #pragma once
 
 #include <math.h>
@@ -14,24 +13,24 @@
 
 namespace regard::REGARD_SET {
 
-// The scores, in the order of the results. Those before SPREAD are relations of a query to keys;
-// entropy is a mean and no role.
+// The scores, in the order of the results. Those before SPREAD are of relations between a query and
+// keys; ENTROPY is a mean and not a role.
 enum Name { INDUCTION, DUPLICATE, PREVIOUS, CURRENT, FIRST, SPREAD, DISTANCE, ENTROPY, NAMES };
 
-// What a head is called besides, after the names of roles.
+// Results other than a role.
 enum Other { MIXED = NAMES, BETWEEN, TOO_SHORT, ALONE };
 
-// NaN, and no queries: there is no such number.
+// NaN for a number that does not exist.
 struct NameScore {
   double mean = NAN, score = NAN, margin = NAN, queries = 0;
 };
 
 struct Naming {
   NameScore scores[NAMES];
-  double role = ALONE, undecided = -1;  // of Name or Other; undecided: −1 for none
+  double role = ALONE, undecided = -1;  // Name or Other; −1 for none
 };
 
-// So many numbers, at first 0. Where there is no memory for them the call is ended.
+// A zero-initialized array. Traps if the allocation fails.
 template <class Number>
 struct Zeros {
   Number *data;
@@ -47,8 +46,8 @@ struct Zeros {
   const Number &operator[](int64_t i) const { return data[i]; }
 };
 
-// Sums over the queries of each token: how many there are, what share they have, and what they
-// would have under each control.
+// Sums over the queries of each token: their number, their share, and their share under each
+// control.
 struct Tally {
   static constexpr int MOST = 3;
   Zeros<double> queries, share, controls[MOST];
@@ -80,7 +79,7 @@ class Namer {
   }
 
  private:
-  // What is read of a pattern, row by row or key by key.
+  // Readouts of a pattern, per row or per key.
   struct Rows {
     int64_t length;
     Zeros<float> first, entropy, distance, current, previous, received, repeats;
@@ -106,24 +105,25 @@ class Namer {
       return regard::REGARD_SET::read<Arithmetic>(Reading(p, readouts));
     }
 
-    // Weight on a query's own key, or the one before.
+    // The weight on a query's own key, or on the previous one.
     double near(bool before, int64_t query) const {
       return (before ? previous : current)[2 * query];
     }
-    // How many queries see a key.
+    // The number of queries that see a key.
     double seers(int64_t key) const { return received[length + key]; }
-    // Of a query: targets, share and what that is with the text shuffled.
+    // For a query: number of targets, their share, and its expectation with shuffled keys.
     double of_query(bool successors, int64_t query, int number) const {
       return repeats[6 * query + 3 * successors + number];
     }
-    // Of a key: how many queries it is a target of and their weight, or of the others that see it.
+    // For a key: the number of queries that it is a target of, or of the others that see it; or
+    // their weight.
     double of_key(bool successors, bool others, bool weight, int64_t key) const {
       return repeats[6 * length + ((successors * 2 + others) * 2 + weight) * length + key];
     }
   };
 
-  // The pattern of a head that spreads evenly over the keys that this one's queries see. Spans may
-  // hide keys here, not shift scores, and there is no bias.
+  // The uniform pattern with the same mask. Spans may hide keys but not shift scores, and there is
+  // no bias.
   static regard_problem uniform(const regard_problem &p) {
     static const float zero = 0;
     regard_problem even = p;
@@ -133,7 +133,7 @@ class Namer {
     return even;
   }
 
-  // Adds up over the queries that are chosen; chosen(q), share(q) and controls[c](q) are functions.
+  // Sums over the queries with chosen(q) the functions share(q) and controls[c](q).
   template <class Chosen, class Share, class... Controls>
   Tally tally(Chosen chosen, Share share, Controls... controls) const {
     Tally sums(tokens_);
@@ -149,9 +149,9 @@ class Namer {
   }
 
   void score(const Rows &own, const Rows &even, Naming &naming) const {
-    const auto later = [](int64_t q) { return q > 0; };  // the first token has no choice
+    const auto later = [](int64_t q) { return q > 0; };  // the first token sees one key only
     const auto highest = [&](int64_t q) { return double(even.entropy[q]); };
-    const auto evenly = [&](int64_t q) { return exp(-highest(q)); };  // on each key that is seen
+    const auto evenly = [&](int64_t q) { return exp(-highest(q)); };  // weight of each visible key
     const auto of = [](const Zeros<float> &numbers) {
       return [&numbers](int64_t q) { return double(numbers[q]); };
     };
@@ -159,7 +159,7 @@ class Namer {
     for (const bool before : {true, false}) {
       const auto weight = [&](int64_t q) { return own.near(before, q); };
       const auto sees = [&](int64_t q) { return even.near(before, q) > 0; };
-      // What the key gets on average from the other queries that see it.
+      // The mean weight on the key from the other queries that see it.
       const auto others = [&](int64_t q) {
         const int64_t key = max(int64_t(0), q - before);
         const double count = own.seers(key) - 1;
@@ -189,7 +189,7 @@ class Namer {
     const auto targets = number(0);
     Tally sums = tally([&](int64_t q) { return targets(q) > 0; }, number(1),
                        [&](int64_t q) { return targets(q) * evenly(q); }, number(2));
-    // All queries that a key is a target of are of one token: the key's, or the one before it.
+    // All queries that a key is a target of have the same token: the key's, or the one before it.
     Zeros<double> &others = sums.controls[sums.control_count++];
     for (int64_t key = successors; key < length_; key++) {
       const auto of_key = [&](bool rest, bool weight) {
@@ -229,7 +229,7 @@ class Namer {
     });
   }
 
-  // The score against the strongest control, with an interval from the variance between tokens.
+  // The score against the largest control, with an interval from the variance between tokens.
   template <class Scoring>
   static NameScore evidence(const Tally &tally, Scoring scoring) {
     NameScore result;
@@ -258,7 +258,7 @@ class Namer {
     return result;
   }
 
-  // What 97.5 % of Student's t lie below; Abramowitz and Stegun 1964, equation 26.7.5.
+  // The 97.5 % quantile of Student's t; Abramowitz and Stegun 1964, equation 26.7.5.
   static double student(double free) {
     const double x = 1.959964, square = x * x;
     const double first = x * (square + 1) / 4;
@@ -267,7 +267,8 @@ class Namer {
     return x + (first + (second + third / free) / free) / free;
   }
 
-  static bool leads(const NameScore &one) { return one.score - one.margin >= LEAD; }  // not of NaN
+  // False for NaN.
+  static bool leads(const NameScore &one) { return one.score - one.margin >= LEAD; }
   static bool may_lead(const NameScore &one) {
     return one.score + (isnan(one.margin) ? 0 : one.margin) >= LEAD;
   }

@@ -7,7 +7,7 @@
 
 namespace regard::REGARD_SET {
 
-// A number as a dtype holds it.
+// A number rounded to a dtype.
 template <class Element>
 REGARD_INLINE floats rounded(Element element, floats x) {
   typename Element::type numbers[LANES];

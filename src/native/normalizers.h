@@ -10,7 +10,7 @@ namespace regard::REGARD_SET {
 struct Denominators {
   const QueryBlock &queries;
   const floats factor;
-  int32_t stop;  // the keys before it are added
+  int32_t stop;  // the keys before it have been added
   floats peak[VECTORS], total[VECTORS];
   ints seen[VECTORS];  // lanes that saw a key, where scores are adjusted
 
@@ -43,7 +43,7 @@ struct Denominators {
     stop = block.key + block.keys;
   }
 
-  // Adds the blocks that have been kept whole, once the scores before a key are.
+  // Adds the complete blocks among the stored scores, which end before a key.
   void add_kept(const regard_problem &p, const KeptScores &kept, int32_t filled,
                 const ints *seen_before, const ReadScratch &scratch) {
     for (int j = 0; j < VECTORS; j++) seen[j] = seen_before[j];
@@ -58,7 +58,7 @@ struct Denominators {
 };
 
 // Computes the log-sum-exp of a block's rows, and their normalizers, from the denominators over
-// some keys and the scores of the others, which are kept as far as there is room for them.
+// some keys and the scores of the others, which are stored as far as there is memory.
 template <class Arithmetic>
 static void find_normalizers(const regard_problem &p, const Scoring &scoring,
                              const QueryBlock &queries, const ReadScratch &scratch,
@@ -80,13 +80,13 @@ static void find_normalizers(const regard_problem &p, const Scoring &scoring,
     const Shift shift = shift_of(peak, denominators.factor);
     alignas(64) double level[LANES], above_peak[LANES];
     find_levels(shift, scoring, level);
-    // Measured from the peak, not as a difference of levels, whose rounding may exceed any number.
+    // Relative to the peak, not a difference of levels, whose rounding error is unbounded.
     find_levels({shift.before - peak, shift.after}, scoring, above_peak);
     for (int i = 0; i < LANES; i++) {
       RowSum sum = {level[i], denominators.total[j][i]};
       if (p.sink.data) sum.take_in(sinks[i]);
       logsumexp[j * LANES + i] = sees[i] ? sum.logsumexp() : -INFINITY;
-      // A sink far above the scores takes the place of the peak.
+      // A sink far above the scores replaces the peak.
       const bool below = p.sink.data && sum.level == sinks[i];
       const float from = below ? float(sum.level / scoring.unit) : peak[i] == HIDDEN ? 0 : peak[i];
       const bool from_peak = !below && peak[i] != HIDDEN;
@@ -96,13 +96,13 @@ static void find_normalizers(const regard_problem &p, const Scoring &scoring,
   }
 }
 
-// The normalizers of rows whose log-sum-exp is known. Where it differs from that of the keys at
-// hand, the row has keys elsewhere too.
+// The normalizers of rows whose log-sum-exp is known. If it differs from that of the problem's
+// keys, the row has other keys too.
 template <class Arithmetic>
 static void find_normalizers_of(const regard_problem &p, const Scoring &scoring,
                                 const QueryBlock &queries, const ReadScratch &scratch,
                                 const float *known, RowNormalizer *normalizers) {
-  constexpr float ROUNDING = 0x1p-22f;  // of two sums of the same numbers, in different orders
+  constexpr float ROUNDING = 0x1p-22f;  // relative difference of sums in different orders
   alignas(64) float own[QUERIES];
   find_normalizers<Arithmetic>(p, scoring, queries, scratch, own, normalizers,
                                Denominators(queries, scoring));
@@ -118,8 +118,8 @@ REGARD_INLINE bool any_imprecise(const float *logsumexp, int64_t rows) {
   return any(found);
 }
 
-// Calls visit(task, its log-sum-exps, scratch that holds its queries) for the blocks with an
-// imprecise one.
+// Calls visit(task, its log-sum-exps, scratch with its queries) for the blocks with an imprecise
+// log-sum-exp.
 template <class Arithmetic, class Visit>
 static int for_each_imprecise(const regard_problem &p, const Scoring &scoring,
                               const float *logsumexp, Visit visit) {
@@ -138,7 +138,7 @@ static int for_each_imprecise(const regard_problem &p, const Scoring &scoring,
       });
 }
 
-// The normalizers of a problem's rows, (B, H, L), whose log-sum-exp is imprecise.
+// The normalizers (B, H, L) of the rows of a problem whose log-sum-exp is imprecise.
 template <class Arithmetic>
 static int find_imprecise_normalizers(const regard_problem &p, const Scoring &scoring,
                                       const float *logsumexp, RowNormalizer *normalizers) {
@@ -161,7 +161,7 @@ static void load_normalizers(const regard_problem &p, const Scoring &scoring,
   for (int r = 0; r < QUERIES; r++)
     normalizers.logsumexp[r] = r < queries.count ? logsumexp[row_number(p, queries, r)] : -INFINITY;
   if (any_imprecise(normalizers.logsumexp, queries.count)) {
-    QueryBlock whole = queries;  // of all keys, not of those alone that are read
+    QueryBlock whole = queries;  // with all keys, not only those that are read
     load_bounds(p, whole);
     find_key_ranges(p, whole);
     find_normalizers_of<Arithmetic>(p, scoring, whole, scratch, normalizers.logsumexp, exact);

@@ -1,7 +1,7 @@
 // The readout of mean weight by offset: sums along the diagonals of the pattern.
 //
-// In a block with queries in the lanes, the weights of one key are on as many adjacent diagonals as
-// there are lanes. So a vector is added to a range of sums, which moves by one from key to key.
+// In a block with queries in the lanes, the weights of one key are on LANES adjacent diagonals. So
+// a vector is added to a range of sums, which moves by one from key to key.
 #pragma once
 
 #include "readout.h"
@@ -14,7 +14,7 @@ struct Offsets : Readout {
 
   static int64_t width(const regard_readout &request) { return request.size + 1; }
 
-  // LANES numbers on either side take the diagonals outside the request; then come ranges of keys.
+  // LANES sums on either side are for diagonals outside the request; ranges of keys follow.
   static int64_t diagonals(const regard_readout &request) {
     return padded(request.size) + 3 * LANES;
   }
@@ -48,7 +48,7 @@ struct Offsets : Readout {
     count_keys(at, queries, r, {start, stop});
   }
 
-  // Counts the keys of a range, none of which a span hides.
+  // Counts the keys of a range without hidden keys.
   static void count_keys(const ReadoutState &at, const QueryBlock &queries, int r, KeyRange keys) {
     double *counts = at.sums_of(queries.head[r]) + width(at.request);
     const int64_t n = at.request.size, position = queries.position[r];
@@ -68,7 +68,7 @@ struct Offsets : Readout {
     }
   }
 
-  // The keys that spans hide from a row, in rising order of their starts.
+  // The ranges of keys that spans hide from a row, in ascending order of their starts.
   static int32_t hidden_ranges(const regard_problem &p, const QueryBlock &queries, int r,
                                KeyRange *ranges) {
     int32_t count = 0;
@@ -92,12 +92,12 @@ struct Offsets : Readout {
 
   static void weights(const ReadoutState &at, const WeightBlock &block) {
     if (!in_order(at, block.queries)) return add_one_by_one(at, block);
-    // Lane 0 of vector j and key k are position + j·LANES − k tokens apart. Keys LANES apart are
-    // taken in turn, so that no store is read again at once.
+    // Lane 0 of vector j and key k are position + j·LANES − k tokens apart. The iteration steps
+    // over keys LANES apart, so that no sum is loaded right after it was stored.
     float *diagonals = at.kept<float>() + LANES;
     const int64_t apart = block.queries.position[0] - block.key;
     for (int j = 0; j < block.queries.vectors; j++) {
-      const int64_t back = apart + j * LANES;  // of the block's first key
+      const int64_t back = apart + j * LANES;  // for the block's first key
       const int32_t from = int32_t(max(int64_t(0), back - at.request.size + 1));
       const int32_t to = int32_t(min(int64_t(block.keys), back + LANES));
       for (int32_t phase = from; phase < min(from + LANES, to); phase++)

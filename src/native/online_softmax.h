@@ -1,6 +1,6 @@
 // The online softmax of a block's rows.
 //
-// It stores their peaks and sums so far, and computes the factors of their contexts and their
+// It stores their running maxima and sums, and computes the factors of their contexts and their
 // log-sum-exps at the end.
 #pragma once
 
@@ -9,17 +9,17 @@
 
 namespace regard::REGARD_SET {
 
-// The softmax of a block's rows so far.
+// The running softmax statistics of a block's rows.
 struct Softmax {
   floats peak[VECTORS], total[VECTORS];
   ints seen[VECTORS];
-  bool empty = true;  // no contexts are summed up yet
+  bool empty = true;  // nothing is accumulated in the contexts yet
 
   Softmax() {
     for (int j = 0; j < VECTORS; j++)
       peak[j] = broadcast(HIDDEN), total[j] = floats{}, seen[j] = ints{};
   }
-  // Sets the contexts to 0 if none are summed up yet.
+  // Sets the contexts to 0 if nothing is accumulated yet.
   void begin_contexts(float *context, int64_t width) {
     if (empty) memset(context, 0, size_t(width) * QUERIES * sizeof *context);
     empty = false;
@@ -31,8 +31,8 @@ REGARD_INLINE floats ratio_of(const Shift &old, const Shift &current, floats fac
   return exp2((old.before - current.before) * factor + (old.after - current.after));
 }
 
-// Rescales the sums of rows to a higher peak. A peak that is only a little too low is kept: weights
-// then exceed 1, by a factor of at most 2^SLACK.
+// Rescales the sums of rows to a higher maximum. A maximum that is only a little too low is kept:
+// weights are then at most 2^SLACK.
 static void rescale(const QueryBlock &queries, const floats *peak, float factor, int64_t width,
                     Softmax &softmax, float *context) {
   constexpr float SLACK = 8;
@@ -46,7 +46,7 @@ static void rescale(const QueryBlock &queries, const floats *peak, float factor,
     const floats old = softmax.peak[j];
     softmax.peak[j] = exceeds[j] ? peak[j] : old;
     if (softmax.empty) continue;
-    // Nothing is summed up yet where there was no peak.
+    // Rows without a maximum have no sums yet.
     const floats ratio =
         old == broadcast(HIDDEN)
             ? broadcast(1.0f)
@@ -61,8 +61,8 @@ static void rescale(const QueryBlock &queries, const floats *peak, float factor,
   }
 }
 
-// The sum of the weights weight(k) of so many keys. Calls use(k, weights) for each four of them;
-// those after the last are 0.
+// The sum of the weights weight(k) of a number of keys. Calls use(k, weights) for four keys at a
+// time; the weights after the last key are 0.
 template <class Weight, class Use>
 REGARD_INLINE floats sum_of_weights(int32_t keys, Weight weight, Use use) {
   floats even = floats{}, odd = floats{}, w[4];
@@ -103,8 +103,8 @@ static void write_logsumexps(const regard_problem &p, const QueryBlock &queries,
   for (int i = 0; i < count; i++) logsumexp[row_number(p, queries, first_row + i)] = logs[i];
 }
 
-// Takes the sink in. Computes what the rows' sums are multiplied by, 0 where a row sees nothing,
-// and, where they are wanted, the log-sum-exps.
+// Adds the sink. Computes the factors of the rows' sums, 0 for rows without visible keys, and, if
+// they are wanted, the log-sum-exps.
 static void finish(const regard_problem &p, const Scoring &scoring, const QueryBlock &queries,
                    const Softmax &softmax, float *factors, float *logsumexp) {
   const float kept = p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;

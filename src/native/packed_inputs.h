@@ -7,9 +7,8 @@
 
 namespace regard::REGARD_SET {
 
-// Rows of consecutive keys of one group. Those that are multiplied together begin at a multiple of
-// STEP, whichever block they are packed for, so that results do not depend on what was packed
-// before.
+// Rows of consecutive keys of one group. Rows of one multiplication begin at a multiple of STEP,
+// for any block, so that results do not depend on what was packed before.
 template <class Arithmetic>
 class PackedTensor {
   using Number = typename Arithmetic::Number;
@@ -22,7 +21,7 @@ class PackedTensor {
   Number *const memory_;
   const int64_t capacity_;           // keys
   int64_t batch_ = -1, group_ = -1;  // whose rows they are
-  int64_t base_ = 0;                 // the first key that there is memory for; may be negative
+  int64_t base_ = 0;                 // the key at the start of the memory; may be negative
   KeyRange packed_;
 
   static int64_t down(int64_t keys) { return keys / STEP * STEP; }
@@ -38,13 +37,13 @@ class PackedTensor {
   static size_t size(const regard_problem &p, int64_t dim) {
     return aligned(size_t(capacity(p, dim) * row_bytes(dim)));
   }
-  // Without memory nothing is kept.
+  // Without memory nothing is stored.
   PackedTensor(const regard_problem &p, const regard_tensor &from, int64_t dim, void *memory)
       : p_(p), from_(from), dim_(dim), memory_((Number *)memory),
         capacity_(memory ? capacity(p, dim) : 0) {}
 
-  // Makes room for the keys that a block of queries sees: the last ones, if there are too many.
-  // Blocks that follow see keys before `stop`.
+  // Reserves memory for the keys that a block of queries sees: for the last ones, if there are too
+  // many. The next blocks see keys before `stop`.
   void begin(const QueryBlock &queries, int64_t stop) {
     const bool same = queries.batch == batch_ && queries.group == group_;
     const int64_t top = up(stop);
@@ -63,8 +62,8 @@ class PackedTensor {
     return packed_.start <= first && last <= packed_.stop;
   }
 
-  // The rows of a block of keys that begins at a multiple of STEP, and that there is room for:
-  // packs what is missing.
+  // The rows of a block of keys that begins at a multiple of STEP and has memory; packs those that
+  // are missing.
   PackedRows<Number> of(const QueryBlock &queries, int32_t first, int32_t last) {
     if (last < packed_.start || first > packed_.stop) packed_ = {first, first};
     if (first < packed_.start) pack(queries, {first, packed_.start}), packed_.start = first;
@@ -83,8 +82,8 @@ class PackedTensor {
   }
 };
 
-// Those of a problem. Keys are kept where they gain by a copy, values also where they are not
-// multiplied as they lie.
+// The packed keys and values of a problem: keys if a copy pays off, values also if they can't be
+// multiplied in place.
 template <class Arithmetic>
 struct PackedInputs {
   using Rows = PackedRows<typename Arithmetic::Number>;
@@ -101,7 +100,7 @@ struct PackedInputs {
   }
   static size_t size(const regard_problem &p) { return size_of_keys(p) + size_of_values(p); }
 
-  // Without memory nothing is kept, and without `of_values` keys alone.
+  // Without memory nothing is stored, and without `of_values` only keys are.
   PackedInputs(const regard_problem &p, void *memory, bool of_values = true)
       : p(p), keys(p, p.key, p.dim, size_of_keys(p) ? memory : nullptr),
         values(p, p.value, p.dim_value,
@@ -114,13 +113,13 @@ struct PackedInputs {
     values.begin(queries, stop);
   }
 
-  // The rows of a block of keys, in place or in scratch where there is no room for them.
+  // The rows of a block of keys; in place, or in scratch without memory.
   Rows keys_of(const QueryBlock &queries, int32_t first, int32_t last, float *scratch) {
     return keys.has_room(first, last)
                ? keys.of(queries, first, last)
                : Arithmetic::keys(p.key, queries, first, last - first, p.dim, scratch);
   }
-  // Those of values; the block begins at a multiple of STEP.
+  // The rows of values; the block begins at a multiple of STEP.
   Rows values_of(const QueryBlock &queries, int32_t first, int32_t last, float *scratch) {
     return values.has_room(first, last)
                ? values.of(queries, first, last)

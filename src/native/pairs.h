@@ -33,7 +33,7 @@ REGARD_INLINE ints load_pairs_part(const uint16_t *from, int64_t count) {
 
 using numbers = uint16_t __attribute__((vector_size(LANES * 4)));
 
-// Elements from `first` on of two vectors, in turn; 32 is the second vector's first.
+// Interleaves elements of two vectors from `first` on; index 32 is the second vector's first.
 template <int first, int second, size_t... i>
 REGARD_INLINE ints interleave_numbers(numbers a, numbers b, std::index_sequence<i...>) {
   return (ints)__builtin_shufflevector(a, b, (i % 2 ? second + i / 2 : first + i / 2)...);
@@ -48,20 +48,20 @@ REGARD_INLINE ints pairs_of(floats low, floats high) {
 REGARD_INLINE floats low_of(ints pairs) { return (floats)(pairs << 16); }
 REGARD_INLINE floats high_of(ints pairs) { return (floats)(pairs & ~0xffff); }
 
-// Sets key k's half of pairs to 0 where it is not kept.
+// Sets key k's half of the pairs to 0 where it is not kept.
 REGARD_INLINE void keep_half(int32_t *pairs, int64_t k, ints kept) {
   const ints other_half = broadcast(k % 2 ? 0xffff : ~0xffff);
   store(pairs, load(pairs) & (kept | other_half));
 }
 
-// Two vectors of numbers side by side, as pairs.
+// Interleaves two vectors of numbers as pairs.
 REGARD_INLINE void store_interleaved(int32_t *to, ints low, ints high) {
   const numbers a = (numbers)low, b = (numbers)high;
   store(to, interleave_numbers<0, 2 * LANES>(a, b, all_numbers()));
   store(to + LANES, interleave_numbers<LANES, 3 * LANES>(a, b, all_numbers()));
 }
 
-// Rows 2i and 2i + 1 side by side, from rows + i · to_stride on.
+// Interleaves rows 2i and 2i + 1, to rows + i · to_stride.
 static void interleave(const uint16_t *from, int64_t from_stride, int64_t count, int64_t dim,
                        uint16_t *rows, int64_t to_stride) {
   for (int64_t d = 0; d < dim; d += 2 * LANES) {
@@ -115,7 +115,7 @@ struct Pairs : PairProducts {
         });
   }
 
-  // The rows in place, or with a 0 after the last element where it has no partner.
+  // The rows in place, or with a 0 after the last element if their length is odd.
   static PackedRows<uint16_t> keys(const regard_tensor &from, const QueryBlock &queries,
                                    int64_t first, int64_t count, int64_t dim, float *scratch) {
     const uint16_t *data = first_row<BFloat16>(from, queries, first);
@@ -153,7 +153,7 @@ struct Pairs : PairProducts {
     return k % 2 ? high_of(pairs) : low_of(pairs);
   }
 
-  // Sets those of such a part to 0.
+  // Sets the numbers of such a part to 0.
   REGARD_INLINE void clear_values(uint16_t *rows, int64_t stride, int64_t k, int64_t d,
                                   ints cleared) {
     keep_half((int32_t *)(rows + k / 2 * stride + 2 * d), k, ~cleared);

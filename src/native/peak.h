@@ -17,7 +17,7 @@ double seconds_of(Work work) {
   return std::chrono::duration<double>(clock::now() - start).count();
 }
 
-// So many sums grow independently of each other that no multiplication waits for one before it.
+// Enough independent sums that no multiplication waits for the previous one.
 constexpr int SUMS = REGISTERS == 32 ? 24 : 12;
 constexpr int64_t ROUNDS = 1 << 14;
 
@@ -31,14 +31,14 @@ __attribute__((noinline)) void multiply_and_add() {
   REGARD_UNROLLED_FOR (int i = 0; i < SUMS; i++) keep_in_register(sums[i]);
   for (int64_t round = 0; round < ROUNDS; round++)
     REGARD_UNROLLED_FOR (int i = 0; i < SUMS; i++) {
-      keep_in_register(lanes);  // or one product would do for all sums
+      keep_in_register(lanes);  // else the compiler computes one product for all sums
       sums[i] = Arithmetic::multiply_add(number, lanes, sums[i]);
       keep_in_register(sums[i]);
     }
 }
 
 #if defined(__AMX_BF16__)
-// So many sums that none waits for the product before it.
+// Enough independent sums that none waits for the previous product.
 __attribute__((noinline)) static void multiply_and_add_tiles() {
   const Tiles tiles;
   for_each_below<TILES>([](auto tile) REGARD_INLINE_LAMBDA { clear_tile<tile>(); });
@@ -48,16 +48,16 @@ __attribute__((noinline)) static void multiply_and_add_tiles() {
 }
 #endif
 
-// Operations a second where each call of `run` does so many; 0 without memory.
+// Operations per second, given those of a call of `run`; 0 without memory.
 static double peak_rate(int64_t threads, double operations, void (*run)()) {
-  const int64_t tasks = 512 * threads;  // some 20 ms, many times what starting the threads takes
+  const int64_t tasks = 512 * threads;  // some 20 ms, many times the start of the threads
   int result = REGARD_DONE;
   const double seconds = seconds_of(
       [&] { result = for_each_task(int(threads), tasks, 0, [run](int64_t, void *) { run(); }); });
   return result == REGARD_DONE ? operations * double(tasks) / seconds : 0;
 }
 
-// In the registers, as the arithmetic multiplies.
+// The rate of the arithmetic in registers.
 template <class Arithmetic>
 double peak_flops(int64_t threads) {
   constexpr double operations = double(ROUNDS) * SUMS * LANES * Arithmetic::STEP * 2;
@@ -78,7 +78,7 @@ __attribute__((noinline)) static void read_all(const float *from, int64_t count)
   REGARD_UNROLLED_FOR (int j = 0; j < 8; j++) keep_in_register(sums[j]);
 }
 
-// Bytes a second read from memory, more of it than caches hold; 0 where there is not so much.
+// Bytes per second read from a buffer larger than the caches; 0 without memory for it.
 [[maybe_unused]] static double peak_bandwidth(int64_t threads) {
   constexpr int64_t bytes = int64_t(512) << 20, piece = int64_t(1) << 20, times = 4;
   constexpr int64_t pieces = bytes / piece, floats_of_piece = piece / int64_t(sizeof(float));

@@ -14,7 +14,7 @@
 
 namespace regard {
 
-// A thread's way through the phases.
+// A thread's state in the phases.
 class Team {
  public:
   struct Phase {
@@ -40,7 +40,7 @@ class Team {
   Phase *phase_;
 };
 
-// Calls body(team, memory) on so many threads, each of which runs the same phases.
+// Calls body(team, memory) on a number of threads, each of which runs the same phases.
 template <class Body>
 int on_team(int threads, int64_t phases, size_t memory_per_thread, Body body) {
   struct Shared {

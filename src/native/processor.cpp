@@ -27,13 +27,13 @@ struct Registers {
 
 Registers cpuid(std::uint32_t leaf, std::uint32_t subleaf = 0) {
   Registers r;
-  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);  // zeros if there is no such
+  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);  // zeros if there is none
   return r;
 }
 
 bool all(std::uint32_t value, std::uint32_t bits) { return (value & bits) == bits; }
 
-// The registers that the operating system keeps for each thread, one bit a kind.
+// The register classes that the operating system saves at context switches, one bit each.
 std::uint32_t kept_registers() {
   if (!all(cpuid(1).ecx, bit_OSXSAVE)) return 0;
   std::uint32_t low, high;
@@ -55,7 +55,7 @@ bool runs_avx2() {
          all(cpuid(7).ebx, bit_AVX2 | bit_BMI | bit_BMI2) && all(cpuid(0x80000001).ecx, bit_LZCNT);
 }
 
-// And of x86-64-v4.
+// And all of x86-64-v4.
 bool runs_avx512() {
   return runs_avx2() && all(kept_registers(), kept_zmm) &&
          all(cpuid(7).ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ | bit_AVX512VL);
@@ -68,12 +68,12 @@ bool runs_amx() {
          all(cpuid(7).edx, amx_bf16 | amx_tile) && system::has_amx();
 }
 
-// On a Xeon, whose fast unit for bfloat16 is another one (AMX), the kernels take 1.3 to 1.9 times
-// as long with dot products of pairs as with floats.
+// On Xeons, whose fast bfloat16 unit is AMX, the kernels take 1.3 to 1.9 times as long with dot
+// products of pairs as with floats.
 bool is_faster_by_avx512bf16() { return cpuid(0).ebx != signature_INTEL_ebx; }
 
 bool is_amd() {
-  // Once: the instruction takes long in virtual machines.
+  // Once, since the instruction is slow in virtual machines.
   static const bool amd = cpuid(0).ebx == signature_AMD_ebx;
   return amd;
 }

@@ -9,11 +9,11 @@ bool runs_avx512();
 bool runs_avx512bf16();
 bool runs_amx();
 
-// Whether a set is faster than those below it, where it runs.
+// Whether a supported set is faster than those below it.
 bool is_faster();
 bool is_faster_by_avx512bf16();
 
-// Whether AMD made it.
+// Whether its vendor is AMD.
 bool is_amd();
 
 }  // namespace regard::processor

@@ -2,7 +2,7 @@
 //
 // The matrix of weights, rows by keys, is computed in pieces. From the largest to the smallest:
 //
-//   chunk    rows, when a pattern is read: a share of a head's rows, or all rows of a few heads
+//   chunk    rows, when a pattern is read: a part of a head's rows, or all rows of a few heads
 //            (row_chunks.h); sums over rows are stored for each.
 //   panel    keys, in the backward pass: those whose gradients one thread owns (backward.h).
 //   split    keys, in decode: SPLIT keys and all rows of a group (decode.h).
@@ -38,39 +38,39 @@ struct KeyRange {
 // A span that touches some row of a block; see regard_spans.
 struct BlockSpan {
   int32_t number;
-  KeyRange range;            // the smallest range that holds the span of every row
+  KeyRange range;            // the smallest range that contains the span of every row
   KeyRange hidden_from_all;  // keys that it hides from all rows
 };
 
 struct QueryBlock {
   int64_t batch, group;
   int count;              // rows in use
-  int vectors;            // vectors that hold them
+  int vectors;            // vectors of these rows
   bool one_head = false;  // the rows are consecutive queries of one head
   int64_t first = -1;     // number of the first row, as choose_rows counts them, or −1
   int64_t query[QUERIES], head[QUERIES];
-  // The keys that each row sees: none for lanes not in use and fully masked rows.
+  // The keys that each row sees: none for unused lanes and fully masked rows.
   alignas(64) int32_t start[QUERIES];
   alignas(64) int32_t stop[QUERIES];
   alignas(64) int32_t position[QUERIES];
-  // Of each row the smallest range of keys that holds all that it and its neighbours of four see:
-  // rows 0 to 3, 4 to 7 and so on. Empty where they see none, and then [keys, 0).
+  // For each row, the smallest range that contains all visible keys of its four rows: 0 to 3, 4 to
+  // 7 and so on; [keys, 0) if there are none.
   alignas(64) int32_t fours_start[QUERIES];
   alignas(64) int32_t fours_stop[QUERIES];
-  // The smallest range of keys that holds all that the rows of a vector see.
+  // The smallest range that contains all visible keys of the rows of a vector.
   int32_t vector_start[VECTORS], vector_stop[VECTORS];
-  // The range that all lanes of a vector see, as far as no span hides its keys.
+  // The range that all lanes of a vector see, apart from spans.
   int32_t vector_common_start[VECTORS], vector_common_stop[VECTORS];
-  // The same for all rows, and the range that every row sees which is not fully masked, as far as
-  // no span hides its keys.
+  // The same for all rows, and the range that every row that is not fully masked sees, apart from
+  // spans.
   int32_t first_key, stop_key, common_start, common_stop;
   const BlockSpan *spans = nullptr;  // in their order
   int32_t span_count = 0;
 };
 
 REGARD_INLINE int64_t group_size(const regard_problem &p) { return p.heads / p.groups; }
-// Whether blocks hold rows of one head, not of all heads of a group. With fewer queries the share
-// of lanes without a row, in a head's last block, would be felt.
+// Whether a block has rows of one head, not of all heads of a group. With fewer queries too many
+// lanes of a head's last block would be unused.
 REGARD_INLINE bool head_fills_blocks(const regard_problem &p) {
   return p.queries >= 2 * QUERIES || group_size(p) == 1;
 }
@@ -94,7 +94,7 @@ REGARD_INLINE KeyRange span_of(const regard_problem &p, const QueryBlock &querie
   return {clamp_key(spans.start[at], p.keys), clamp_key(spans.stop[at], p.keys)};
 }
 
-// Where a row starts to see keys: a row of which spans hide everything is fully masked.
+// The first visible key of a row: a row whose keys are all hidden by spans is fully masked.
 static int32_t start_after_spans(const regard_problem &p, const QueryBlock &queries, int r) {
   int32_t start = queries.start[r], before;
   do {
@@ -158,15 +158,15 @@ static void find_key_ranges(const regard_problem &p, QueryBlock &queries) {
   queries.common_stop = of_all(of_fours(earliest, lesser), lesser);
 }
 
-// Rows [first, first + count) of those that are numbered so.
+// Rows [first, first + count) in this order.
 static void set_rows(QueryBlock &queries, int64_t first, int64_t count) {
   queries.first = first;
   queries.count = int(count);
   queries.vectors = (queries.count + LANES - 1) / LANES;
 }
 
-// The queries of a head from `first` on, a multiple of QUERIES. Returns whether they are those that
-// the block held before, maybe of another head.
+// The queries of a head from `first` on, a multiple of QUERIES. Returns whether the block had the
+// same queries before, maybe of another head.
 static bool choose_rows_of_head(const regard_problem &p, int64_t batch, int64_t head, int64_t first,
                                 QueryBlock &queries) {
   const bool held = queries.first == first;
@@ -179,7 +179,7 @@ static bool choose_rows_of_head(const regard_problem &p, int64_t batch, int64_t 
   return held;
 }
 
-// Likewise the rows of all heads of a group, b·G + g.
+// The same for the rows of all heads of a group, b·G + g.
 static bool choose_rows_of_group(const regard_problem &p, int64_t group, int64_t first,
                                  QueryBlock &queries) {
   const int64_t heads = group_size(p);
@@ -198,8 +198,8 @@ static bool choose_rows_of_group(const regard_problem &p, int64_t group, int64_t
   return held;
 }
 
-// Likewise of block number `number` of the problem: within a group from the last to the first,
-// since those see the most when attention is causal.
+// The same for block `number` of the problem: in a group from the last to the first, since with
+// causal attention the last ones see the most keys.
 static bool choose_rows(const regard_problem &p, int64_t number, QueryBlock &queries) {
   const int64_t per_group = query_blocks_per_group(p), group = number / per_group;
   const int64_t heads = group_size(p), in_group = number % per_group;
@@ -212,18 +212,18 @@ static bool choose_rows(const regard_problem &p, int64_t number, QueryBlock &que
 
 static void begin(const regard_problem &p, int64_t number, QueryBlock &queries) {
   const bool held = choose_rows(p, number, queries);
-  if (held && !p.rows.start && !p.spans.count) return;  // they see the same keys in every group
+  if (held && !p.rows.start && !p.spans.count) return;  // the same keys in every group
   load_bounds(p, queries);
   find_key_ranges(p, queries);
 }
 
-// Where a row's number lies in a contiguous (B, H, L).
+// The index of a row in a contiguous (B, H, L).
 REGARD_INLINE int64_t row_number(const regard_problem &p, const QueryBlock &queries, int r) {
   return (queries.batch * p.heads + queries.head[r]) * p.queries + queries.query[r];
 }
 
-// Where a block's rows lie in a tensor. A value of its own, since the compiler takes a store of
-// vectors for one that may change tensor and block.
+// The addresses of a block's rows in a tensor. It is a copy, since the compiler assumes that a
+// store of vectors may alias tensor and block.
 template <class Element>
 class BlockRows {
  public:
@@ -242,7 +242,7 @@ class BlockRows {
  private:
   Number *first_;
   int64_t head_stride_, stride_;
-  const int64_t *heads_;  // none where the rows are consecutive queries of one head
+  const int64_t *heads_;  // null if the rows are consecutive queries of one head
   const int64_t *queries_;
 };
 
@@ -260,7 +260,7 @@ REGARD_INLINE const typename Element::type *first_row(const regard_tensor &t,
          row * t.row;
 }
 
-// Part of a whole: [first, last) of `of`, as fractions of 2²⁰.
+// A part of rows: [first, last) of `of`, as fractions of 2²⁰.
 struct Part {
   int64_t from, to;
 
@@ -269,15 +269,15 @@ struct Part {
   int64_t stop(int64_t count) const { return count * to >> 20; }
 };
 
-// Prefetches so many rows; the stride is in elements.
+// Prefetches a number of rows; the stride is in elements.
 template <class Number>
 REGARD_INLINE void fetch_strided(const Number *first, int64_t stride, int64_t rows, int64_t dim) {
   constexpr int64_t size = sizeof(Number);
   fetch_bytes(first, stride * size, rows, dim * size);
 }
 
-// Prefetches rows [first, stop) of the block. Inline, since GCC takes the function for one without
-// effect.
+// Prefetches rows [first, stop) of the block. Inline, since GCC assumes that the function has no
+// side effects.
 template <class Element>
 REGARD_INLINE void fetch_rows(const regard_tensor &t, const QueryBlock &queries, int64_t first,
                               int64_t stop, int64_t dim) {
@@ -287,14 +287,14 @@ REGARD_INLINE void fetch_rows(const regard_tensor &t, const QueryBlock &queries,
   for (int64_t r = first; r < stop; r++) fetch_strided(rows[r], t.row, 1, dim);
 }
 
-// Likewise a part of its rows.
+// The same for a part of its rows.
 template <class Element>
 REGARD_INLINE void fetch_rows(const regard_tensor &t, const QueryBlock &queries, int64_t dim,
                               const Part &part) {
   fetch_rows<Element>(t, queries, part.start(queries.count), part.stop(queries.count), dim);
 }
 
-// Likewise of `count` keys or values of the block's group.
+// The same for `count` keys or values of the block's group.
 template <class Element>
 REGARD_INLINE void fetch_keys(const regard_tensor &t, const QueryBlock &queries, int64_t first,
                               int64_t count, int64_t dim, const Part &part) {
@@ -303,9 +303,9 @@ REGARD_INLINE void fetch_keys(const regard_tensor &t, const QueryBlock &queries,
                 dim);
 }
 
-// The block's rows, transposed, to columns of width QUERIES. `load_full` makes a vector of `width`
-// elements of a row, `load_part` of as many as there are left. Lanes not in use are 0. Writes up to
-// the next multiple of LANES rows.
+// Transposes the block's rows to columns of width QUERIES. `load_full` loads a vector of `width`
+// elements of a row, `load_part` the remaining ones. Unused lanes are 0. Writes up to the next
+// multiple of LANES rows.
 template <class Element, class Load, class LoadPart>
 REGARD_INLINE void load_transposed(const regard_tensor &from, const QueryBlock &queries,
                                    int64_t dim, int64_t width, float *to, Load load_full,
@@ -331,8 +331,8 @@ REGARD_INLINE void load_transposed(const regard_tensor &from, const QueryBlock &
   }
 }
 
-// The block's rows of (B, H, L, dim), times a factor, to (dim, QUERIES); lanes not in use are 0.
-// Writes up to the next multiple of LANES rows.
+// Transposes the block's rows of (B, H, L, dim), times a factor, to (dim, QUERIES); unused lanes
+// are 0. Writes up to the next multiple of LANES rows.
 template <class Element>
 static void load_rows(Element element, const regard_tensor &from, const QueryBlock &queries,
                       int64_t dim, float factor, float *to) {

@@ -9,19 +9,19 @@ namespace regard::REGARD_SET {
 // A block's rows of query and of the context's gradient.
 struct QueryRows {
   float *query, *gradient;  // in the lanes: (dim, QUERIES), (dim_value, QUERIES)
-  PackedRows<float> query_rows = {}, gradient_rows = {};  // side by side, as products sum over them
-  // Of the block's vectors. See RowNormalizer; the logarithm is ∞, which makes all weights 0, where
-  // a row sees nothing.
+  PackedRows<float> query_rows = {}, gradient_rows = {};  // in row-major order, for sums over rows
+  // Per vector of the block. See RowNormalizer; the logarithm is ∞, so that all weights are 0, for
+  // rows without visible keys.
   floats peak[VECTORS], log[VECTORS];
-  floats delta[VECTORS];      // context · its gradient, which the softmax's derivative subtracts
-  bool finite = true;         // all numbers of query and gradient
-  bool fully_masked = false;  // some row sees nothing
+  floats delta[VECTORS];      // context · its gradient, a term of the softmax's derivative
+  bool finite = true;         // all numbers of query and gradient are
+  bool fully_masked = false;  // whether some row has no visible keys
 
   QueryRows(float *query_memory, float *gradient_memory)
       : query(query_memory), gradient(gradient_memory) {}
 };
 
-// Of LANES rows: the sum over d of the context times its gradient.
+// For LANES rows: the sum over d of the context times its gradient.
 template <class Arithmetic>
 static floats find_delta(const regard_tensor &context, const regard_tensor &gradient,
                          const QueryBlock &queries, const bool *sees, int first_row, int64_t dim) {
@@ -58,7 +58,7 @@ static void find_row_normalizers(const Scoring &scoring, const RowNormalizer *ex
   }
 }
 
-// `memory` is for rows side by side, (QUERIES, padded(dim)) and (QUERIES, padded(dim_value)).
+// `memory` is for (QUERIES, padded(dim)) and (QUERIES, padded(dim_value)).
 template <class Arithmetic>
 static void load_query_rows(const regard_problem &p, const regard_gradients &g,
                             const Scoring &scoring, const RowNormalizer *exact,
@@ -93,16 +93,16 @@ static void load_query_rows(const regard_problem &p, const regard_gradients &g,
                                            p.dim_value);
 }
 
-// The float32 sums of the queries' gradient: the gradient itself, or memory in its place.
+// The float32 sums of the queries' gradient: the gradient itself, or a buffer.
 struct QuerySums {
   regard_tensor sums;
-  bool first, last;  // whether this share is the first, the last one
+  bool first, last;  // whether this contribution is the first, the last one
 
   bool only() const { return first && last; }
 };
 
-// Adds a panel's share (QUERIES, padded(dim)), times a factor; writes the gradient with the last
-// one.
+// Adds a panel's contribution (QUERIES, padded(dim)), times a factor; writes the gradient with the
+// last one.
 template <class Element>
 static void add_query_gradient(Element element, const float *share, const QueryBlock &queries,
                                int64_t dim, float factor, const QuerySums &to,

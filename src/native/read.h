@@ -8,8 +8,8 @@
 
 namespace regard::REGARD_SET {
 
-// Bytes of sums over rows that are kept at a time: on each thread, or by all together for each head
-// of a set, of four at most, so that sets of several heads make as many tasks.
+// Maximum bytes of sums over rows in memory: per thread, or for all threads together for each head
+// of a set, of at most four, so that sets of several heads give as many tasks.
 constexpr int64_t MAX_SUM_BYTES = 1 << 24, MOST_HEADS_COUNTED = 4;
 
 template <class Arithmetic>
@@ -29,8 +29,8 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
     const auto take = [&](const KeyBlock &block, const float *scores, const ints *seen) {
       keep(block, scores);
       if (known) return;
-      if (block.first <= queries.first_key) denominators.begin();  // it may go over them twice
-      denominators.add_kept(p, kept, block.last, seen, scratch);   // while they are near
+      if (block.first <= queries.first_key) denominators.begin();  // the pass may repeat the keys
+      denominators.add_kept(p, kept, block.last, seen, scratch);   // while they are in the cache
     };
     QueryBlock none;  // to fetch ahead
     none.count = 0;
@@ -94,7 +94,7 @@ static void read_chunk(const Reading &reading, const RowChunk &rows, void *memor
   }
 }
 
-// Adds up the sums over rows of each head of a set, chunk by chunk.
+// Adds the sums over rows of each head of a set, chunk by chunk.
 static void finish_head_set(const Reading &reading, const RowChunk &rows, double *sums) {
   const regard_problem &p = reading.p;
   for (int64_t h = 0; h < rows.heads; h++) {
@@ -110,7 +110,7 @@ static void finish_head_set(const Reading &reading, const RowChunk &rows, double
   }
 }
 
-// A task a set of heads, where there are many: each is finished before the next.
+// One task per set of heads, if there are many sets: each is finished before the next.
 template <class Arithmetic>
 static int read_one_by_one(const Reading &reading) {
   const regard_problem &p = reading.p;
@@ -127,7 +127,7 @@ static int read_one_by_one(const Reading &reading) {
       });
 }
 
-// A task a chunk; as many sets of heads at a time as there is memory for their sums.
+// One task per chunk; as many sets of heads at a time as there is memory for their sums.
 template <class Arithmetic>
 static int read_by_chunks(const Reading &reading) {
   const regard_problem &p = reading.p;
@@ -148,7 +148,7 @@ static int read_by_chunks(const Reading &reading) {
     result = for_each_product_task<Arithmetic>(
         int(p.threads), head_sets * plan.chunks, reading.memory_per_thread<Arithmetic>(),
         [&](int64_t number, void *memory) {
-          // The last rows first, since those see the most when attention is causal.
+          // The last rows first, since with causal attention they see the most keys.
           const int64_t chunk = plan.chunks - 1 - number / head_sets, head_set = number % head_sets;
           read_chunk<Arithmetic>(reading, plan.rows_of(p, start + head_set, chunk), memory,
                                  sums_of(head_set) + chunk * reading.sums_per_head);
@@ -169,13 +169,13 @@ static int read(const Reading &reading) {
   return many && small ? read_one_by_one<Arithmetic>(reading) : read_by_chunks<Arithmetic>(reading);
 }
 
-// Whether the blocks of rows of the forward pass, whose results depend on them where rows begin at
-// different keys, give sums over rows that are those of each head alone; and whether there are as
-// many tasks as threads.
+// Whether the blocks of the forward pass may be used: its results depend on them if rows start at
+// different keys, and sums over rows must equal those of each head alone; and there must be as many
+// tasks as threads.
 REGARD_INLINE bool shares_pass(const Reading &reading) {
   const regard_problem &p = reading.p;
   const int64_t heads = head_fills_blocks(p) ? 1 : group_size(p);
-  const bool whole_vectors = VECTORS % heads == 0;  // of each head
+  const bool whole_vectors = VECTORS % heads == 0;  // per head
   const bool same_sums =
       heads == 1 || reading.sums_per_head == 0 || (whole_vectors && !reading.whole_blocks);
   return reading.forward && same_sums &&

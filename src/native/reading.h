@@ -41,15 +41,15 @@ struct Reading {
   const regard_readouts &readouts;
   const Scoring scoring;
   const ChunkPlan plan;
-  int64_t sums_per_head = 0;             // numbers, for each chunk
-  size_t memory = 0;                     // bytes that the readouts need on a thread
-  bool scores = false;                   // whether more than the log-sum-exp is to be computed
-  bool weights = false;                  // whether more than scores tell
+  int64_t sums_per_head = 0;             // numbers per chunk
+  size_t memory = 0;                     // bytes of the readouts per thread
+  bool scores = false;                   // whether a readout needs more than the log-sum-exp
+  bool weights = false;                  // whether a readout needs more than scores
   bool entropy = false, peaks = false;   // see `WeightBlock`
-  bool scaled = false;                   // likewise, where scores are adjusted
+  bool scaled = false;                   // likewise, if scores are adjusted
   bool whole_blocks = false;             // see `Readout`
-  bool keeps = false;                    // whether scores are kept; see KeptScores
-  const ForwardCall *forward = nullptr;  // computed in the same pass, where it is wanted
+  bool keeps = false;                    // whether scores are stored; see KeptScores
+  const ForwardCall *forward = nullptr;  // computed in the same pass, if wanted
 
   Reading(const regard_problem &problem, const regard_readouts &request,
           const ForwardCall *call = nullptr)
@@ -72,8 +72,8 @@ struct Reading {
     if (keeps) forward = call;
   }
 
-  // Bytes on a thread: those for a block, the readouts' own, the scores that are kept, what
-  // the forward pass needs, and keys and values that are packed.
+  // Bytes per thread: for a block, the readouts, the stored scores, the forward pass, and packed
+  // keys and values.
   template <class Arithmetic>
   size_t memory_per_thread() const {
     return before_packed() + size_of_packed<Arithmetic>();
@@ -89,7 +89,7 @@ struct Reading {
   size_t before_forward() const {
     return aligned(ReadScratch::size(p)) + memory + (keeps ? KeptScores::size(p) : 0);
   }
-  // Whether a chunk has several blocks of queries, which gain by keys that are packed for all.
+  // Whether a chunk has several blocks of queries, so that packing its keys once pays off.
   bool long_chunks() const { return p.queries >= 4 * QUERIES * plan.chunks; }
 
   int64_t sums_per_head_set() const { return plan.heads_per_set * plan.chunks * sums_per_head; }
@@ -109,9 +109,9 @@ struct Reading {
   }
 };
 
-// Calls visit(first, last, looks) for the blocks of keys at which some readout looks, where
-// looks(kind, at) tells of one of those that each(call) goes through. Rows that are NaN leave
-// nothing out: their sums add 0 · NaN for keys that do not count.
+// Calls visit(first, last, looks) for the blocks of keys that some readout needs; looks(kind, at)
+// tells whether a readout of each(call) does. For NaN rows no block is skipped: their sums add
+// 0 · NaN for keys that do not count.
 template <class Each, class Visit>
 REGARD_INLINE void for_each_needed_block(const QueryBlock &queries, const Normalizers &normalizers,
                                          Each each, Visit visit) {

@@ -12,7 +12,7 @@ struct ReadoutState {
   const RowChunk &rows;
   char *memory;       // its state for a block of queries
   double *sums;       // its sums over rows, of the chunk's first head
-  int64_t sums_step;  // from one head's to the next
+  int64_t sums_step;  // stride from one head's to the next
 
   double *sums_of(int64_t head) const { return sums + (head - rows.head) * sums_step; }
   // Bytes of memory, as numbers.
@@ -25,10 +25,10 @@ struct ReadoutState {
 // The sums over rows of one head, chunk by chunk.
 struct Sums {
   double *data;
-  int64_t step;  // from one chunk's to the next
+  int64_t step;  // stride from one chunk's to the next
   const ChunkPlan &plan;
 
-  // Adds up all chunks, in their order.
+  // Sums over the chunks, in order.
   double *total(int64_t count) const {
     for (int64_t c = 1; c < plan.chunks; c++)
       for (int64_t i = 0; i < count; i++) data[i] += data[c * step + i];
@@ -36,28 +36,26 @@ struct Sums {
   }
 };
 
-// Readouts are types without data; this one does nothing.
+// Readouts are types without data; in this base class every stage is a no-op.
 struct Readout {
-  // What it needs of a block.
+  // The inputs that it needs.
   static constexpr bool of_weights = true, of_entropy = false, of_peaks = false, of_scaled = false;
-  // Whether sums over a head's rows round by all rows of a block: else by LANES of its rows at a
-  // time, from its first in the block on, so that they are the same whichever other heads are
-  // there.
+  // Whether the rounding of sums over a head's rows depends on all rows of a block; else on LANES
+  // of its rows at a time, from its first row on, so that it does not depend on other heads.
   static constexpr bool of_whole_blocks = false;
 
-  // Bytes that a thread needs for a block, and numbers that are summed up for a head and chunk.
+  // Bytes of a thread's state for a block, and number of sums per head and chunk.
   static size_t memory(const regard_problem &, const regard_readout &) { return 0; }
   static int64_t sums(const regard_problem &, const regard_readout &) { return 0; }
 
   static void begin(const ReadoutState &, const QueryBlock &) {}
-  // Whether it looks at the weights of these queries, for which it has begun, to keys [first,
-  // last). Where no readout does they are not computed; of rows that are NaN all see them
-  // nevertheless.
+  // Whether it needs the weights of these queries, for which it has begun, on keys [first, last).
+  // Blocks that no readout needs are skipped, except for NaN rows.
   static bool looks_at(const ReadoutState &, const QueryBlock &, int32_t, int32_t) { return true; }
   static void scores(const ReadoutState &, const WeightBlock &) {}
   static void weights(const ReadoutState &, const WeightBlock &) {}
   static void end(const ReadoutState &, const QueryBlock &, const Normalizers &) {}
-  // Writes what was summed up for a head, numbered b·H + h.
+  // Writes the sums of a head, b·H + h.
   static void finish(const regard_problem &, const regard_readout &, int64_t, const Sums &) {}
 };
 
@@ -68,7 +66,7 @@ REGARD_INLINE bool any_of(const Value *first, const Value *last, Test test) {
   return false;
 }
 
-// Adds numbers to sums that don't lose them, whatever the length.
+// Adds numbers to double sums, whose error does not grow with the length.
 REGARD_INLINE void add_to(double *sums, floats x) {
   alignas(64) float part[LANES];
   store(part, x);

@@ -23,7 +23,7 @@ struct Repeats : Readout {
     return count;
   }
 
-  // Of each row of a block. A vector may begin at any of them.
+  // Per row of a block. A vector may begin at any row.
   struct Memory {
     static constexpr int ROWS = QUERIES + LANES;
     int32_t *token, *place;
@@ -68,7 +68,7 @@ struct Repeats : Readout {
     add(at, block, WEIGHT, [&](const float *weight) REGARD_INLINE_LAMBDA { return load(weight); });
   }
 
-  // Adds value(address) of each pair to the sums of its row and range, and to those of its key.
+  // Adds value(address) of each pair to the sums of its row and range, and of its key.
   template <class Value>
   static void add(const ReadoutState &at, const WeightBlock &block, int sum, Value value) {
     const int64_t step = padded(at.p.keys);
@@ -79,7 +79,7 @@ struct Repeats : Readout {
     });
   }
 
-  // Of rows [r, r + LANES) those that are marked.
+  // The marked rows among [r, r + LANES).
   template <class Value>
   REGARD_INLINE void add_rows(const ReadoutState &at, const WeightBlock &block, int sum, int r,
                               ints marked, Value value, double *of_keys) {
@@ -112,7 +112,7 @@ struct Repeats : Readout {
     add_range(memory, sum, r, distance, (distance >= 2) & marked, of_rows);
   }
 
-  // Adds what marked lanes have of a range, which their distances lie in, and sets it to 0.
+  // Adds the sums of marked lanes for the range of their distances, and sets them to 0.
   static void add_range(const Memory &memory, int sum, int r, ints distances, ints marked,
                         floats *of_rows) {
     for (int i = 0; i < LANES; i++) {

@@ -11,7 +11,7 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int64_t NORM_ROWS = 64;  // of a task; sums over rows are added up in these portions
+constexpr int64_t NORM_ROWS = 64;  // rows of a task, and of a partial sum over rows
 
 // A row of a tensor that may be missing.
 template <class Number>
@@ -19,7 +19,7 @@ REGARD_INLINE Number *row_of(Number *tensor, int64_t row, int64_t width) {
   return tensor ? tensor + row * width : nullptr;
 }
 
-// Adds to a row what is added to it, and finds its mean and factor.
+// Computes the sum x + added of a row, and its mean and factor.
 template <class Element>
 REGARD_INLINE void add_and_measure(Element element, const regard_residual_norm &call, int64_t row) {
   const float *x = call.x + row * call.width;
@@ -71,7 +71,8 @@ int residual_norm(const regard_residual_norm &call) {
   });
 }
 
-// The gradients of a row; what it adds to those of weight and bias goes to the task's sums.
+// The gradients of a row; its contributions to those of weight and bias are added to the task's
+// sums.
 template <class Element>
 REGARD_INLINE void row_gradients(Element element, const regard_residual_norm_gradients &call,
                                  int64_t row, float *weight_sums, float *bias_sums) {
@@ -100,14 +101,14 @@ REGARD_INLINE void row_gradients(Element element, const regard_residual_norm_gra
     const floats weighted = widen_part(element, normed_gradient + i, count) *
                             widen_part(Float32(), call.weight + i, count);
     floats gradient = (weighted - shift - at * share) * factor;
-    keep_in_register(gradient);  // rounded as it is where autograd adds the two up
+    keep_in_register(gradient);  // rounded as when autograd adds the two
     if (sum_gradient) gradient += widen_part(Float32(), sum_gradient + i, count);
     narrow_part(Float32(), call.x_gradient + at_row + i, gradient, count);
     if (added_gradient) narrow_part(element, added_gradient + i, gradient, count);
   }
 }
 
-// Adds up the sums of all tasks, in their order.
+// Sums over the tasks, in order.
 static void add_tasks(const float *sums, int64_t tasks, int64_t stride, int64_t width,
                       float *result) {
   for (int64_t i = 0; i < width; i += LANES) {

@@ -8,9 +8,9 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int64_t MAX_CHUNKS = 8;  // of a head; each has memory of its own for sums over rows
+constexpr int64_t MAX_CHUNKS = 8;  // per head; each has separate memory for sums over rows
 
-// Queries [first, last) of a head or of all heads of a group; or all those of some heads of a
+// Queries [first, last) of a head or of all heads of a group; or all queries of some heads of a
 // group, which fit in one block.
 struct RowChunk {
   int64_t batch, head;
@@ -22,12 +22,12 @@ struct RowChunk {
 };
 
 struct ChunkPlan {
-  int64_t chunks;               // of each head
-  int64_t heads_per_set;        // at most so many heads of a group
-  int64_t head_sets_per_group;  // where chunks are not counted
+  int64_t chunks;               // per head
+  int64_t heads_per_set;        // maximum
+  int64_t head_sets_per_group;  // not counting chunks
   int64_t head_sets;
 
-  // Where blocks of rows must be those of the forward pass, sets are the heads that share a block.
+  // If blocks of rows must be those of the forward pass, sets are the heads that share a block.
   explicit ChunkPlan(const regard_problem &p, bool as_forward = false) {
     const int64_t group = group_size(p);
     chunks = max(int64_t(1), min(MAX_CHUNKS, query_blocks_per_head(p)));
@@ -55,7 +55,7 @@ struct ChunkPlan {
   }
 };
 
-// Those of a chunk's rows from `first` on that make a block.
+// The block of a chunk's rows from `first` on.
 static void choose_rows(const regard_problem &p, const RowChunk &rows, int64_t first,
                         QueryBlock &queries) {
   if (rows.heads == 1)
@@ -74,7 +74,7 @@ static void choose_rows(const regard_problem &p, const RowChunk &rows, int64_t f
   }
 }
 
-// Likewise, head by head; keys outside [first_key, stop_key) are hidden from them.
+// The same, head by head; keys outside [first_key, stop_key) are hidden from them.
 static void begin(const regard_problem &p, const RowChunk &rows, int64_t first, int64_t first_key,
                   int64_t stop_key, QueryBlock &queries) {
   choose_rows(p, rows, first, queries);

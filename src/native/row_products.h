@@ -17,9 +17,9 @@ REGARD_INLINE int64_t padded_inputs(int64_t inputs) {
   return (inputs + INPUT_STEP - 1) / INPUT_STEP * INPUT_STEP;
 }
 
-// How numbers of W and of x are multiplied: STEP of them together, with up to VECTORS_AT_ONCE x;
-// Input is what x lies in. Totals depend on nothing else, so that they are compiled once for all
-// dtypes of results: here those of a W that is widened.
+// How numbers of W and of x are multiplied: STEP of them at a time, with up to VECTORS_AT_ONCE x,
+// of type Input. Totals depend on nothing else, so they are compiled once for all dtypes of
+// results; here for a W that is widened.
 template <class W>
 struct WidenedTotals {
   using WeightElement = W;
@@ -39,7 +39,7 @@ struct WidenedTotals {
   }
 };
 
-// The products whose results are of a dtype, that of x; W is of the same or Int8.
+// The products with results in the dtype of x; W is of the same dtype or Int8.
 template <class T, class W = T>
 struct RowProducts : WidenedTotals<W> {
   using Element = T;
@@ -59,8 +59,7 @@ struct PairRowProducts {
 #endif
 
 #if defined(__AMX_BF16__)
-// A pair at a time in tiles, which tile_rows.h loads and multiplies; see pairs.h on numbers below
-// 2⁻¹²⁶.
+// Pairs in tiles, which tile_rows.h loads and multiplies; see pairs.h on numbers below 2⁻¹²⁶.
 template <>
 struct RowProducts<BFloat16, BFloat16> : PairRowProducts {
   static constexpr int STEP = 2, VECTORS_AT_ONCE = COLUMNS_OF_TILE;
@@ -98,8 +97,8 @@ struct LinearMap {
         outputs(outputs) {}
 };
 
-// Vectors x, VECTORS_AT_ONCE of them together and then those left: (width / STEP, together, STEP),
-// where width is padded_inputs and what is past the inputs is 0.
+// Vectors x, interleaved VECTORS_AT_ONCE at a time and then the rest: (width / STEP, together,
+// STEP), where width is padded_inputs; the padding is 0.
 template <class Products>
 struct Inputs {
   using Input = typename Products::Input;
@@ -109,7 +108,7 @@ struct Inputs {
 
   static int64_t size(int64_t count, int64_t inputs) { return count * padded_inputs(inputs); }
 
-  // Stores elements i … i + LANES − 1 of vector v, which the dtype holds exactly.
+  // Stores elements i … i + LANES − 1 of vector v, which are exact in the dtype.
   __attribute__((always_inline)) void set(int64_t v, int64_t i, floats x) const {
     const int64_t first = v / VECTORS_AT_ONCE * VECTORS_AT_ONCE;
     const int64_t together = min(count - first, int64_t(VECTORS_AT_ONCE));
@@ -121,11 +120,11 @@ struct Inputs {
     } else {
       Input numbers[LANES];
       narrow(typename Products::Element(), numbers, x);
-      for (int j = 0; j < LANES; j += STEP)  // those of other vectors lie between
+      for (int j = 0; j < LANES; j += STEP)  // those of other vectors are in between
         memcpy(to + j * together, numbers + j, STEP * sizeof *to);
     }
   }
-  // Stores all elements, which `element(i, count)` gives LANES at a time, zeros after the count.
+  // Stores all elements; `element(i, count)` returns LANES of them, with zeros after the count.
   template <class Get>
   __attribute__((always_inline)) void set_all(int64_t v, int64_t inputs, Get element) const {
     for (int64_t i = 0; i < width; i += LANES)
@@ -133,7 +132,7 @@ struct Inputs {
   }
 };
 
-// Vectors (count, inputs) in the dtype, `stride` apart, as inputs in `memory`.
+// Converts vectors (count, inputs) in the dtype, `stride` apart, to inputs in `memory`.
 template <class Products>
 static Inputs<Products> load_inputs(const typename Products::Number *from, int64_t count,
                                     int64_t inputs, int64_t stride,

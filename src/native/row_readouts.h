@@ -5,7 +5,7 @@
 
 namespace regard::REGARD_SET {
 
-// Sums of doubles, one a row.
+// Sums in double, one per row.
 struct RowReadout : Readout {
   static size_t memory(const regard_problem &, const regard_readout &) {
     return QUERIES * sizeof(double);
@@ -134,7 +134,7 @@ struct Entropy : RowReadout {
   static void end(const ReadoutState &at, const QueryBlock &queries, const Normalizers &) {
     write(at, queries, [&](int r) {
       const double entropy = at.kept<double>()[r] * -LN_2;
-      return entropy <= 0 ? 0.0f : float(entropy);  // all on one key: neither −0 nor a rounding
+      return entropy <= 0 ? 0.0f : float(entropy);  // all on one key: avoids −0 and rounding errors
     });
   }
 };
@@ -151,7 +151,7 @@ struct Distance : RowReadout {
     for (int j = 0; j < block.queries.vectors; j++) {
       const ints back = load(block.queries.position + j * LANES) - block.key;
       const floats of_first = __builtin_convertvector(back, floats);
-      floats key = {}, moment = {}, share = {};  // the key is counted from the block's first
+      floats key = {}, moment = {}, share = {};  // the key's index in the block
       for (int32_t k = 0; k < block.keys; k++, key += 1) {
         const floats weight = load(block.weights + k * QUERIES + j * LANES);
         moment += weight * abs(of_first - key);

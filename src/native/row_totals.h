@@ -1,10 +1,10 @@
 // Rows of a matrix times a few vectors: y = W·x, where each row of W is read once.
 //
-// The cost is that of reading W from memory, if the processor never stalls:
-// - For one or two vectors, W is read in memory order where that is faster. Otherwise, tiles of
+// The time is that of reading W from memory, if the processor never stalls:
+// - For one or two vectors, W is read in memory order if that is faster. Otherwise, tiles of
 //   rows are multiplied, and the next tiles are prefetched.
-// - x stays in the nearest cache while W streams through it: tiles iterate over a block of the
-//   inputs at a time, whose part of x is used for a group of rows.
+// - x stays in the L1 cache while W streams through it: tiles iterate over a block of the inputs at
+//   a time, whose part of x is used for a group of rows.
 //
 // The order of summation does not depend on the number of vectors and rows: lane by lane over a
 // block, then the lanes in pairs, then block by block.
@@ -16,20 +16,19 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int BLOCK_STEPS = 192 / LANES;  // of a block: float32 x of 8 vectors takes 6 KiB
-constexpr int ROWS_OF_GROUP = 24;         // that a block's part of x serves, at most
-constexpr int ROWS_IN_ORDER = 3 * LANES;  // whose results are written together, at most
+constexpr int BLOCK_STEPS = 192 / LANES;  // steps of a block: float32 x of 8 vectors takes 6 KiB
+constexpr int ROWS_OF_GROUP = 24;         // maximum rows that use a block's part of x
+constexpr int ROWS_IN_ORDER = 3 * LANES;  // maximum rows whose results are written together
 
-// How W is read, which differs by who made the processor. Measured on one thread of a Zen 4, shares
-// of the bandwidth that a thread reads at: in order 92 to 100 % where nothing that comes later is
-// prefetched, 66 to 89 where it is; 8 vectors by tiles 70 to 78 % where these are prefetched into
-// the second cache, 30 to 39 where into the nearest.
+// How W is read, by the vendor of the processor. Measured on one thread of a Zen 4, as fractions of
+// its bandwidth: in order 92 to 100 % without prefetching, 66 to 89 with it; 8 vectors by tiles 70
+// to 78 % with prefetching into the L2 cache, 30 to 39 into the L1 cache.
 struct WeightReading {
-  int64_t ahead_in_order;   // in bytes that are prefetched; 0 where the core reads on by itself
+  int64_t ahead_in_order;   // prefetch distance in bytes; 0 if the hardware prefetcher suffices
   int64_t ahead_of_tile;    // likewise
-  bool into_second_cache;   // tiles
-  bool floats_in_order;     // float32 by 8 lanes
-  int64_t bytes_of_inputs;  // at most, of vectors that stay in the nearest cache beside W in order
+  bool into_second_cache;   // prefetch tiles into the L2 cache
+  bool floats_in_order;     // read float32 in order with 8 lanes
+  int64_t bytes_of_inputs;  // maximum bytes of x that stay in the L1 cache beside W in order
 };
 
 static const WeightReading &weight_reading() {
@@ -40,9 +39,8 @@ static const WeightReading &weight_reading() {
   return chosen;
 }
 
-// Rows that are read side by side for so many vectors: the registers hold a sum of each pair. With
-// 16 lanes the most that are a divisor of a group and have no more sums than a vector has lanes,
-// which are summed up together.
+// Rows of a tile for a number of vectors: the registers hold a sum for each pair. With 16 lanes,
+// the largest divisor of a group for which the sums are at most LANES, which are reduced together.
 constexpr int rows_of_tile(int vectors) {
   constexpr int sums = LANES >= 16 ? LANES : REGISTERS == 32 ? 24 : 12;
   constexpr int most = REGISTERS == 32 && LANES >= 8 ? 8 : 4;
@@ -51,14 +49,14 @@ constexpr int rows_of_tile(int vectors) {
   return rows;
 }
 
-// Totals of a tile of so many rows and vectors, whole vectors of lanes.
+// Totals of a tile of rows and vectors, padded to complete vectors of lanes.
 constexpr int totals_of_tile(int rows, int vectors) {
   return (rows * vectors + LANES - 1) / LANES * LANES;
 }
 constexpr int MAX_TOTALS = ROWS_OF_GROUP * totals_of_tile(1, VECTORS_OF_REGISTERS);
 
-// Adds lanes `distance` apart, a power of two: those of a where that bit of a lane's number is 0,
-// else those of b. Half of the numbers stay in their lanes: blending takes less than shuffling.
+// Adds lanes `distance` apart, a power of two: those of a where that bit of the lane index is 0,
+// else those of b. Half of the numbers stay in their lanes: blending is faster than shuffling.
 template <int distance, size_t... i>
 REGARD_INLINE floats add_lanes(floats a, floats b, std::index_sequence<i...>) {
   const floats stay = __builtin_shufflevector(a, b, int(i & distance ? LANES + i : i)...);
@@ -67,7 +65,7 @@ REGARD_INLINE floats add_lanes(floats a, floats b, std::index_sequence<i...>) {
   return stay + move;
 }
 
-// Sums the lanes of LANES vectors in pairs, each in the same order wherever it stands among them.
+// Sums the lanes of each of LANES vectors in pairs, in the same order for every vector.
 template <int count = LANES>
 REGARD_INLINE floats sum_each_of(floats *vectors) {
   if constexpr (count > 1) {
@@ -79,7 +77,7 @@ REGARD_INLINE floats sum_each_of(floats *vectors) {
   return vectors[0];
 }
 
-// Adds the sums of so many vectors' lanes to as many totals.
+// Adds the sum of the lanes of each vector to its total.
 template <int count>
 REGARD_INLINE void add_each(const floats *sums, float *totals) {
   REGARD_UNROLLED_FOR (int first = 0; first < count; first += LANES) {
@@ -93,9 +91,9 @@ REGARD_INLINE void add_each(const floats *sums, float *totals) {
 template <class Totals>
 struct RowBlocks {
   static constexpr int STEP = Totals::STEP;
-  // Of int8 a block of as many inputs is few bytes, and summing lanes up takes as long as before.
+  // A block of as many int8 inputs would be few bytes, with the same cost of summing lanes.
   static constexpr int STEPS = Totals::HAS_SCALE ? 2 * BLOCK_STEPS : BLOCK_STEPS;
-  static constexpr int64_t INPUTS = int64_t(STEPS) * STEP;  // of a block
+  static constexpr int64_t INPUTS = int64_t(STEPS) * STEP;  // inputs of a block
   static constexpr int64_t SIZE = sizeof(typename Totals::Weight);
   static constexpr int LINE_STEPS = STEP * SIZE < 64 ? int(64 / (STEP * SIZE)) : 1;
   // Measured with 8 lanes, time of a token beside tiles of rows: half precisions 0.78 on Zen 3,
@@ -111,8 +109,8 @@ struct RowBlocks {
   }
 };
 
-// Adds to the totals (vectors, rows) of a tile what a block of `count` inputs gives, of rows that
-// lie `stride` apart. x is (count / STEP, vectors, STEP); `next` is the tile to prefetch.
+// Adds the products of a block of `count` inputs to the totals (vectors, rows) of a tile, whose
+// rows are `stride` apart. x is (count / STEP, vectors, STEP); `next` is the tile to prefetch.
 template <class Totals, int rows, int vectors>
 REGARD_INLINE void multiply_tile(const typename Totals::Weight *row, int64_t stride, int64_t count,
                                  const typename Totals::Input *x,
@@ -127,7 +125,7 @@ REGARD_INLINE void multiply_tile(const typename Totals::Weight *row, int64_t str
   const auto add = [&](int64_t step) REGARD_INLINE_LAMBDA {
     REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
       auto input = Totals::load_input(x + (step * vectors + v) * STEP);
-      keep_in_register(input);  // or each product loads it again
+      keep_in_register(input);  // else each product loads it again
       REGARD_UNROLLED_FOR (int r = 0; r < rows; r++)
         sums[v * rows + r] = Totals::multiply_add(numbers[r], input, sums[v * rows + r]);
     }
@@ -148,8 +146,8 @@ REGARD_INLINE void multiply_tile(const typename Totals::Weight *row, int64_t str
   add_each<vectors * rows>(sums, totals);
 }
 
-// Totals of a group of so many rows, a multiple of the tile's: of each tile (vectors, rows), then
-// what fills its last vector of lanes.
+// Totals of a group of rows, a multiple of the tile's: for each tile (vectors, rows), then padding
+// to a complete vector of lanes.
 template <class Totals, int rows, int vectors>
 __attribute__((noinline)) void total_tiles(const typename Totals::Weight *first, int64_t count,
                                            int64_t inputs, const typename Totals::Input *x,
@@ -176,8 +174,8 @@ __attribute__((noinline)) void total_tiles(const typename Totals::Weight *first,
   }
 }
 
-// The lanes' sums of a block of one row times each vector. Numbers `ahead` of it are prefetched; 0
-// names those that are loaded anyway, which costs nothing.
+// The sums per lane of a block of one row times each vector. Numbers `ahead` of it are prefetched;
+// with 0 these are the numbers being loaded, which costs nothing.
 template <class Totals, int vectors>
 REGARD_INLINE void multiply_block(const typename Totals::Weight *row, int64_t count,
                                   const typename Totals::Input *x, int64_t ahead, floats *sums) {
@@ -185,7 +183,7 @@ REGARD_INLINE void multiply_block(const typename Totals::Weight *row, int64_t co
   constexpr int STEP = Totals::STEP;
   REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
     sums[v] = floats{};
-    keep_in_register(sums[v]);  // or of the first two products either may be rounded
+    keep_in_register(sums[v]);  // else the compiler may round either of the first two products
   }
   const auto add = [&](int step, auto numbers) REGARD_INLINE_LAMBDA {
     REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
@@ -206,8 +204,8 @@ REGARD_INLINE void multiply_block(const typename Totals::Weight *row, int64_t co
     add(whole, Totals::load_row_part(row + whole * STEP, count - whole * STEP));
 }
 
-// Totals (vectors, count) of so many rows, each vector's `stride` apart: W is read in the order of
-// memory.
+// Totals (vectors, count) of a number of rows, each vector's `stride` apart, with W read in memory
+// order.
 template <class Totals, int vectors>
 __attribute__((noinline)) void total_in_order(const typename Totals::Weight *row, int64_t count,
                                               int64_t inputs, const typename Totals::Input *x,
@@ -218,7 +216,7 @@ __attribute__((noinline)) void total_in_order(const typename Totals::Weight *row
   const int64_t ahead = weight_reading().ahead_in_order / RowBlocks<Totals>::SIZE;
   const bool whole = inputs % INPUTS == 0;
   memset(totals, 0, size_t(vectors * stride) * sizeof *totals);
-  int64_t block = 0, summed = 0;  // of a row: those that are multiplied, and those in its total
+  int64_t block = 0, summed = 0;  // blocks of a row that are multiplied, and in its total
   floats sums[vectors][LANES] = {};
   for (int64_t left = count * blocks; left > 0; left -= LANES) {
     const int together = int(min(left, int64_t(LANES)));
@@ -229,8 +227,9 @@ __attribute__((noinline)) void total_in_order(const typename Totals::Weight *row
       row += size;
       if (++block == blocks) block = 0;
     };
-    // The fewer instructions a line of W takes, the further the processor looks ahead. Unrolled it
-    // is slower for two vectors, whose sums fill the registers, and for W of several steps a line.
+    // The fewer instructions per line of W, the further out-of-order execution reaches. Unrolling
+    // is slower for two vectors, whose sums fill the registers, and for several steps per line of
+    // W.
     if (vectors == 1 && LINE_STEPS == 1 && whole && together == LANES)
       REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) multiply(i, block * INPUTS, INPUTS);
     else
@@ -245,7 +244,7 @@ __attribute__((noinline)) void total_in_order(const typename Totals::Weight *row
   }
 }
 
-// Results (vectors) of so many rows from their totals, those of each vector `stride` apart.
+// Results (vectors) of rows from their totals, those of each vector `stride` apart.
 template <class Products, int rows, int vectors>
 REGARD_INLINE void write_results(const LinearMap<Products> &map, int64_t row, const float *totals,
                                  int64_t total_stride, typename Products::Number *result,
@@ -278,7 +277,7 @@ REGARD_INLINE void with_count(int64_t count, Call call) {
   }
 }
 
-// Results of `count` rows, at most ROWS_IN_ORDER, times so many vectors: W in the order of memory.
+// Results of `count` rows, at most ROWS_IN_ORDER, times the vectors, with W in memory order.
 template <class Products, int vectors>
 static void multiply_in_order(const LinearMap<Products> &map, int64_t first, int64_t count,
                               const typename Products::Input *x, typename Products::Number *result,
@@ -295,7 +294,7 @@ static void multiply_in_order(const LinearMap<Products> &map, int64_t first, int
   for (; row < count; row++) write(row, std::integral_constant<int, 1>());
 }
 
-// Results of `count` rows, at most a group, times so many vectors: W by tiles.
+// Results of `count` rows, at most a group, times the vectors, with W by tiles.
 template <class Products, int vectors>
 static void multiply_by_tiles(const LinearMap<Products> &map, int64_t first, int64_t count,
                               const typename Products::Input *x, typename Products::Number *result,

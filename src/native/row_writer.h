@@ -23,8 +23,8 @@ template <class Element, class Rows>
 struct RowWriter {
   float *sums;  // (rows, width), width a multiple of LANES
   int64_t width;
-  bool add;   // to what the sums hold
-  bool last;  // nothing more is added: each row, times its factor, goes to the result
+  bool add;   // accumulate, else overwrite
+  bool last;  // the sums are complete: write each row, times its factor, to the result
   RowFactors factors;
   Rows rows;  // of the result
   int64_t dim;
@@ -51,25 +51,25 @@ struct RowWriter {
         highest = max(highest, (ints)total[i][j] & 0x7fffffff);
       }
     largest = highest;
-    const Rows to = rows;  // a value of its own: see BlockRows
+    const Rows to = rows;  // a copy: see BlockRows
     if (d + columns * LANES <= dim) {
       REGARD_UNROLLED_FOR (int i = 0; i < count; i++)
         narrow_all(Element(), to[r + i] + d, total[i]);
       return;
     }
-    alignas(64) float copied[count][columns * LANES];  // so that above they stay in registers
+    alignas(64) float copied[count][columns * LANES];  // so that the sums above stay in registers
     REGARD_UNROLLED_FOR (int i = 0; i < count; i++)
       REGARD_UNROLLED_FOR (int j = 0; j < columns; j++) store(&copied[i][j * LANES], total[i][j]);
     for (int i = 0; i < count; i++)
       for (int j = 0; j < columns * LANES; j += LANES)
         narrow_part(Element(), to[r + i] + d + j, load(&copied[i][j]), dim - d - j);
   }
-  // Where sums of row r lie from column d on, if they are only to be stored there; else null.
+  // The address of the sums of row r from column d on, if they are only stored; else null.
   float *sums_at(int64_t r, int64_t d) const { return last ? nullptr : sums + r * width + d; }
   bool finite() const { return !any(largest >= 0x7f800000); }
 };
 
-// To the rows of a block of queries.
+// Writes to the rows of a block of queries.
 template <class Element>
 using QueryWriter = RowWriter<Element, BlockRows<Element>>;
 

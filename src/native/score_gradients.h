@@ -1,4 +1,4 @@
-// Gradients of scores from those of weights, and gradients of the bias from those.
+// The gradients of scores from those of weights, and of the bias from those of scores.
 #pragma once
 
 #include "dropout.h"
@@ -6,8 +6,8 @@
 
 namespace regard::REGARD_SET {
 
-// The derivative of the softmax: weight ∘ (gradient − delta). A weight of 0 passes nothing on, be
-// the value that it belongs to NaN.
+// The derivative of the softmax: weight ∘ (gradient − delta). It is 0 for a weight of 0, even if
+// its value is NaN.
 REGARD_INLINE floats score_gradient(floats weight, floats gradient, floats delta) {
   return weight == 0.0f ? floats{} : weight * (gradient - delta);
 }
@@ -27,8 +27,8 @@ REGARD_INLINE float dropout_scale(const regard_problem &p) {
   return p.dropout < 1 ? float(1 / (1 - p.dropout)) : 0;
 }
 
-// The same through dropout; dropped weights become 0. The factor of those that are kept is applied
-// to the gradient of the values as a whole.
+// The same through dropout; dropped weights become 0. The factor of kept weights is applied to the
+// sum for the gradient of the values.
 static void differentiate_dropout(const regard_problem &p, const QueryBlock &queries,
                                   const QueryRows &rows, const Segment &segment, float *weights,
                                   float *gradients) {

@@ -1,8 +1,8 @@
 // Logits from dot products: scale, softcap, bias, ALiBi and mask.
 //
 // A row's weights are 2^(factor · score − shift) divided by their sum. The shift, the product of
-// the peak and the factor, makes the largest of them close to 1. Its rounding error is the same for
-// all weights of the row and for their sum, so it cancels.
+// peak (running maximum) and factor, makes the largest of them close to 1. Its rounding error is
+// the same for all weights of the row and for their sum, so it cancels.
 #pragma once
 
 #include <math.h>
@@ -11,14 +11,14 @@
 
 namespace regard::REGARD_SET {
 
-// So that a logit's dot product, and what a span adds in its units, stay within float32.
+// Keeps the dot product of a logit, and the term of a span in its units, within float32.
 constexpr double MIN_SCALE = 0x1p-100, MAX_ADDED = 0x1p100;
 
-// How a problem's logits are made. Without softcap and the like the scores are dot products, and
-// the scale is left to the exponential.
+// How logits are computed. Without softcap, bias and the like, scores are dot products, and the
+// scale is applied in the exponential.
 struct Scoring {
-  bool adjusted;       // each block of dot products takes a pass of its own, after which unit is 1
-  float query_factor;  // on the query, exact in every dtype: it makes the unit positive
+  bool adjusted;       // dot products are adjusted in a separate pass, after which unit is 1
+  float query_factor;  // factor of the query, exact in every dtype, that makes the unit positive
   float factor;        // a score of 1 in units of log 2
   double unit;         // a score of 1 in natural units
 };
@@ -33,27 +33,26 @@ REGARD_INLINE Scoring scoring_of(const regard_problem &p) {
   return {adjusted, !adjusted && p.scale < 0 ? -1.0f : 1.0f, float(unit * LOG2_E), unit};
 }
 
-// What is subtracted from a row's scores before they are multiplied by the factor, and after. Where
+// The terms subtracted from a row's scores before and after the multiplication by the factor. If
 // the product is so large that its rounding could make powers of 2 overflow, the peak is subtracted
-// itself: between scores that weigh anything the difference is exact.
+// before: the difference is exact for scores of nonzero weight.
 struct Shift {
   floats before, after;
 };
 #if defined(__FMA__) || defined(__aarch64__)
 constexpr float MAX_SHIFT = 0x1p20f;
-#else  // the product with each score is rounded too, and not as the peak's
+#else  // without FMA the product with each score is rounded too, differently from the peak's
 constexpr float MAX_SHIFT = 0x1p5f;
 #endif
 
-// Both are 0 where there is no peak yet, so that −∞ stays −∞.
+// Both are 0 if there is no peak yet, so that −∞ stays −∞.
 REGARD_INLINE Shift shift_of(floats peak, floats factor) {
   const floats product = peak * factor;
   const ints large = ~(abs(product) < broadcast(MAX_SHIFT));
   return {large & (peak != broadcast(HIDDEN)) ? peak : floats{}, large ? floats{} : product};
 }
 
-// Subtracts what comes before the factor from scores (keys, QUERIES), which hardly ever is
-// anything.
+// Subtracts the first term from scores (keys, QUERIES); it is hardly ever other than 0.
 REGARD_INLINE void subtract(float *scores, int32_t keys, floats before) {
   if (!any(before != floats{})) return;
   for (int32_t k = 0; k < keys; k++, scores += QUERIES) store(scores, load(scores) - before);
@@ -72,7 +71,7 @@ REGARD_INLINE void find_levels(const Shift &shift, const Scoring &scoring, doubl
 struct Segment {
   int32_t key, keys;
   int first, last;  // vectors [first, last)
-  bool edge;        // not every row sees every key, or spans touch its block
+  bool edge;        // some row does not see some key, or spans touch its block
 };
 
 // Whether all lanes of a vector see all keys of a segment.
@@ -82,8 +81,8 @@ REGARD_INLINE bool sees_all(const QueryBlock &queries, const Segment &segment, i
          !touched_by_spans(queries, segment.key, segment.key + segment.keys);
 }
 
-// Applies spans and hides the keys outside each row's interval. `computed` has the peaks as they
-// would be if no key were hidden.
+// Applies spans and hides the keys outside each row's interval. `computed` has the peaks over all
+// keys, hidden or not.
 static void apply_mask(const regard_problem &p, const Scoring &scoring, const QueryBlock &queries,
                        const Segment &segment, float *scores, const floats *computed,
                        floats *peak) {
@@ -108,8 +107,8 @@ static void apply_mask(const regard_problem &p, const Scoring &scoring, const Qu
   }
 }
 
-// What is added to the scores of LANES rows and up to LANES keys, −∞ where a key is hidden:
-// added[k] holds key k's. Returns false, and writes nothing, where nothing is added.
+// The terms added to the scores of LANES rows and up to LANES keys, −∞ where a key is hidden:
+// added[k] has those of key k. Returns false, without writing, if nothing is added.
 static bool load_added(const regard_problem &p, const QueryBlock &queries, int first_row,
                        int32_t first_key, int keys, floats *added) {
   const bool touched = touched_by_spans(queries, first_key, first_key + keys);
@@ -147,8 +146,8 @@ REGARD_INLINE floats numbers_of(const regard_numbers &numbers, const QueryBlock 
   return load(lanes);
 }
 
-// Everything between the dot product and the softmax; `seen` marks the lanes that saw a key, and
-// `scaled`, where it is wanted, has the largest of them before anything but the scale.
+// All steps between dot product and softmax; `seen` marks the lanes that saw a key, and `scaled`,
+// if it is wanted, has the maxima of the scaled scores.
 static void adjust_scores(const regard_problem &p, const QueryBlock &queries,
                           const Segment &segment, float *scores, floats *peak, ints *seen,
                           floats *scaled = nullptr) {

@@ -4,8 +4,8 @@
 // point the sum is not exactly 0: the derivative of the softmax subtracts delta, the context times
 // its gradient, and the context has been rounded to the dtype. The rest of the sum is multiplied by
 // the mean distance, which may be thousands. So each row's sums are stored, and the error of delta
-// is corrected with them: delta is the mean of the gradients of weights, weighted by the weights,
-// and its error is the sum of the score gradients divided by that of the weights.
+// is corrected with them: delta is the weighted mean of the gradients of the weights, and its error
+// is the sum of the score gradients divided by that of the weights.
 #pragma once
 
 #include "query_rows.h"
@@ -14,16 +14,16 @@ namespace regard::REGARD_SET {
 
 // Sums over the keys of one row.
 struct RowSums {
-  double weights, distances;  // of the weights, and of them times the distances
-  double gradients, moments;  // the same of the score gradients
+  double weights, distances;  // sums of the weights, and of weights times distances
+  double gradients, moments;  // the same for the score gradients
 };
 
-// The same of a block's rows, over the keys of a panel.
+// The same for a block's rows, over the keys of a panel.
 struct SlopeSums {
   floats weights[VECTORS], distances[VECTORS], gradients[VECTORS], moments[VECTORS];
 };
 
-// Adds the numbers of a segment, and the numbers times the distances, each (keys, QUERIES).
+// Adds the numbers (keys, QUERIES) of a segment, and these times the distances.
 static void add_moments(const QueryBlock &queries, const Segment &segment, const float *numbers,
                         floats *sums, floats *moments) {
   for (int j = segment.first; j < segment.last; j++) {
@@ -41,8 +41,8 @@ static void add_moments(const QueryBlock &queries, const Segment &segment, const
   }
 }
 
-// Adds a panel's sums to those of the rows, (B, H, L). With the first panel come the sinks, weights
-// of a key of distance 0 whose value is 0.
+// Adds a panel's sums to those of the rows, (B, H, L). The first panel includes the sinks, as
+// weights on a key of distance 0 with value 0.
 static void add_row_sums(const regard_problem &p, const QueryBlock &queries, const SlopeSums &sums,
                          const float *sink_weights, const float *sink_gradients, RowSums *to) {
   for (int r = 0; r < queries.count; r++) {
@@ -55,8 +55,8 @@ static void add_row_sums(const regard_problem &p, const QueryBlock &queries, con
   }
 }
 
-// What a head's rows add to the gradient of its slope. Where they have keys elsewhere, the sums of
-// their score gradients need not be 0, and are left as they are.
+// The contribution of a head's rows to the gradient of its slope. If they have keys outside the
+// problem, the sums of their score gradients need not be 0, and are not corrected.
 static float slope_gradient(const RowSums *rows, int64_t count, bool all_keys) {
   double total = 0;
   for (int64_t r = 0; r < count; r++) {

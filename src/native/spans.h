@@ -1,6 +1,6 @@
 // Spans of keys whose scores are changed: hidden, or shifted by a number.
 //
-// Keys outside the spans of a block's rows are computed as if there were no spans.
+// Keys outside the spans of a block's rows take the same path as without spans.
 #pragma once
 
 #include "query_block.h"
@@ -51,7 +51,7 @@ REGARD_INLINE bool hidden_by_span(const QueryBlock &queries, int32_t first, int3
   return hidden;
 }
 
-// What a span adds to scores of which 1 is so much in natural units.
+// The term of a span in units of the scores, given their unit in natural units.
 REGARD_INLINE float added_by(const regard_problem &p, const BlockSpan &span, double unit) {
   return float(p.spans.added[span.number] / unit);
 }

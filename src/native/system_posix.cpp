@@ -19,10 +19,10 @@
 namespace regard::system {
 namespace {
 
-// Whether this process is a fork that has run no program of its own. It may have inherited a pool
-// that worked before this library was loaded, when nobody was there to notice the fork. Linux has a
-// flag for it, the ninth number of this file, behind a name that may hold anything; macOS has no
-// such file, and there the runtime is LLVM's, which makes a new pool after a fork.
+// Whether this process is a fork without an exec. It may have inherited a pool that was started
+// before this library was loaded, so an atfork handler does not suffice. Linux has a flag for it,
+// field 9 of this file, after a name that may contain any characters; macOS has no such file, but
+// its runtime is LLVM's, which makes a new pool after a fork.
 bool is_fork() noexcept {
   constexpr unsigned forked_and_not_executed = 0x40;  // PF_FORKNOEXEC of the kernel's sched.h
   std::ifstream file("/proc/self/stat");
@@ -47,7 +47,7 @@ void release(void *memory) { free(memory); }
 
 void prefer_huge_pages(void *memory, size_t bytes) {
 #if defined(MADV_HUGEPAGE)
-  const size_t before = -uintptr_t(memory) % HUGE_PAGE;  // bytes before the first of them
+  const size_t before = -uintptr_t(memory) % HUGE_PAGE;  // bytes before the first huge page
   if (bytes < before + HUGE_PAGE) return;
   madvise((char *)memory + before, (bytes - before) / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
 #else
@@ -76,7 +76,7 @@ bool allows_amx() { return false; }
 
 void yield() { sched_yield(); }
 
-// The entry that GCC compiles `#pragma omp parallel` to; LLVM's runtime has it too.
+// The entry point that GCC compiles `#pragma omp parallel` to; LLVM's runtime has it too.
 Parallel find_parallel() {
   return reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
 }

@@ -1,5 +1,4 @@
-// What the kernels ask of the system, in WebAssembly: memory, and one thread that does all the
-// work.
+// The functions of system.h and threads.h in WebAssembly: memory, and a single thread.
 
 #include <stdlib.h>
 

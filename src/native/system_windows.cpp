@@ -11,7 +11,7 @@ void *allocate(size_t alignment, size_t bytes) { return _aligned_malloc(bytes, a
 
 void release(void *memory) { _aligned_free(memory); }
 
-void prefer_huge_pages(void *, size_t) {}  // they take a privilege there
+void prefer_huge_pages(void *, size_t) {}  // they require a privilege there
 
 bool has_amx() { return false; }
 
@@ -19,7 +19,7 @@ bool allows_amx() { return false; }
 
 void yield() { SwitchToThread(); }
 
-// LLVM's and Intel's runtimes lack GCC's entry on Windows.
+// LLVM's and Intel's runtimes lack GCC's entry point on Windows.
 Parallel find_parallel() { return nullptr; }
 
 const char *file_of(Parallel) { return ""; }

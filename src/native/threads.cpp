@@ -43,7 +43,7 @@ void on_threads(int threads, void (*body)(void *), void *context) {
 
 void wait_above(const int64_t *count, int64_t number) {
   constexpr int patience =
-      1000;  // rounds, some tens of microseconds, before the core is given away
+      1000;  // iterations, some tens of microseconds, before the core is yielded
   for (int round = 0; __atomic_load_n(count, __ATOMIC_ACQUIRE) <= number; round++) {
     if (round >= patience)
       system::yield();

@@ -10,21 +10,20 @@
 
 namespace regard {
 
-// Runs body(context) once on each of so many threads, the calling one among them.
+// Runs body(context) once on each of a number of threads, including the calling one.
 void on_threads(int threads, void (*body)(void *), void *context);
 
-// The file of the OpenMP runtime that is used; empty if none is.
+// The file of the OpenMP runtime in use; empty if there is none.
 const char *pool();
 
-// Memory of the calling thread, aligned to cache lines, kept for its next call; null if there is
-// none.
+// Scratch memory of the calling thread, aligned to cache lines and reused by its next call; null if
+// the allocation fails.
 void *scratch(size_t bytes);
 
-// Waits until another thread has stored a count above a number; what that thread wrote before is
-// seen.
+// Waits until another thread has stored a count above a number, with acquire semantics.
 void wait_above(const int64_t *count, int64_t number);
 
-// Calls task(number, memory) for every number below count, on any thread, in rising order of start.
+// Calls task(number, memory) for every number below count, on any thread, started in order.
 template <class Task>
 int for_each_task(int threads, int64_t count, size_t memory_per_thread, Task task) {
   struct Shared {

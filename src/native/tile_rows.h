@@ -14,10 +14,10 @@ namespace regard::REGARD_SET {
 
 constexpr int INPUTS_OF_TILE = BYTES_OF_ROW / 2;
 static_assert(INPUT_STEP % INPUTS_OF_TILE == 0);
-constexpr int64_t INPUTS_AHEAD = 4 * INPUTS_OF_TILE;  // that are prefetched
+constexpr int64_t INPUTS_AHEAD = 4 * INPUTS_OF_TILE;  // prefetch distance
 constexpr int64_t BYTES_OF_BLOCK = 256 * 1024;  // of W, which stay in the L2 cache for more vectors
 
-// Tile 0 becomes up to 16 rows, from `weight` on, times up to 16 vectors, from `x` on.
+// Sets tile 0 to up to 16 rows, from `weight` on, times up to 16 vectors, from `x` on.
 template <class Products>
 REGARD_INLINE void multiply_tile_of_rows(const typename Products::Weight *weight, int64_t rows,
                                          int64_t inputs, const typename Products::Input *x,
@@ -26,7 +26,7 @@ REGARD_INLINE void multiply_tile_of_rows(const typename Products::Weight *weight
   clear_tile<0>();
   for (int64_t i = 0; i < inputs; i += INPUTS_OF_TILE) {
     int64_t next = i + INPUTS_AHEAD;
-    if (next >= inputs) next += (ROWS_OF_TILE - 1) * inputs;  // of the rows that follow
+    if (next >= inputs) next += (ROWS_OF_TILE - 1) * inputs;  // of the next rows
     REGARD_UNROLLED_FOR (int r = 0; r < ROWS_OF_TILE; r++)
       __builtin_prefetch(weight + next + r * inputs);
     load_part_of_tile<LEFT>(weight + i, inputs * size, rows, (inputs - i) * size);
@@ -35,14 +35,14 @@ REGARD_INLINE void multiply_tile_of_rows(const typename Products::Weight *weight
   }
 }
 
-// Writes the results of those sums.
+// Writes the results of these sums.
 template <class Products>
 REGARD_INLINE void write_tile_of_rows(const LinearMap<Products> &map, int64_t row, int64_t rows,
                                       int64_t vectors, typename Products::Number *result,
                                       int64_t stride) {
   const typename Products::Element element;
-  floats sums[ROWS_OF_TILE] = {};  // a tile of fewer columns leaves some as they are
-  if (vectors == 1) {              // the sums of 16 rows lie side by side
+  floats sums[ROWS_OF_TILE] = {};  // a tile of fewer columns does not write all
+  if (vectors == 1) {              // the sums of 16 rows are adjacent
     store_tile<0>(sums, sizeof(float));
   } else {
     store_tile<0>(sums, sizeof sums[0]);

@@ -15,17 +15,17 @@ namespace regard::REGARD_SET {
 
 constexpr int VECTORS = 4, QUERIES = VECTORS * LANES;
 
-// Rows of a tile that fill the registers when so many vectors of queries are live.
+// Rows of a tile that fill the registers, given the number of live vectors of queries.
 constexpr int tile_rows(int live) {
   if (REGISTERS == 32) return live == 4 ? 6 : live == 1 ? 16 : 8;
   return live == 4 ? 3 : live == 3 ? 4 : live == 2 ? 6 : 8;
 }
 
-// Whether tiles are those of amx_tiles.h.
+// Whether to use the tiles of amx_tiles.h.
 template <class Products>
 concept MultipliesTiles = requires { requires Products::IN_TILES; };
 
-// Prefetches so many bytes of each row; the stride is in bytes, too.
+// Prefetches `bytes` of each row; the stride is in bytes, too.
 REGARD_INLINE void fetch_bytes(const void *first, int64_t stride, int64_t rows, int64_t bytes) {
   if (stride == bytes) bytes *= rows, rows = min(rows, int64_t(1));  // one long row
   const char *row = (const char *)first;
@@ -33,13 +33,13 @@ REGARD_INLINE void fetch_bytes(const void *first, int64_t stride, int64_t rows, 
     for (const char *at = row; at < row + bytes; at += 64) __builtin_prefetch(at);
 }
 
-// Rows that are brought to the cache while others are computed with: row k at data + k · stride.
+// Rows to prefetch during other computations: row k is at data + k · stride.
 struct RowsToFetch {
   const void *data = nullptr;
-  int64_t stride = 0, bytes = 0;  // bytes a row, strides in bytes
+  int64_t stride = 0, bytes = 0;  // in bytes; bytes per row
 };
 
-// A tile's rows, of constant number.
+// A constant number of rows of a tile.
 template <class Rows>
 REGARD_INLINE void fetch(const RowsToFetch &ahead, int64_t first, Rows rows) {
   const char *row = (const char *)ahead.data + first * ahead.stride;
@@ -48,8 +48,8 @@ REGARD_INLINE void fetch(const RowsToFetch &ahead, int64_t first, Rows rows) {
       __builtin_prefetch(row + byte + k * ahead.stride);
 }
 
-// The next numbers of a tile's rows. Of every fourth row the address is kept, and the others' are
-// sums of it and multiples of the stride: one for each row would be more than there are registers.
+// The next numbers of a tile's rows. Only every fourth row has its address in a register; the
+// others are addressed by multiples of the stride, since there are too few registers.
 template <int rows, class Number>
 struct RowsInStep {
   const char *fours[(rows + 3) / 4];
@@ -66,12 +66,12 @@ struct RowsInStep {
   __attribute__((always_inline)) void advance(int64_t numbers) {
     REGARD_UNROLLED_FOR (int i = 0; i < (rows + 3) / 4; i++) {
       fours[i] += numbers * int64_t(sizeof(Number));
-      asm("" : "+r"(fours[i]));  // or the compiler would keep the sums
+      asm("" : "+r"(fours[i]));  // else the compiler keeps all addresses
     }
   }
 };
 
-// scores[k] = Σ_d key[k][d] · query[d], and peak the largest so far of each query.
+// scores[k] = Σ_d key[k][d] · query[d], and the running maximum `peak` of each query.
 template <class Products, int live, int rows, class Number>
 REGARD_INLINE void score_tile(const Number *key, int64_t stride, int64_t steps, const float *query,
                               float *scores, floats *peak) {
@@ -98,7 +98,7 @@ REGARD_INLINE void score_tile(const Number *key, int64_t stride, int64_t steps, 
       store(scores + k * QUERIES + j * LANES, sums[k][j]);
 }
 
-// Covers a number of rows by tiles, as large as they may be: calls tile(first row, constant size).
+// Covers rows by tiles as large as possible: calls tile(first row, constant size).
 template <int largest, class Tile>
 REGARD_INLINE void tile_over(int64_t rows, Tile tile) {
   int64_t first = 0;
@@ -116,7 +116,7 @@ struct FetchNothing {
   void operator()(int64_t, int64_t) const {}
 };
 
-// Meanwhile the next keys are prefetched; and ahead(first, rows) is called for each tile.
+// It prefetches the next keys meanwhile, and calls ahead(first, rows) for each tile.
 template <class Products, int live, class Number, class Ahead = FetchNothing>
 __attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int64_t keys,
                                           int64_t steps, const float *query, float *scores,
@@ -131,8 +131,8 @@ __attribute__((noinline)) void score_rows(const Number *key, int64_t stride, int
   });
 }
 
-// sums[m] += Σ_r coefficient[r][m] · weights[r]: a product of rows with weights, whose keys lie in
-// the lanes. A block is summed up by itself before it is added: that rounds less than one long sum.
+// sums[m] += Σ_r coefficient[r][m] · weights[r]: a product of rows with weights, with keys in the
+// lanes. The sum of a block is computed before it is added, which rounds less than one long sum.
 template <class Products, int live, int rows, class Number>
 REGARD_INLINE void left_product_tile(const Number *coefficients, int64_t stride, int64_t steps,
                                      const float *weights, float *to) {
@@ -167,9 +167,8 @@ __attribute__((noinline)) void left_product_rows(const Number *coefficients, int
   });
 }
 
-// Σ_k weights[k][r] · value[k]: the head dimension lies in the lanes. Values are padded to whole
-// vectors, and of them STEP lie side by side. Calls write(r, d, sums) with those of (rows,
-// columns).
+// Σ_k weights[k][r] · value[k], with the head dimension in the lanes. Values are padded to complete
+// vectors, with STEP rows interleaved. Calls write(r, d, sums) with sums of (rows, columns).
 template <class Products, int columns, int rows, class Number, class Write>
 REGARD_INLINE void weighted_tile(const Number *value, int64_t stride, int64_t steps,
                                  const float *weights, int64_t r, int64_t d, Write &write) {
@@ -189,8 +188,8 @@ REGARD_INLINE void weighted_tile(const Number *value, int64_t stride, int64_t st
   write(r, d, total);
 }
 
-// Adds a tile to sums (rows, width), width a multiple of LANES. A block is summed up by itself
-// before it is added: that rounds less than one long sum.
+// Adds a tile to sums (rows, width), width a multiple of LANES. The sum of a block is computed
+// before it is added, which rounds less than one long sum.
 struct AddToSums {
   float *sums;
   int64_t width;
@@ -235,7 +234,7 @@ REGARD_INLINE void with_live(int live, Call call) {
   call(std::integral_constant<int, 1>());
 }
 
-// For rows [first, last); steps(row, count) has the StepRange of so many rows from that row on.
+// For rows [first, last); steps(row, count) returns the StepRange of `count` rows from `row` on.
 template <class Products, class Number, class Steps, class Write>
 static void weighted_rows(const Number *value, int64_t stride, const float *weights, int64_t first,
                           int64_t last, int64_t width, Steps steps, Write &write) {

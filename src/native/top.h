@@ -1,4 +1,4 @@
-// The readout of the strongest keys of each row.
+// The readout of the keys of largest weight of each row.
 //
 // Each row has a sorted list of its k best keys so far. After a few dozen keys, scores that beat
 // the last of them are rare: most keys cost one comparison for LANES rows. The scores that do are
@@ -9,7 +9,7 @@
 
 namespace regard::REGARD_SET {
 
-// Appends the numbers of those lanes whose score is above the threshold, and gives the list's end.
+// Appends the indices of the lanes whose score is above the threshold; returns the list's end.
 REGARD_INLINE int32_t *append_above(floats score, floats threshold, int32_t first, int32_t *list) {
 #if defined(__AVX512F__)
   const __mmask16 above = _mm512_cmp_ps_mask(score, threshold, _CMP_GT_OQ);
@@ -57,11 +57,11 @@ REGARD_INLINE int rows_above(const float *scores, const floats (&thresholds)[vec
 struct Top : Readout {
   static constexpr bool of_weights = false;
 
-  // The lists of QUERIES rows, `width` apart: what entries are moved up by are vectors of the row
-  // alone, which wait for no other's. Entry 0 is +∞, which nothing beats.
+  // The lists of QUERIES rows, `width` apart, so that moving a row's entries up uses vectors of
+  // this row only, without stalls on those of others. Entry 0 is +∞, a sentinel.
   struct Lists {
     int64_t k, width;
-    float *thresholds;  // the last of each row
+    float *thresholds;  // the last score of each row's list
     float *scores;
     int32_t *keys;
     int32_t *candidates;  // scores of a block that may enter a list
@@ -81,8 +81,8 @@ struct Top : Readout {
     float *scores_of(int r) const { return scores + r * width + 1; }
     int32_t *keys_of(int r) const { return keys + r * width + 1; }
 
-    // A score that beats none changes nothing. Equals keep the order in which they come: of two
-    // equal scores the lower key's is first.
+    // A score that beats none is a no-op. The order is stable: of equal scores the lower key is
+    // first.
     void insert(int r, float score, int32_t key) const {
       float *own = scores_of(r);
       int32_t *own_keys = keys_of(r);
@@ -126,8 +126,8 @@ struct Top : Readout {
     return list;
   }
 
-  // Raises thresholds as far as at least k scores of these keys stay above: every k-th key makes a
-  // set, and of each set one score is no less than the least of the sets' largest.
+  // Raises thresholds such that at least k scores of these keys remain above them: the keys are
+  // divided into k sets, and the minimum of the sets' maxima is a lower bound of k scores.
   template <int vectors>
   REGARD_INLINE void raise(const WeightBlock &block, int32_t first, int32_t keys, int32_t k,
                            floats (&thresholds)[vectors]) {
@@ -148,14 +148,14 @@ struct Top : Readout {
   template <int vectors>
   REGARD_INLINE void find(const Lists &lists, const WeightBlock &block) {
     for (int32_t first = 0, keys; first < block.keys; first += keys) {
-      // Thresholds rise fast at first and are looked at anew soon, later once a block.
+      // Thresholds rise fast at first and are reloaded often, later once per block.
       const int32_t past = block.key + first - block.queries.first_key;
       keys = min(max(past / 8, 8), block.keys - first);
       floats thresholds[vectors];
       REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
         thresholds[j] = load(lists.thresholds + j * LANES);
-      // Where scores rise from key to key, as ALiBi has them, each would enter a list and soon
-      // leave it. Of fewer keys many sets would have one.
+      // If scores increase from key to key, as with ALiBi, each would enter a list and soon leave
+      // it. With fewer keys, many sets would have a single one.
       const float *last = block.weights + (first + keys - 1) * QUERIES;
       if (keys >= 2 * lists.k && 2 * rows_above<vectors>(last, thresholds) > block.queries.count)
         raise<vectors>(block, first, keys, int32_t(lists.k), thresholds);
@@ -170,8 +170,7 @@ struct Top : Readout {
     with_live(block.queries.vectors, [&](auto vectors) { find<vectors>(lists, block); });
   }
 
-  // A visible score of −∞ enters no list, and neither does NaN; their keys come last, or where the
-  // row is NaN, in order.
+  // Visible scores of −∞ and NaN enter no list; their keys are last, or in order if the row is NaN.
   static void complete(const ReadoutState &at, const QueryBlock &queries, const Lists &lists, int r,
                        bool nonfinite) {
     float *scores = lists.scores_of(r);
@@ -203,7 +202,7 @@ struct Top : Readout {
         narrow_part(Float32(), weight + t, normalizers.weights_of(load(scores + t), peak, rest),
                     lists.k - t);
       for (int64_t t = 0; t < lists.k; t++) position[t] = keys[t];
-      if (nonfinite)  // missing keys weigh 0
+      if (nonfinite)  // missing keys have weight 0
         for (int64_t t = 0; t < lists.k; t++) weight[t] = keys[t] < 0 ? 0 : weight[t];
     }
   }

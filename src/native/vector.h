@@ -39,7 +39,7 @@ using uints = uint32_t __attribute__((vector_size(LANES * 4)));
 using halves = uint16_t __attribute__((vector_size(LANES * 2)));
 using bytes = int8_t __attribute__((vector_size(LANES)));
 
-// As typedef: an alias made by `using` has no such attributes with Clang, which does not say so.
+// A typedef, since Clang silently drops these attributes from an alias by `using`.
 namespace unaligned {
 typedef float floats __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
@@ -60,7 +60,7 @@ REGARD_INLINE void store(uint16_t *to, halves x) { *(unaligned::halves *)to = x;
 REGARD_INLINE floats broadcast(float x) { return x - floats{}; }
 REGARD_INLINE ints broadcast(int32_t x) { return x - ints{}; }
 
-// Keeps a vector in a register, and the compiler from knowing what it holds.
+// Keeps a vector in a register, with a value unknown to the compiler.
 template <class Vector>
 REGARD_INLINE void keep_in_register(Vector &x) {
 #if defined(__x86_64__)
@@ -72,7 +72,7 @@ REGARD_INLINE void keep_in_register(Vector &x) {
 #endif
 }
 
-// The second where either is NaN, as the x86 instructions have it.
+// The second one if either is NaN, like the x86 instructions.
 REGARD_INLINE floats max(floats a, floats b) {
 #if defined(__AVX512F__)
   return _mm512_max_ps(a, b);
@@ -106,7 +106,7 @@ REGARD_INLINE T max(T a, T b) {
 
 REGARD_INLINE floats abs(floats x) { return (floats)((ints)x & 0x7fffffff); }
 
-// NaN or infinite. By the bits: GCC 12 takes x · 0 and x != x of vectors to be free of NaN.
+// NaN or infinite, by the bits: GCC 12 assumes that vectors in x · 0 and x != x have no NaN.
 REGARD_INLINE ints is_nonfinite(floats x) { return ((ints)x & 0x7f800000) == 0x7f800000; }
 
 REGARD_INLINE bool any(ints truth) {
@@ -143,9 +143,9 @@ REGARD_INLINE floats round_down(floats x) {
 #endif
 }
 
-// 2^x for x ≤ 127, to 1.5e-7 of its size, or 3e-6 with a polynomial of degree 4; NaN stays NaN.
-// What falls short of the normal floats is 0: each denormal one takes some processors a hundred
-// cycles, and where ALiBi sets keys far apart, most weights would be one.
+// 2^x for x ≤ 127, with a relative error of 1.5e-7, or 3e-6 with a polynomial of degree 4; NaN
+// stays NaN. Subnormal results are flushed to 0: each costs some processors a hundred cycles, and
+// with ALiBi most weights of distant keys would be subnormal.
 template <int degree = 5>
 REGARD_INLINE floats exp2(floats x) {
 #if defined(__AVX512F__)
@@ -172,16 +172,16 @@ REGARD_INLINE floats exp2(floats x) {
   const __mmask16 normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126), _CMP_NLT_UQ);
   return _mm512_maskz_scalef_ps(normal, p, x);
 #else
-  // Lanes whose result is not taken may hold any x: unsigned sums may overflow.
+  // Lanes whose result is discarded may have any x: unsigned sums may overflow.
   const uints power = (uints)(__builtin_convertvector(whole, ints) << 23) + 0x3f800000u;
   return p * (floats)power;
 #endif
 }
 
-// Good to some 1e-7, absolutely below 1 and relatively above; of positive normal numbers, 0, ∞ and
-// NaN.
+// With an error of some 1e-7, absolute below 1 and relative above; for positive normal numbers, 0,
+// ∞ and NaN.
 REGARD_INLINE floats log2(floats x) {
-  const ints exponent = ((ints)x - 0x3f3504f3) >> 23;  // that leaves a fraction of √½ … √2
+  const ints exponent = ((ints)x - 0x3f3504f3) >> 23;  // for a fraction in √½ … √2
   const floats f = (floats)((ints)x - (exponent << 23)) - 1.0f;
   floats p = broadcast(-0.14574450254440308f);
   p = p * f + 0.23689042031764984f;
@@ -196,7 +196,7 @@ REGARD_INLINE floats log2(floats x) {
   return (x > 0.0f) & (x < broadcast(INFINITY)) ? p * f + whole : special;
 }
 
-// Good to some 2e-7 of its size everywhere; the polynomial for small x is that of Cephes' tanhf.
+// With a relative error of some 2e-7; the polynomial for small x is that of Cephes' tanhf.
 REGARD_INLINE floats tanh(floats x) {
   const floats size = abs(x), square = x * x;
   floats p = broadcast(-5.70498872745e-3f);
@@ -211,7 +211,7 @@ REGARD_INLINE floats tanh(floats x) {
   return size < 0.625f ? small : with_sign;
 }
 
-// Sums all lanes, in one order on every instruction set of this width.
+// Sums all lanes, in the same order on every instruction set of this width.
 REGARD_INLINE float sum(floats x) {
   float total[LANES];
   store(total, x);
@@ -220,12 +220,13 @@ REGARD_INLINE float sum(floats x) {
   return total[0];
 }
 
-// What processors shuffle fastest: numbers within quarters of a register of 512 bits, and whole
-// quarters. A quarter has four floats, so that a vector has QUARTERS of them.
+// The fastest shuffles: within quarters of a 512-bit register (four floats), and of complete
+// quarters. A vector has QUARTERS of them.
 constexpr int QUARTERS = LANES / 4;
 using all_lanes = std::make_index_sequence<LANES>;
 
-// Of the lower (half 0) or upper half of each quarter, in turn `size` numbers of a and of b.
+// Interleaves the lower (half 0) or upper half of each quarter of a and b, `size` numbers at a
+// time.
 template <int size, int half, size_t... i>
 REGARD_INLINE floats interleave_in_quarters(floats a, floats b, std::index_sequence<i...>) {
   return __builtin_shufflevector(
@@ -268,9 +269,9 @@ REGARD_INLINE void transpose(floats *rows) {
   }
 }
 
-// The sum of the lanes of each of LANES vectors: vector i's comes in lane i.
+// The sums of the lanes of LANES vectors: that of vector i is in lane i.
 REGARD_INLINE floats sum_each(const floats *rows) {
-  floats sums[QUARTERS];  // each quarter has a part of those of rows 4g … 4g + 3
+  floats sums[QUARTERS];  // each quarter has partial sums of rows 4g … 4g + 3
   REGARD_UNROLLED_FOR (int g = 0; g < QUARTERS; g++) {
     floats pairs[2];
     REGARD_UNROLLED_FOR (int i = 0; i < 2; i++) {
@@ -293,15 +294,15 @@ REGARD_INLINE ints exchange_lanes(ints x, std::index_sequence<i...>) {
   return __builtin_shufflevector(x, x, int(i ^ distance)...);
 }
 
-// Combines, say by a minimum, each lane with its neighbours of four: lanes 0 to 3, 4 to 7 and so
-// on.
+// Reduces, say by a minimum, each four lanes, 0 to 3, 4 to 7 and so on, and broadcasts the result
+// to them.
 template <class Combine>
 REGARD_INLINE ints of_fours(ints x, Combine combine) {
   x = combine(x, exchange_lanes<1>(x, all_lanes()));
   return combine(x, exchange_lanes<2>(x, all_lanes()));
 }
 
-// Combines all lanes, once of_fours has.
+// Reduces all lanes, after of_fours.
 template <class Combine>
 REGARD_INLINE int32_t of_all(ints x, Combine combine) {
   int32_t result = x[0];

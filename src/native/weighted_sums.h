@@ -8,7 +8,7 @@
 
 namespace regard::REGARD_SET {
 
-// As weighted_rows, but what is hidden takes no part, whatever its value: 0 · NaN is NaN.
+// weighted_rows, but hidden values are skipped, since 0 · NaN is NaN.
 template <class Arithmetic, class Values>
 static void context_of_visible(const Values &values, const Segment &segment, int64_t width,
                                const float *weights, const float *scores, float *context) {
@@ -25,8 +25,8 @@ static void context_of_visible(const Values &values, const Segment &segment, int
     }
 }
 
-// Where sums in another order than that of weighted_rows have other bits: adds what is not finite
-// among the visible values alone, and sets it to 0, which weighted_rows then multiplies.
+// If sums must have the order of weighted_rows: adds the visible values that are not finite, and
+// sets those to 0 for weighted_rows.
 template <class Arithmetic>
 static void move_nonfinite(typename Arithmetic::Number *values, int64_t stride,
                            const Segment &segment, int64_t width, const float *weights,
@@ -46,8 +46,8 @@ static void move_nonfinite(typename Arithmetic::Number *values, int64_t stride,
     }
 }
 
-// The steps of a tile of rows: those of all keys of a range, or with bounds from the first to the
-// last key that one of its rows sees, of four rows at least.
+// The steps of a tile of rows: over all keys of a range, or with bounds from the first to the last
+// visible key of its rows, at a granularity of four rows.
 template <class Products>
 struct VisibleSteps {
   KeyRange keys;
@@ -77,7 +77,7 @@ static void add_visible_rows(const QueryBlock &queries, int j, KeyRange keys, in
                           min((j + 1) * LANES, queries.count), width, steps, write);
 }
 
-// Calls call(keys) for the keys of vector j in a block, those of adjacent segments together.
+// Calls call(keys) for the keys of vector j in a block, with adjacent segments merged.
 template <class Call>
 REGARD_INLINE void for_each_range(const Segment *segments, int count, int j, Call call) {
   KeyRange range;
@@ -91,7 +91,7 @@ REGARD_INLINE void for_each_range(const Segment *segments, int count, int j, Cal
   if (!range.empty()) call(range);
 }
 
-// Finds the keys of each vector; returns false if others lie between those of a vector.
+// Finds the range of keys of each vector; returns false if those of a vector are not contiguous.
 static bool find_ranges(const QueryBlock &queries, const Segment *segments, int count,
                         KeyRange *ranges) {
   bool single = true;
@@ -103,7 +103,7 @@ static bool find_ranges(const QueryBlock &queries, const Segment *segments, int 
   return single;
 }
 
-// weights × values of a block of keys, of each vector those in its range. Writes all rows.
+// weights × values of a block of keys, for each vector over its range. Writes all rows.
 template <class Products, class Write>
 static void add_visible(const QueryBlock &queries, const Segment *segments, int count,
                         const KeyRange *ranges, int32_t first,
@@ -118,7 +118,7 @@ static void add_visible(const QueryBlock &queries, const Segment *segments, int 
     add_visible_rows<Products>(queries, j, ranges[j], first, values, width, weights, write);
 }
 
-// The same where a vector has more than one range, added to sums.
+// The same if a vector has more than one range, added to sums.
 template <class Products>
 static void add_ranges(const QueryBlock &queries, const Segment *segments, int count, int32_t first,
                        const PackedRows<typename Products::Number> &values, int64_t width,

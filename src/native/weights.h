@@ -6,10 +6,10 @@
 
 namespace regard::REGARD_SET {
 
-// Keys ahead that scores are fetched for: those that were kept lie far away.
+// Prefetch distance, in keys, of stored scores.
 constexpr int32_t KEYS_AHEAD = 32;
 
-// Keys whose weights stay in the nearest cache while one readout after the other goes over them.
+// Keys whose weights stay in the L1 cache while the readouts iterate over them in turn.
 constexpr int32_t READ_BLOCK = 96;
 static_assert(READ_BLOCK <= FORWARD_BLOCK && READ_BLOCK % LANES == 0);
 
@@ -39,19 +39,19 @@ struct ReadScratch {
 struct WeightBlock {
   const regard_problem &p;
   const QueryBlock &queries;
-  int32_t key;              // the first
+  int32_t key;              // the first one
   int32_t keys;             // their number
   float *weights;           // (keys, QUERIES), 0 where hidden; their scores before
   floats peak[VECTORS];     // the largest score of each row
-  floats scaled[VECTORS];   // the same before softcap and the like, where scores are adjusted
-  floats entropy[VECTORS];  // Σ w·log₂ w of each row, where a readout wants it
+  floats scaled[VECTORS];   // the same before softcap and the like, if scores are adjusted
+  floats entropy[VECTORS];  // Σ w·log₂ w of each row, if a readout needs it
 
   WeightBlock(const regard_problem &problem, const QueryBlock &rows, int32_t first, int32_t last,
               const ReadScratch &scratch)
       : p(problem), queries(rows), key(first), keys(last - first), weights(scratch.scores) {}
 };
 
-// From scores to weights; see RowNormalizer.
+// Converts scores to weights; see RowNormalizer.
 struct Normalizers {
   alignas(64) float logsumexp[QUERIES];  // natural
   alignas(64) float peak[QUERIES], log[QUERIES];
@@ -59,7 +59,7 @@ struct Normalizers {
   ints nonfinite[VECTORS];  // rows whose visible weights are NaN
   bool any_nonfinite;
 
-  // From the log-sum-exp, or where that is imprecise, from the exact normalizers.
+  // From the log-sum-exp, or if it is imprecise, from the exact normalizers.
   void prepare(const QueryBlock &queries, const RowNormalizer *exact) {
     alignas(64) int32_t nonfinite_lanes[QUERIES];
     for (int r = 0; r < queries.vectors * LANES; r++) {
@@ -88,10 +88,10 @@ struct Normalizers {
   floats log_of(int j) const { return load(log + j * LANES); }
 };
 
-// Where blocks of the keys that some row sees begin and end. That goes by the keys alone, and so
-// does, then, the order of a row's sums: it is the same whichever other rows are in the task.
+// The bounds of the blocks of visible keys. They depend on the keys only, so that the order of a
+// row's sums does not depend on the other rows of the task.
 REGARD_INLINE int32_t first_read_key(const QueryBlock &queries) {
-  constexpr int32_t TOGETHER = 4;  // keys whose exponentials are added up as one
+  constexpr int32_t TOGETHER = 4;  // keys whose exponentials are summed first
   static_assert(READ_BLOCK % TOGETHER == 0);
   return queries.first_key / TOGETHER * TOGETHER;
 }
@@ -99,7 +99,7 @@ REGARD_INLINE int32_t end_of_read_block(const QueryBlock &queries, int32_t key) 
   return min((key / READ_BLOCK + 1) * READ_BLOCK, queries.stop_key);
 }
 
-// Calls visit(first, last) for these blocks in their order, from the one on that begins at a key.
+// Calls visit(first, last) for these blocks in order, from the one that begins at a key on.
 template <class Visit>
 REGARD_INLINE void for_each_read_block(const QueryBlock &queries, int32_t key, Visit visit) {
   for (int32_t end; key < queries.stop_key; key = end) {
@@ -113,7 +113,7 @@ REGARD_INLINE void for_each_read_block(const QueryBlock &queries, Visit visit) {
   for_each_read_block(queries, first_read_key(queries), visit);
 }
 
-// The keys that all rows of a task see. Readouts look at whole vectors, so lanes not in use count.
+// The keys that all rows of a task see; since readouts process whole vectors, unused lanes count.
 REGARD_INLINE KeyRange seen_by_all(const QueryBlock &queries) {
   ints fully_masked = {};
   for (int j = 0; j < queries.vectors; j++)
@@ -121,7 +121,7 @@ REGARD_INLINE KeyRange seen_by_all(const QueryBlock &queries) {
   return any(fully_masked) ? KeyRange{} : KeyRange{queries.common_start, queries.common_stop};
 }
 
-// Fills a block with scores, −∞ where hidden, and notes the lanes that saw a key.
+// Fills a block with scores, −∞ where hidden, and marks the lanes that saw a key.
 template <class Arithmetic>
 static void compute_scores(const Scoring &scoring, const ReadScratch &scratch, WeightBlock &block,
                            ints *seen, PackedInputs<Arithmetic> *packed = nullptr) {
@@ -183,7 +183,7 @@ static void zero_hidden(const Normalizers &normalizers, WeightBlock &block) {
   }
 }
 
-// Turns scores into weights. On the way, sums each row's Σ w·log₂ w.
+// Converts scores to weights, and accumulates each row's Σ w·log₂ w.
 template <int vectors, bool entropy>
 static void exponentiate(const Normalizers &normalizers, WeightBlock &block) {
   const floats factor = broadcast(normalizers.factor);

@@ -105,7 +105,7 @@ def test_a_wrong_argument_that_is_not_refused_is_caught():
     assert trace(torch.eye(3)) == 3
 
 
-def test_a_check_leaves_python_s_random_numbers_alone():
+def test_a_check_does_not_change_python_s_random_state():
     """Else a thread that calls the core changes them while hypothesis draws an example."""
 
     def of_list(ret0: list[int]) -> None:
@@ -121,7 +121,7 @@ def test_a_check_leaves_python_s_random_numbers_alone():
         check(ret0=["a"])
 
 
-def test_of_many_calls_in_a_test_the_first_are_checked_and_some_of_the_rest():
+def test_the_first_calls_of_a_test_are_checked_and_a_sample_of_the_rest():
     caught = []
     for _ in range(40):
         try:

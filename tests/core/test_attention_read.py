@@ -1,4 +1,4 @@
-"""Readouts taken with a context have the bits of those taken of its pattern, and it has its own.
+"""Readouts taken with a context are bitwise those of its pattern, and the context is unchanged.
 
 By the kernels, in their own pass; by every other way, after it.
 """
@@ -67,7 +67,7 @@ def assert_same_bits(query, key, value, readouts=READOUTS, **options):
 
 @pytest.mark.parametrize("name", EACH_SET)
 @pytest.mark.parametrize("case", CASES)
-def test_bits_of_two_calls(case, name):
+def test_results_are_bitwise_those_of_two_calls(case, name):
     mask, options = CASES[case]
     with forced(name):
         assert_same_bits(*tensors(), mask=mask, **options)
@@ -77,7 +77,7 @@ def test_bits_of_two_calls(case, name):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_bits_of_two_calls_in_every_dtype(dtype):
+def test_results_are_bitwise_those_of_two_calls_in_every_dtype(dtype):
     assert_same_bits(*tensors(dtype=dtype), mask=regard.causal())
 
 
@@ -110,7 +110,7 @@ def test_heads_that_share_keys(heads, what, name):
             assert_same_bits(*short, readouts, mask=regard.causal())
 
 
-def test_a_readout_that_is_named_twice():
+def test_a_readout_that_is_requested_twice():
     cut = Blocks(7, 9)
     twice = regard.attention(*tensors(), mask=regard.causal(), read=[cut, Entropy(), cut])[1]
     assert torch.equal(twice[0], twice[2])
@@ -142,13 +142,13 @@ def test_a_head_of_few_queries_alone_and_beside_those_that_share_its_keys(heads,
             assert torch.equal(one[:, 0], other[:, head])
 
 
-def test_a_nan_comes_out_of_both():
+def test_a_nan_propagates_to_both():
     query, key, value = tensors()
     key[0, :, 100, 3] = torch.nan
     assert_same_bits(query, key, value, mask=regard.causal())
 
 
-def test_more_keys_than_scores_are_kept_of():
+def test_more_keys_than_stored_scores():
     """The last keys' scores are computed twice, whether the log-sum-exps are known or not."""
     keys = 65_536 + 700
     query, key = normal(67, 3, seed=1), normal(keys, 3, seed=2)
@@ -172,7 +172,7 @@ def test_gradients_flow_through_the_context():
     assert torch.equal(entropy, alone)
 
 
-def test_readings_are_those_before_dropout():
+def test_readouts_are_taken_before_dropout():
     query, key, value = tensors()
     options = {"mask": regard.causal(), "read": [Received()]}
     dropped, (received,) = regard.attention(

@@ -40,7 +40,7 @@ def test_sdpa_converts_as_torch_does(mask, dtypes, dtype):
         torch.testing.assert_close(ours, torchs, rtol=0, atol=2 * tolerance)
 
 
-def test_float64_is_left_alone():
+def test_float64_is_not_converted():
     tensors = inputs(DOUBLE, DOUBLE, DOUBLE)
     with torch.autocast("cpu", dtype=HALF):
         context = regard.scaled_dot_product_attention(*tensors)

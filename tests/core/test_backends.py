@@ -28,7 +28,7 @@ def test_each_backend_is_as_exact_as_torch_s_own_kernel(case, backend):
 
 @pytest.mark.parametrize("queries", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 1])
 @pytest.mark.parametrize("name", interval_masks(1, 1))
-def test_torch_sdpa_over_the_edges_of_its_blocks(name, queries):
+def test_torch_sdpa_around_block_boundaries(name, queries):
     assert BLOCK == torch_sdpa._BLOCK
     for keys in (queries, 331):
         as_exact_as_torch(large(queries, keys, interval_masks(queries, keys)[name]), "torch_sdpa")
@@ -36,12 +36,12 @@ def test_torch_sdpa_over_the_edges_of_its_blocks(name, queries):
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("name", ["causal", "padding", "everything"])
-def test_torch_sdpa_over_the_edges_of_its_blocks_in_half_precision(name, dtype):
+def test_torch_sdpa_around_block_boundaries_in_half_precision(name, dtype):
     case = large(BLOCK + 1, 331, interval_masks(BLOCK + 1, 331)[name], dtype=dtype)
     as_exact_as_torch(case, "torch_sdpa")
 
 
-def test_torch_sdpa_in_blocks_with_everything_at_once():
+def test_torch_sdpa_in_blocks_with_all_options():
     queries, keys = BLOCK + 1, 331
     others = {
         "bias": normal(3, 1, keys),
@@ -83,7 +83,7 @@ def test_logits_of_ten_thousand(dtype, backend):
 
 @pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("length", [2, 37, BLOCK + 1])
-def test_later_tokens_change_nothing(length, backend):
+def test_results_do_not_depend_on_later_tokens(length, backend):
     query, key, value = (normal(2, 3, length, 16, seed=s) for s in range(3))
     at = length // 2
     run = functools.partial(regard.attention_with_pattern, mask=regard.causal(), backend=backend)

@@ -1,4 +1,4 @@
-"""The rest of the batch and the number of threads change nothing: in the native kernels, no bit.
+"""Results do not depend on the rest of the batch or threads; bitwise for the native kernels.
 
 Torch's own products may round by the shape of what they are handed, and by which thread computes
 what. Backends that are made of them, and they alone, are held to their rounding.
@@ -79,7 +79,7 @@ def agree(backend, what, one, other):
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("name", ["none", "causal", "padding", "documents", "dense"])
 @pytest.mark.parametrize(("backend", "dim"), BACKENDS)
-def test_the_rest_of_the_batch_changes_nothing(backend, dim, name, lengths):
+def test_results_do_not_depend_on_the_rest_of_the_batch(backend, dim, name, lengths):
     tensors, keys = inputs(*lengths, dim), lengths[1]
     together = everything(tensors, slice(None), mask_of(name, keys, slice(None)), backend)
     for entry in range(B):
@@ -92,7 +92,7 @@ def test_the_rest_of_the_batch_changes_nothing(backend, dim, name, lengths):
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("name", ["causal", "padding"])
 @pytest.mark.parametrize(("backend", "dim"), BACKENDS)
-def test_the_number_of_threads_changes_nothing(threads, backend, dim, name, lengths):
+def test_results_do_not_depend_on_the_number_of_threads(threads, backend, dim, name, lengths):
     tensors, mask = inputs(*lengths, dim), mask_of(name, lengths[1], slice(None))
     threads(1)
     one = everything(tensors, slice(None), mask, backend)

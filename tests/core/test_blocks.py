@@ -1,4 +1,4 @@
-"""Blocks are entered once; one that is entered again says so, and does nothing."""
+"""Blocks are entered once; entering one again raises an error without side effects."""
 
 import contextlib
 import re
@@ -40,7 +40,7 @@ def test_a_block_inside_itself():
     assert recording[0].shape == (1, 2, 5, 5)
 
 
-def test_a_function_decorated_with_a_block_is_called_again_and_again():
+def test_a_decorated_function_can_be_called_several_times():
     @regard.intervene(LAYER)
     def run():
         return LAYER(torch.randn(1, 5, 6))

@@ -117,7 +117,7 @@ def test_each_caption_holds_for_its_numbers(case, dropout):
 
 
 @pytest.mark.parametrize("scale", [None, 0.0, -0.25, 1.0, 16.0])
-def test_the_scale_is_a_number_and_no_promise_about_the_variance(scale):
+def test_the_caption_of_the_scale_makes_no_claim_about_the_variance(scale):
     torch.manual_seed(1)
     query, key = 7 * torch.randn(2, 5, 3).unbind()[0][None, None], torch.randn(1, 1, 7, 3)
     steps = regard.explain(query, key, key, scale=scale)

@@ -131,7 +131,7 @@ def test_an_unknown_name_is_refused():
         regard.attention(x, x, x, backend="fused")
 
 
-def test_choosing_changes_nothing():
+def test_choosing_has_no_side_effects():
     case = problem(sink=torch.ones(4))
     before = [t.clone() for t in (case.query, case.key, case.value)]
     assert choose(case) == choose(case)

@@ -1,4 +1,4 @@
-"""No file of a room imports another that imports it, be it through further files or later on."""
+"""No circular imports in a room, direct or indirect, at import time or later."""
 
 import ast
 from pathlib import Path
@@ -66,13 +66,13 @@ def graph_of(room):
     return {name: imported(FILES[name], FILES) & own - {name} for name in own}
 
 
-def test_no_files_of_a_room_import_each_other_in_a_circle():
+def test_a_room_has_no_circular_imports():
     rooms = sorted({name.partition(".")[0] for name in FILES})
     found = {room: own for room in rooms if (own := circles(graph_of(room)))}
     assert found == {}
 
 
-def test_the_model_of_gpt_knows_no_accelerator_and_no_file_format():
+def test_the_gpt_model_imports_no_accelerator_and_no_file_format():
     graph = graph_of("gpt")
     known, new = set(), {"gpt.model"}
     while new:
@@ -82,6 +82,6 @@ def test_the_model_of_gpt_knows_no_accelerator_and_no_file_format():
     assert known & {f"gpt.{name}" for name in above} == set()
 
 
-def test_a_circle_is_found():
+def test_a_circular_import_is_detected():
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}
     assert circles(graph) == [{"b", "c"}]

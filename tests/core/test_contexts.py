@@ -1,4 +1,4 @@
-"""What the context of a call makes of tensors."""
+"""Whether tensors are plain in the context of a call."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Torch's default device says where new tensors of a model go, not where a pattern is read.
+"""torch's default device applies to new tensors of a model, not to the reading of patterns.
 
 On the meta device a tensor has no numbers, so that one that is made there without being asked for
 is found at once.
@@ -61,7 +61,7 @@ def is_same(actual, expected):
     return actual == expected
 
 
-def test_every_tensor_is_made_on_a_device_that_is_named():
+def test_every_tensor_is_created_on_an_explicit_device():
     nodes = (
         (path, node) for path in FILES for node in ast.walk(ast.parse(path.read_text("utf-8")))
     )

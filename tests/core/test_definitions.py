@@ -129,14 +129,14 @@ def test_a_mean_over_heads_is_a_pattern_with_every_readout():
         MeanPattern([pattern, pattern[0]])
 
 
-def test_heads_that_were_picked_have_no_groups():
+def test_selected_heads_have_no_groups():
     pattern = regard.Pattern(torch.randn(2, 6, 5, 7), torch.randn(2, 3, 11, 7))
     assert pattern.received(grouped=True).shape == (2, 3, 11)
     with pytest.raises(ValueError, match="read the whole pattern"):
         pattern[0].received(grouped=True)
 
 
-def test_words_that_are_no_choice_are_refused():
+def test_unknown_choices_are_refused():
     with pytest.raises(ValueError, match="each must be one of 'query', 'head', but is 'row'"):
         MaxScore("row")
     with pytest.raises(ValueError, match="reduce must be one of 'sum', 'mean', 'max'"):
@@ -204,7 +204,9 @@ def test_a_weight_that_is_nan_is_read_as_such(instructions):
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("of", [None, "query", "key"])
-def test_readouts_of_few_keys_have_the_bits_of_those_beside_one_of_all(of, known, instructions):
+def test_readouts_of_few_keys_are_bitwise_independent_of_readouts_of_all_keys(
+    of, known, instructions
+):
     """The kernels leave out blocks of keys at which no readout looks, but not where NaN is."""
     query, key = normal(2, 331, 19), normal(2, 409, 19, seed=1)
     if of is not None:
@@ -239,7 +241,7 @@ def test_blocks_may_be_larger_than_the_pattern(reduce):
 
 
 @pytest.mark.parametrize("block", [None, 2**8])
-def test_batch_entries_and_other_readouts_change_no_bit(block):
+def test_results_are_bitwise_independent_of_the_batch_and_other_readouts(block):
     query, key = normal(3, 6, 13, 7), normal(3, 2, 17, 7, seed=1)
     with way(block):
         pattern = regard.Pattern(query, key, mask=regard.causal())
@@ -302,7 +304,7 @@ def test_divergences_are_their_definitions(kind, at_once, dtype, monkeypatch):
     torch.testing.assert_close(steps[0].divergence(steps[1], kind), expected, rtol=0, atol=1e-13)
 
 
-def test_slopes_count_the_keys_that_a_cache_has_left():
+def test_alibi_distances_count_the_remaining_keys_of_a_cache():
     query, key, slopes = (
         normal(2, 3, 5, 7),
         normal(2, 3, 17, 7, seed=1),
@@ -359,14 +361,14 @@ def test_singular_values_are_those_of_the_matrix(queries, keys, dtype):
     assert float(error.max()) < tolerance
 
 
-def test_singular_values_of_nothing_or_too_few_are_refused_or_none():
+def test_k_of_singular_values_has_bounds():
     pattern = regard.Pattern(torch.randn(2, 5, 3), torch.randn(2, 7, 3))
     assert pattern.singular_values(9).shape == (2, 5)
     with pytest.raises(ValueError, match="k must be at least 1, but is 0"):
         pattern.singular_values(0)
 
 
-def test_steps_count_keys_after_their_query_as_far_as_those_before():
+def test_steps_count_distances_to_later_keys_like_those_to_earlier_ones():
     """Without a mask; each weight is a third, and no query looks three or more tokens back."""
     query, key = torch.zeros(2, 1, 3, 2).unbind()
     steps = regard.explain(query, key, key)

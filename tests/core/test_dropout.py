@@ -95,7 +95,7 @@ def test_kept_weights_do_not_depend_on_leading_dimensions(leading):
     assert torch.equal(dropped(*leading).reshape(2, 3, 5, 7) == 0, dropped(2, 3) == 0)
 
 
-def test_without_a_generator_torch_s_own_seed_counts():
+def test_without_a_generator_torch_s_seed_is_used():
     tensors = inputs()
     torch.manual_seed(5)
     one = regard.attention(*tensors, dropout=0.4)
@@ -115,7 +115,7 @@ def test_kept_weights_are_scaled_and_the_rest_is_zero():
     assert abs(share - 0.75) < 5 * math.sqrt(0.25 * 0.75 / count)
 
 
-def test_the_mean_is_kept():
+def test_dropout_preserves_the_mean():
     torch.manual_seed(1)
     value, draws = torch.randn(7, 3), 20_000
     query, key = torch.randn(1, 8).expand(draws, 1, 8), torch.randn(7, 8).expand(draws, 7, 8)

@@ -67,7 +67,7 @@ def test_empty_tensors(nothing, mask, backend):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_head_dimension_zero_gives_even_weights(dtype):
+def test_head_dimension_zero_gives_uniform_weights(dtype):
     query, key, value = (
         normal(5, 0, dtype=dtype),
         normal(7, 0, dtype=dtype),
@@ -130,7 +130,7 @@ def test_every_number_of_leading_dimensions(lead, backend):
         torch.testing.assert_close(pattern[index].dense(), steps.weights[index])
 
 
-def test_batch_dimensions_of_key_and_value_spread():
+def test_batch_dimensions_of_key_and_value_broadcast():
     query, key, value = normal(2, 3, 4, 5, 8), normal(1, 3, 2, 7, 8), normal(2, 1, 2, 7, 3)
     context = regard.attention(query, key, value)
     spread = regard.attention(query, key.expand(2, 3, 2, 7, 8), value.expand(2, 3, 2, 7, 3))
@@ -143,7 +143,7 @@ HOW = ("transposed", "columns", "gaps", "expanded")
 @pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("how", HOW)
-def test_the_layout_in_memory_changes_nothing(how, dtype, backend):
+def test_results_do_not_depend_on_the_memory_layout(how, dtype, backend):
     if dtype == torch.float64 and backend != "eager":
         backend = None
     tensors = normal(2, 4, 5, 8), normal(2, 2, 7, 8, seed=1), normal(2, 2, 7, 3, seed=2)
@@ -165,7 +165,7 @@ def test_the_layout_in_memory_changes_nothing(how, dtype, backend):
 
 
 @pytest.mark.parametrize("backend", ON_CPU)
-def test_autocast_does_not_reach_inside(backend):
+def test_autocast_has_no_effect_inside(backend):
     """The dtype of the tensors decides, as they come from layers that autocast has dealt with."""
     query, key, value = normal(2, 37, 8), normal(2, 41, 8, seed=1), normal(2, 41, 5, seed=2)
     value[1, -1] = torch.inf  # which takes another way
@@ -189,7 +189,7 @@ def test_autocast_does_not_reach_inside(backend):
             assert torch.equal(result.nan_to_num(), wanted.nan_to_num())
 
 
-def test_inputs_are_left_as_they_were():
+def test_inputs_are_not_modified():
     query, key, value = normal(2, 3, 5, 8), normal(2, 3, 7, 8, seed=1), normal(2, 3, 7, 4, seed=2)
     bias, sink = normal(5, 7, seed=3), normal(3, seed=4)
     before = [t.clone() for t in (query, key, value, bias, sink)]

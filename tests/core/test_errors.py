@@ -102,7 +102,7 @@ def test_dropout_is_a_probability(dropout):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_a_generator_is_one_of_torch_s(dropout):
+def test_a_generator_must_be_torch_s(dropout):
     message = (
         r"generator must be a torch.Generator or None, but is int; "
         r"try torch.Generator\(\).manual_seed\(seed\)"

@@ -1,4 +1,4 @@
-"""`explain`, the oracle of everything else, against an independent oracle."""
+"""`explain`, the oracle of all other tests, against an independent oracle."""
 
 import pytest
 import torch

@@ -145,5 +145,5 @@ def wrong():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_graph_is_whole_and_computes_what_the_call_does(wrong, kind):
+def test_a_graph_has_no_breaks_and_equals_the_call(wrong, kind):
     assert not wrong[kind], "\n".join(f"{name}: {error}" for name, error in wrong[kind].items())

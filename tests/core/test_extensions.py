@@ -1,4 +1,4 @@
-"""Devices that regard does not know itself: with what is installed for them, and without."""
+"""Devices of extensions: with an extension installed, and without."""
 
 from importlib.metadata import entry_points
 from types import SimpleNamespace
@@ -80,14 +80,14 @@ def test_without_an_extension_a_gpu_gives_what_a_cpu_gives(mask, scale):
     assert not divergence.any()
 
 
-def test_torch_s_kernels_read_no_number_on_a_gpu_unasked():
+def test_the_choice_reads_no_values_on_a_gpu():
     with without_extensions(), gpu():
         assert choose(gpu_problem(is_finite=None, **CAUSAL)).name == "torch_sdpa"
         choice = choose(gpu_problem(is_finite=None, check_finite=True, **CAUSAL))
         assert choice.name == "eager"
 
 
-def test_an_extension_is_imported_when_its_device_or_one_of_its_names_is_first_met():
+def test_an_extension_is_imported_at_the_first_use_of_its_device_or_names():
     x = torch.randn(1, 2, 5, 8)
     problem = check(x, x, x, Scoring(**CAUSAL))
     with installed(cuda=an_extension(), other=an_extension()) as imported:

@@ -71,14 +71,14 @@ def test_an_end_before_the_first_key_is_the_first_key():
         assert shown(hide(0, queries=slice(None, stop)).visible(5, 3)) == expected
 
 
-def test_heads_are_hidden_from_by_number():
+def test_hide_takes_heads_by_index():
     visible = hide(1, heads=[0, -1]).visible(1, 3, (2, 4))
     assert [shown(visible[b, :, 0]) for b in range(2)] == [["x.x", "xxx", "xxx", "x.x"]] * 2
     assert shown(hide(1, heads=0).visible(2, 3)) == ["x.x"] * 2  # one head without an axis
     assert shown(hide(1, heads=slice(1, None)).visible(2, 3)) == ["xxx"] * 2
 
 
-def test_queries_go_by_position_in_each_sequence():
+def test_hide_takes_queries_by_position_in_each_sequence():
     mask = causal(offset=torch.tensor([0, 2])) & hide(0, queries=2)
     visible = mask.visible(3, 5, (2,))
     assert shown(visible[0]) == ["x....", "xx...", ".xx.."]
@@ -176,7 +176,7 @@ def test_parts_of_rows_mean_the_same(base, name):
             assert torch.equal(ends_meet, fully_masked), what
 
 
-def test_masks_stay_as_plain_as_they_can_be():
+def test_masks_are_intervals_where_possible():
     rows = rows_of(causal() & hide(slice(2, 4), queries=slice(7, None)), 9, 9)
     assert isinstance(rows.bounds, AffineBounds)
     assert rows.spans is not None
@@ -199,7 +199,7 @@ def test_masks_with_spans_say_so():
 
 
 @pytest.mark.parametrize("keys", [(1, 2), range(1, 3), bytes([1, 2]), array("i", [1, 2])])
-def test_whatever_holds_integers_is_an_index(keys):
+def test_any_sequence_of_integers_is_an_index(keys):
     assert torch.equal(hide(keys).visible(3, 5), hide([1, 2]).visible(3, 5))
 
 
@@ -227,7 +227,7 @@ def test_whatever_holds_integers_is_an_index(keys):
         (lambda: hide(0, heads=1).visible(3, 9), IndexError, "heads asks for 1, but there are on"),
     ],
 )  # fmt: skip
-def test_what_is_no_index_or_number_is_refused(make, error, message):
+def test_invalid_indices_and_numbers_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
 
@@ -261,7 +261,7 @@ def test_exports_and_transforms_hide_the_same():
     torch.testing.assert_close(mapped(tensors[0].expand(3, -1, -1, -1, -1))[1], exact)
 
 
-def test_shapes_are_known_where_numbers_are_not():
+def test_shapes_are_known_without_values():
     tensors = [tensor.to("meta") for tensor in inputs()]
     assert regard.attention(*tensors, mask=HIDDEN).shape == (2, 3, 9, 8)
     assert HIDDEN.resolve((2, 3), 9, 9, torch.device("meta")).start.is_meta

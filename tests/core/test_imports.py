@@ -1,4 +1,4 @@
-"""Who may import whom: no room imports a higher one, nobody imports what is private elsewhere.
+"""The layers of imports: no room imports a higher one, or private names of another.
 
 A private name starts with an underscore. It belongs to the package, that is the folder, in which it
 stands, and to the packages inside it; so for benchmarks, tools, docs, course and experiments. The
@@ -110,7 +110,7 @@ def test_no_room_imports_a_higher_one():
     ] == []
 
 
-def test_regard_imports_nothing_that_stands_above_it():
+def test_regard_does_not_import_higher_distributions():
     assert [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in FILES
@@ -141,7 +141,7 @@ def private_imports(path, package):
                 yield name
 
 
-def test_private_names_are_imported_inside_their_package_alone():
+def test_private_names_are_imported_only_inside_their_package():
     assert [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in (*FILES, *BESIDE)
@@ -161,7 +161,7 @@ def test_a_private_name_of_another_package_is_recognised(tmp_path):
     assert list(private_imports(file, ["benchmarks"])) == [*elsewhere, "regard._tensors.flat"]
 
 
-def test_the_core_imports_the_standard_library_and_torch_alone():
+def test_the_core_imports_only_the_standard_library_and_torch():
     allowed = sys.stdlib_module_names | {"regard", "torch"}
     assert [
         f"{path.relative_to(ROOT)} imports {name}"
@@ -171,7 +171,7 @@ def test_the_core_imports_the_standard_library_and_torch_alone():
     ] == []
 
 
-def test_importing_regard_brings_nothing_and_attention_torch_alone():
+def test_importing_regard_imports_nothing_and_attention_only_torch():
     script = """
 import sys
 before = set(sys.modules)
@@ -194,7 +194,7 @@ print(*sorted(set(sys.modules) - before))
     assert rooms <= set(CORE)
 
 
-def test_the_face_is_what_it_says():
+def test_all_names_of_the_package_can_be_imported():
     assert regard.__all__ == sorted(regard.__all__)
     for name in regard.__all__:
         thing = getattr(regard, name)

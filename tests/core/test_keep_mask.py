@@ -1,4 +1,4 @@
-"""Which weights dropout keeps: Philox as published, by a weight's place alone."""
+"""Which weights dropout keeps: Philox as published, by the index of a weight only."""
 
 import functools
 import itertools
@@ -72,7 +72,7 @@ def test_a_weight_is_kept_where_its_word_reaches_the_threshold():
 
 
 @pytest.mark.parametrize("counters", [1, 40, 2**17], ids="counters={}".format)
-def test_a_block_is_a_cut_of_the_whole(counters, monkeypatch):
+def test_a_block_equals_the_slice_of_the_whole(counters, monkeypatch):
     expected = oracle.keep_mask(SEED, 0.4, (B, H, L, S))
     monkeypatch.setattr("regard.inputs.dropout._COUNTERS", counters)  # one row at a time, two, all
     rows = [slice(*ends) for ends in itertools.combinations_with_replacement((0, 2, 3, L), 2)]
@@ -81,7 +81,7 @@ def test_a_block_is_a_cut_of_the_whole(counters, monkeypatch):
         assert torch.equal(block(row, column), expected[..., row, column])
 
 
-def test_far_blocks_need_no_blocks_before_them():
+def test_a_block_does_not_need_earlier_blocks():
     row, column = 2**31 + 5, 2**33 + 7  # beyond int32 each, the number of four keys too
     kept = block(slice(row, row + 2), slice(column, column + 9), heads=(1, 2))
     for (h, i, j), actual in zip(
@@ -92,13 +92,13 @@ def test_far_blocks_need_no_blocks_before_them():
         assert bool(actual) == (word >= 0.4 * 2**32)
 
 
-def test_heads_are_numbered_through():
+def test_heads_are_numbered_across_the_batch():
     assert torch.equal(whole().reshape(1, B * H, L, S), whole(heads=(1, B * H)))
     assert whole(heads=(0, H)).shape == (0, H, L, S)
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.25, 0.5, 0.9])
-def test_the_share_of_kept_weights_is_right_in_each_word(dropout):
+def test_the_fraction_of_kept_weights_is_right_in_each_word(dropout):
     kept = whole(101, 404, dropout=dropout)
     shares = kept.reshape(-1, 4).double().mean(0)
     # Five standard deviations of a mean of coin tosses.
@@ -125,7 +125,7 @@ def test_without_a_generator_the_seed_is_torch_s_own():
     assert not torch.equal(seed, draw_seed(None))
 
 
-def test_a_seed_is_drawn_for_dropout_alone():
+def test_a_seed_is_drawn_only_for_dropout():
     x, generator = torch.randn(L, 7), torch.Generator().manual_seed(3)
     before = generator.get_state()
     assert check(x, x, x, generator=generator).seed is None

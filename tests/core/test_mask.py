@@ -66,7 +66,7 @@ def test_each_mask_by_hand(mask, rows):
     assert shown(mask, 3, 5) == rows
 
 
-def test_one_entry_a_sequence_lines_up_from_the_left():
+def test_per_sequence_entries_align_from_the_left():
     keep = torch.tensor([[1, 1, 0], [0, 1, 1]])
     expected = keep.bool()[:, None, None].expand(2, 5, 4, 3)
     assert torch.equal(padding(keep).visible(4, 3, (2, 5)), expected)
@@ -130,7 +130,7 @@ def test_intervals_hide_nothing_by_their_offset():
     assert distances == [pytest.approx([2.0, 3.0, 1.0]), pytest.approx([1.0, 0.0, 2.0])]
 
 
-def test_dense_masks_line_up_from_the_right():
+def test_dense_masks_broadcast_from_the_right():
     allowed = torch.rand(5, 1, 3, generator=torch.Generator().manual_seed(1)) < 0.5
     assert torch.equal(dense(allowed).visible(4, 3, (2, 5)), allowed.expand(2, 5, 4, 3))
     assert torch.equal(dense(allowed).visible(4, 3, (7, 2, 5)), allowed.expand(7, 2, 5, 4, 3))

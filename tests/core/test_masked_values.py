@@ -91,7 +91,7 @@ def test_masked_values_never_reach_results_or_gradients(extreme, name, option):
 
 
 @pytest.mark.parametrize("extreme", [math.nan, math.inf, 3e38])
-def test_padding_of_one_sequence_leaves_the_others_alone(extreme):
+def test_padding_of_one_sequence_does_not_affect_the_others(extreme):
     query, key, value = inputs()
     keep = torch.ones(B, S, dtype=torch.bool)
     keep[1, 8:] = False
@@ -108,7 +108,7 @@ def test_padding_of_one_sequence_leaves_the_others_alone(extreme):
 @pytest.mark.parametrize("backend", [None, "eager"])
 @pytest.mark.parametrize("mask", [None, regard.causal(), regard.window(3, ahead=1)])
 @pytest.mark.parametrize("where", ["query", "key", "value"])
-def test_a_visible_nan_comes_out_and_only_in_rows_that_see_it(where, mask, backend):
+def test_a_visible_nan_propagates_only_to_rows_that_see_it(where, mask, backend):
     tensors = dict(zip(("query", "key", "value"), inputs(), strict=True))
     at = 2 if where == "query" else 8  # key 8 is visible to some of the queries
     tensors[where][1, 0, at] = math.nan  # which heads 0 and 1 share, but for the query
@@ -171,7 +171,7 @@ def test_a_visible_infinity_is_what_the_definition_makes_of_it(mask):
 
 
 @pytest.mark.parametrize("backend", ON_CPU)
-def test_a_nan_in_a_bias_or_a_sink_comes_out(backend):
+def test_a_nan_in_a_bias_or_a_sink_propagates(backend):
     query, key, value = inputs()
     bias = torch.zeros(L, S)
     bias[2, 3] = math.nan
@@ -185,7 +185,7 @@ def test_a_nan_in_a_bias_or_a_sink_comes_out(backend):
 
 
 @pytest.mark.parametrize("backend", ON_CPU)
-def test_a_masked_nan_in_a_bias_never_comes_out(backend):
+def test_a_masked_nan_in_a_bias_does_not_propagate(backend):
     tensors = [t.requires_grad_() for t in inputs()]
     bias = torch.zeros(L, S)
     bias[0], bias[1, 4:] = math.nan, math.nan  # a row that sees nothing, and one that sees some

@@ -1,4 +1,4 @@
-"""`Pattern` as a matrix: its parts, products with it, and whether it can tell that it is wrong."""
+"""`Pattern` as a matrix: indexing, products, and `verify`."""
 
 import copy
 import math
@@ -161,12 +161,12 @@ def test_parts_of_any_problem(case, block):
     ],
     ids=str,
 )
-def test_what_is_no_index_is_refused(index, kind, message):
+def test_invalid_indices_are_refused(index, kind, message):
     with pytest.raises(kind, match=message):
         pattern()[index]
 
 
-def test_what_would_take_too_much_memory_is_refused():
+def test_too_large_results_are_refused():
     long = pattern((2, 40_000, 30_000))  # 8.9 GiB of weights, of which nothing is computed
     message = "these weights take 8.9 GiB, above the limit of 1.0 GiB; take fewer rows"
     with pytest.raises(ValueError, match=message):
@@ -176,7 +176,7 @@ def test_what_would_take_too_much_memory_is_refused():
     assert long[0, 39_999].shape == (30_000,)
 
 
-def test_the_limit_of_dense_is_the_caller_s():
+def test_dense_takes_a_limit():
     small = pattern()
     size = 2 * 6 * 5 * 7 * 4
     with pytest.raises(ValueError, match="above the limit"):
@@ -184,7 +184,7 @@ def test_the_limit_of_dense_is_the_caller_s():
     assert torch.equal(small.dense(limit=size), small.dense(limit=None))
 
 
-def test_what_it_says_of_itself():
+def test_repr_and_properties():
     whole = pattern()
     assert repr(whole) == "Pattern(2 × 6 × 5 queries × 7 keys, float32, cpu)"
     assert repr(pattern((5, 7))) == "Pattern(5 queries × 7 keys, float32, cpu)"
@@ -196,7 +196,7 @@ def test_what_it_says_of_itself():
 
 
 @pytest.mark.parametrize("block", [None, 2**20])
-def test_the_log_sum_exp_is_worked_out_once(block, monkeypatch):
+def test_the_log_sum_exp_is_computed_once(block, monkeypatch):
     passes = []
     for module, name in ((reading, "stream"), (reading.native, "read")):
         function = getattr(module, name)
@@ -230,7 +230,7 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("made", ["by itself", "with a context"])
-def test_it_changes_with_its_tensors(made, place):
+def test_a_pattern_follows_changes_of_its_tensors(made, place):
     query, key, bias = torch.randn(2, 3, 13, 7), torch.randn(2, 3, 17, 7), torch.randn(13, 17)
     options = {"mask": regard.causal() & regard.dense(bias)}
     if made == "by itself":
@@ -349,14 +349,14 @@ def test_operands_that_do_not_fit_are_refused(shape, side):
         operator.matmul(left, right)
 
 
-def test_what_is_no_tensor_is_no_operand():
+def test_operands_must_be_tensors():
     whole = pattern()
     for left, right in ((whole, 3), (3, whole), (whole, whole), ([1.0], whole)):
         with pytest.raises(TypeError):
             operator.matmul(left, right)
 
 
-def test_a_product_is_not_written_to_a_tensor_that_is_there():
+def test_products_refuse_an_out_argument():
     with pytest.raises(TypeError, match=r"^out must be None .* but is Tensor; take the product"):
         torch.matmul(pattern(), torch.ones(7, 2), out=torch.empty(0))
 
@@ -375,7 +375,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_functions_of_tensors_name_the_way_to_one(name):
+def test_torch_functions_are_refused_with_the_cure(name):
     error = rf"^{name} takes tensors, but a Pattern is not.* with dense\(\).*recording\.dense\(\)$"
     with pytest.raises(TypeError, match=error):
         CALLS[name](pattern())
@@ -402,7 +402,7 @@ def test_verify_gives_the_worst_error(dtype):
     ("spoil", "least"),
     [(lambda t: t + 0.1, 0.02), (lambda t: t * torch.nan, torch.inf), (lambda t: t.roll(1), 0.02)],
 )
-def test_verify_tells_a_wrong_log_sum_exp(spoil, least):
+def test_verify_detects_a_wrong_log_sum_exp(spoil, least):
     query, key = torch.randn(2, 61, 8), torch.randn(2, 61, 8)
     right = regard.Pattern(query, key, mask=regard.causal())
     wrong = regard.Pattern(query, key, mask=regard.causal(), logsumexp=spoil(right.logsumexp))
@@ -410,7 +410,7 @@ def test_verify_tells_a_wrong_log_sum_exp(spoil, least):
     assert wrong.verify() >= least
 
 
-def test_verify_tells_one_wrong_row_of_one_head():
+def test_verify_detects_one_wrong_row_of_one_head():
     query, key = torch.randn(3, 61, 8), torch.randn(3, 61, 8)
     logsumexp = regard.Pattern(query, key).logsumexp.clone()
     logsumexp[2, -1] += 0.5
@@ -420,7 +420,7 @@ def test_verify_tells_one_wrong_row_of_one_head():
 
 
 @pytest.mark.parametrize("mask", [None, regard.causal(), regard.causal(offset=-2)], ids=str)
-def test_verify_has_no_number_where_nothing_could_be_compared(mask):
+def test_verify_is_nan_if_nothing_can_be_compared(mask):
     """Of weights that are NaN by definition, none is right or wrong; hidden ones are 0 in both."""
     query, key = torch.randn(2, 2, 7, 5).unbind()
     query[0] = torch.nan  # the whole first head
@@ -452,7 +452,7 @@ def test_verify_needs_a_row():
     ids=repr,
 )
 @pytest.mark.parametrize("keys", [None, (5, 24)], ids=["all keys", "some keys"])
-def test_an_image_of_a_window_is_cut_out_of_the_pattern(mask, keys):
+def test_an_image_of_a_window_is_that_of_the_submatrix(mask, keys):
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, 3, 29, 7, generator=generator)
     key = torch.randn(2, 1, 31, 7, generator=generator)
@@ -467,7 +467,7 @@ def test_an_image_of_a_window_is_cut_out_of_the_pattern(mask, keys):
 
 
 @pytest.mark.parametrize("window", [(3, 3), (-1, 2), (0, 30), (5, 2)])
-def test_an_image_shows_only_what_is_there(window):
+def test_an_image_refuses_windows_outside_the_pattern(window):
     pattern = regard.Pattern(torch.randn(29, 7), torch.randn(31, 7))
     with pytest.raises(ValueError, match=r"queries=\(.*\) is not a range within 0 … 29"):
         pattern.image(5, 5, queries=window)

@@ -54,7 +54,7 @@ def test_every_readout_is_its_definition(case, block, size, data):
 
 @settings(max_examples=25)
 @given(cases(dtypes=[torch.float32, torch.bfloat16]), BLOCKS)
-def test_one_pass_reads_what_single_ones_do(case, block):
+def test_one_pass_equals_separate_passes(case, block):
     with way(block):
         together = regard.Pattern(case.query, case.key, **case.options).read(*ALL)
         alone = [regard.Pattern(case.query, case.key, **case.options).read(r)[0] for r in ALL]
@@ -82,7 +82,7 @@ def test_methods_are_the_readouts(known):
 
 
 @pytest.mark.parametrize("length", [255, 256, 257])
-def test_blocks_meet_at_their_edges(length):
+def test_sizes_around_those_of_blocks(length):
     """Lengths about a block of 256 rows, and rows about a block of one."""
     query, key = (torch.randn(2, length, 5).double() for _ in range(2))
     mask = regard.causal() & regard.window(100)
@@ -94,7 +94,7 @@ def test_blocks_meet_at_their_edges(length):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
-def test_what_each_readout_says_of_heads_known_by_name():
+def test_readouts_of_heads_with_known_roles():
     """One head looks at the previous token, one at the first, one everywhere."""
     length = 11
     previous = torch.eye(length).roll(-1, 0)
@@ -150,7 +150,7 @@ def test_mass_takes_booleans():
 
 
 @pytest.mark.parametrize("keys", [0.5, [1.0, 2.0], slice(0, 1.5), torch.tensor([0.5]), "keys"])
-def test_mass_takes_numbers_alone(keys):
+def test_mass_takes_only_numbers(keys):
     with pytest.raises(TypeError, match=r"keys|data type 'str'"):
         regard.readouts.Mass(keys)
 
@@ -175,7 +175,7 @@ def test_sizes_below_one_are_refused(make, message):
         make()
 
 
-def test_what_is_no_readout_is_refused():
+def test_only_readouts_are_accepted():
     pattern = regard.Pattern(torch.randn(5, 4), torch.randn(7, 4))
     with pytest.raises(TypeError, match="'entropy' is not a readout"):
         pattern.read("entropy")
@@ -183,7 +183,7 @@ def test_what_is_no_readout_is_refused():
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_readout_of_one_s_own_stands_beside_the_others(known):
+def test_a_user_defined_readout_is_read_with_the_others(known):
     query, key = torch.randn(2, 6, 5, 4), torch.randn(2, 3, 7, 4)
     pattern = regard.Pattern(query, key, mask=regard.causal())
     if known:

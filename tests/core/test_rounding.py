@@ -1,4 +1,4 @@
-"""What is promised to the last bit does not rest on how a library's matrix product rounds.
+"""Promised bitwise equality does not depend on the rounding of a library's matrix product.
 
 The products are replaced by ones that round by their shapes. A row's weights must be the same
 whatever other rows, heads, keys and batch entries are read with them, and by whatever readouts.

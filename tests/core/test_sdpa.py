@@ -39,7 +39,7 @@ LEADS = [(), (3,), (2, 3), (2, 1), (5, 2, 3)]
 
 @settings(max_examples=40)
 @given(st.data())
-def test_the_whole_signature(data):
+def test_all_combinations_of_arguments(data):
     lead = data.draw(st.sampled_from(LEADS))
     queries, keys = (data.draw(st.sampled_from([1, 2, 5, 7])) for _ in range(2))
     dim, dim_value = (data.draw(st.sampled_from([1, 4, 11])) for _ in range(2))

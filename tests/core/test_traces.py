@@ -1,4 +1,4 @@
-"""Graphs traced without a compiler, and profiles, hold every operator that runs."""
+"""Graphs traced without a compiler, and profiles, contain every operator that runs."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def test_a_trace_of_finite_values_holds_for_others():
     torch.testing.assert_close(traced(*tensors), call(*tensors), rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_profile_shows_a_plain_call():
+def test_a_profile_contains_the_operator_of_a_plain_call():
     tensors = inputs()
     regard.attention(*tensors)  # so that the way past the dispatcher is known
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:

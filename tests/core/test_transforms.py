@@ -216,7 +216,7 @@ def test_a_second_derivative_across_a_transform_is_refused_with_the_cure():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_masked_values_never_come_out_under_vmap(dtype):
+def test_masked_values_do_not_propagate_under_vmap(dtype):
     query, key, value = (t.to(dtype) for t in inputs())
     key[1, :, :, -1], value[1, :, :, -2] = torch.nan, torch.inf
     mask = regard.causal()

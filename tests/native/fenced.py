@@ -1,4 +1,4 @@
-"""Attention on tensors that lie between pages which may not be touched.
+"""Attention on tensors between guard pages, whose access crashes the process.
 
 test_fences.py runs this in a process of its own, for one set of instructions: a read or a write
 before the first or past the last byte of any tensor kills it. What was about to be computed stands

@@ -149,7 +149,7 @@ def test_sizes_around_those_of_tasks_blocks_and_panels(queries, keys, instructio
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(0, 7), (5, 0), (0, 0)])
-def test_nothing_to_see_gives_no_gradient(queries, keys):
+def test_rows_without_visible_keys_have_gradient_zero(queries, keys):
     arguments = tensors(queries=queries, keys=keys)
     for gradient in native(arguments, normal(B, H, queries, DV)).values():
         assert not gradient.any()
@@ -159,7 +159,9 @@ def test_nothing_to_see_gives_no_gradient(queries, keys):
 @pytest.mark.parametrize(
     ("groups", "queries", "keys"), [(1, 331, 1301), (6, 331, 1301), (6, 83, 4099)]
 )
-def test_the_number_of_threads_does_not_matter(groups, queries, keys, dtype, threads, instructions):
+def test_results_do_not_depend_on_the_number_of_threads(
+    groups, queries, keys, dtype, threads, instructions
+):
     arguments = tensors(dtype, 1, 6, groups, queries, keys)
     arguments |= {"sink": normal(6), "alibi": normal(6)}
     weight = normal(1, 6, queries, DV, dtype=dtype)
@@ -172,7 +174,7 @@ def test_the_number_of_threads_does_not_matter(groups, queries, keys, dtype, thr
             assert all(torch.equal(alone[name], together[name]) for name in alone)
 
 
-def test_what_else_is_in_the_batch_does_not_matter():
+def test_results_do_not_depend_on_the_rest_of_the_batch():
     arguments, weight = tensors(), normal(B, H, L, DV)
     together = native(arguments, weight, mask=MASKS["padding"])
     for entry in range(B):
@@ -187,7 +189,7 @@ SEEN, BACK = 41, 1009  # keys, and how far the first query is from the first of 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", [{}, {"sink": normal(H, seed=6)}, {"dropout": 0.3}])
-def test_a_slope_where_all_that_is_seen_is_far_back(dtype, options, instructions):
+def test_the_gradient_of_a_slope_with_distant_keys(dtype, options, instructions):
     arguments = tensors(dtype, keys=BACK + L) | {"alibi": 0.002 ** torch.arange(1, H + 1)}
     arguments |= {name: x for name, x in options.items() if name == "sink"}
     rest = {name: x for name, x in options.items() if name not in arguments}
@@ -213,7 +215,7 @@ def test_a_gradient_does_not_depend_on_which_others_are_wanted(name):
 @pytest.mark.parametrize("stray", [math.nan, math.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("option", ["scale", "softcap", "bias", "sink", "dropout"])
-def test_what_is_hidden_reaches_no_gradient(option, dtype, stray, instructions):
+def test_hidden_values_do_not_reach_gradients(option, dtype, stray, instructions):
     hidden = torch.tensor([0, 3, S - 1])
     fully_masked = torch.arange(40)
     mask = regard.causal(offset=-40 + 150) & regard.padding((POSITIONS >= 150) & (POSITIONS < 570))
@@ -235,7 +237,7 @@ def test_what_is_hidden_reaches_no_gradient(option, dtype, stray, instructions):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["query", "key", "value", "weight"])
-def test_nan_stays_with_those_who_see_it(name, dtype, instructions):
+def test_nan_propagates_only_to_gradients_of_rows_and_keys_that_see_it(name, dtype, instructions):
     """A NaN at position 100 of 200 spoils rows from there on; or, in a row, keys up to there."""
     arguments, weight = tensors(dtype, 1, 2, 2, 200, 200), normal(1, 2, 200, DV, dtype=dtype)
     options = {"mask": regard.causal()}
@@ -255,7 +257,7 @@ def test_nan_stays_with_those_who_see_it(name, dtype, instructions):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_an_earlier_call_left_behind_does_not_matter(dtype, threads):
+def test_results_do_not_depend_on_scratch_memory_of_earlier_calls(dtype, threads):
     threads(1)  # one memory to work in
     spoilt = {name: torch.full_like(t, math.nan) for name, t in tensors(dtype).items()}
     left = native(spoilt, normal(B, H, L, DV, dtype=dtype))

@@ -1,4 +1,4 @@
-"""A selection changes no weight: a row is computed alike, whatever is computed with it."""
+"""Weights of a row are bitwise independent of the selection that is computed with it."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def rows_of(pattern):
 @pytest.mark.parametrize(
     "name", ["causal", "window", "padding", "documents", "bias", "alibi", "early", "hidden"]
 )
-def test_other_rows_change_no_bit(name, dtype, instructions):
+def test_weights_are_bitwise_independent_of_other_rows(name, dtype, instructions):
     query, key = (t.to(dtype) for t in inputs(QUERIES, KEYS))
     pattern = regard.Pattern(query, key, **masks(QUERIES, KEYS)[name])
     whole = rows_of(pattern)
@@ -36,7 +36,7 @@ def test_other_rows_change_no_bit(name, dtype, instructions):
             assert torch.equal(one, other[:, :, rows]), rows
 
 
-def test_other_heads_and_batch_entries_change_no_bit(instructions):
+def test_weights_are_bitwise_independent_of_other_heads_and_batch_entries(instructions):
     pattern = regard.Pattern(*inputs(QUERIES, KEYS), **masks(QUERIES, KEYS)["padding"])
     whole = [result.flatten(0, 1) for result in rows_of(pattern)]
     for heads in ([0], [4], [1, 3], [5, 2, 7]):
@@ -47,7 +47,7 @@ def test_other_heads_and_batch_entries_change_no_bit(instructions):
                 assert torch.equal(one, expected), (heads, rows)
 
 
-def test_other_keys_change_no_bit(instructions):
+def test_weights_are_bitwise_independent_of_other_keys(instructions):
     pattern = regard.Pattern(*inputs(QUERIES, KEYS), mask=regard.causal())
     whole = pattern.dense()
     for keys in (0, 330, slice(5, 100), slice(96, 97), [3, 200, 17]):
@@ -56,7 +56,7 @@ def test_other_keys_change_no_bit(instructions):
 
 
 @pytest.mark.parametrize("size", [1.0, 1e4, 1e9])
-def test_a_log_sum_exp_that_is_known_changes_no_bit(size, instructions):
+def test_weights_are_bitwise_independent_of_a_given_log_sum_exp(size, instructions):
     query, key = inputs(67, 131)
     fresh = regard.Pattern(query * size, key, mask=regard.causal())
     first = fresh.dense()  # finds the log-sum-exps on the way

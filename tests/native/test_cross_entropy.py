@@ -52,7 +52,7 @@ def test_losses_and_gradient(dtype, vocabulary, instructions):
     assert not gradient[::7].any()
 
 
-def test_the_gradient_goes_to_memory_of_its_own_or_nowhere(instructions):
+def test_the_gradient_is_written_to_a_separate_buffer_or_not_at_all(instructions):
     logits, targets, weights = drawn(torch.bfloat16, 67)
     kept = logits.clone()
     losses, gradient = losses_and_gradient(logits, targets, weights)
@@ -68,7 +68,7 @@ def test_the_gradient_goes_to_memory_of_its_own_or_nowhere(instructions):
     assert torch.equal(logits, kept)
 
 
-def test_logits_that_hide_tokens_overflow_or_are_no_numbers(instructions):
+def test_logits_that_are_infinite_huge_or_nan(instructions):
     infinity = float("inf")
     logits = torch.randn(6, 67, generator=torch.Generator().manual_seed(1))
     logits[0, 5:] = -infinity  # hidden, as a mask does it
@@ -88,7 +88,7 @@ def test_logits_that_hide_tokens_overflow_or_are_no_numbers(instructions):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_threads_do_not_change_a_bit(dtype, threads, instructions):
+def test_results_are_bitwise_independent_of_threads(dtype, threads, instructions):
     operands = drawn(dtype, 1009, rows=331)
     kept = []
     for count in (1, 3):

@@ -155,7 +155,7 @@ def test_strides(how, dtype, instructions):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [19, 64])
-def test_neighbours_of_a_row_are_not_read_into_it(dim, dtype, instructions):
+def test_memory_around_a_row_is_not_used(dim, dtype, instructions):
     plain = tensors(2, dim=dim, dim_value=dim, dtype=dtype)
 
     def fenced(tensor):
@@ -169,7 +169,9 @@ def test_neighbours_of_a_row_are_not_read_into_it(dim, dtype, instructions):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("members", "keys"), [(1, 5003), (4, 5003), (1, 700)])
-def test_the_number_of_threads_does_not_matter(members, keys, dtype, threads, instructions):
+def test_results_do_not_depend_on_the_number_of_threads(
+    members, keys, dtype, threads, instructions
+):
     inputs = tensors(1, members, keys, 64, 64, dtype)
     options = {"mask": regard.causal(), "sink": normal(G * members), "alibi": normal(1).abs()}
     options["alibi"] = options["alibi"].expand(G * members)
@@ -183,7 +185,7 @@ def test_the_number_of_threads_does_not_matter(members, keys, dtype, threads, in
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_else_is_in_the_batch_does_not_matter(dtype, instructions):
+def test_results_do_not_depend_on_the_rest_of_the_batch(dtype, instructions):
     inputs = tensors(2, dtype=dtype)
     keep = torch.stack([POSITIONS >= 1201, POSITIONS < 511])
     together = native(*inputs, mask=regard.padding(keep))
@@ -195,7 +197,7 @@ def test_what_else_is_in_the_batch_does_not_matter(dtype, instructions):
 @pytest.mark.parametrize("stray", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["fully masked rows", "early", "padding", "dense of heads"])
-def test_what_is_hidden_leaves_no_trace(name, dtype, stray, instructions):
+def test_hidden_values_do_not_affect_results(name, dtype, stray, instructions):
     query, key, value = tensors(1, 2, dtype=dtype)
     masks = MASKS | {"dense of heads": regard.dense(normal(2 * G, 1, S, seed=9) > 2.5)}
     clean = native(query, key, value, mask=masks[name])
@@ -208,7 +210,9 @@ def test_what_is_hidden_leaves_no_trace(name, dtype, stray, instructions):
 
 @pytest.mark.parametrize("stray", [math.nan, math.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_is_untouched_by_what_only_another_row_of_its_group_sees(dtype, stray, instructions):
+def test_a_row_does_not_depend_on_keys_that_only_another_row_of_its_group_sees(
+    dtype, stray, instructions
+):
     query, key, value = tensors(2, 2, dtype=dtype)
     clean = native(query, key, value, mask=regard.causal())
     value[:, :, -1] = stray
@@ -220,7 +224,7 @@ def test_a_row_is_untouched_by_what_only_another_row_of_its_group_sees(dtype, st
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("members", [1, 4])
-def test_a_nan_that_is_visible_comes_out(members, dtype, instructions):
+def test_a_visible_nan_propagates(members, dtype, instructions):
     query, key, value = tensors(1, members, dtype=dtype)
     spoilt = key.clone()
     spoilt[0, 0, 2600, 3] = math.nan
@@ -250,7 +254,7 @@ def test_large_logits(logit, instructions):
     assert cases.error(logsumexp, exact.logsumexp) <= (D**0.5 * 1e-3 if logit > 0 else 1e-5)
 
 
-def test_an_infinite_logit_is_no_number(instructions):
+def test_an_infinite_logit_gives_nan(instructions):
     query, key, value = tensors()
     query[..., 0] = 1
     key[0, 0, 1234, 0] = math.inf

@@ -1,4 +1,4 @@
-"""No byte before or after a tensor is read or written, whatever the computation and its sizes."""
+"""No memory outside a tensor is accessed, for any computation and sizes."""
 
 import os
 import signal
@@ -26,11 +26,11 @@ FENCED += [pytest.param(name, "all", marks=pytest.mark.thorough) for name in SET
 
 
 @pytest.mark.parametrize(("instructions", "argument"), FENCED)
-def test_nothing_beside_a_tensor_is_touched(instructions, argument):
+def test_no_memory_outside_tensors_is_accessed(instructions, argument):
     run = fenced(argument, instructions=instructions)
     done = run.stdout.splitlines()[-1:]
     assert done == ["done"], f"{done}: {run.stderr}"
 
 
-def test_a_read_too_far_would_be_noticed():
+def test_an_out_of_bounds_read_is_detected():
     assert -fenced("overrun").returncode in {signal.SIGSEGV, signal.SIGBUS}

@@ -1,4 +1,4 @@
-"""Heads that lie side by side, as models have them: rows are copied for several blocks of queries.
+"""Interleaved heads, as in models: rows are packed for several blocks of queries.
 
 A row of one head is then a whole row of the model away from the next. Whether rows are copied or
 multiplied where they lie, the sums are the same, so that results have the bits of heads apart.
@@ -114,7 +114,7 @@ def test_gradients(shape, mask):
     assert_same_bits(partial(gradients, mask=masks(shape[2])[mask]), inputs(*shape))
 
 
-def test_what_is_hidden_changes_nothing(threads):
+def test_hidden_values_do_not_affect_results(threads):
     threads(1)
     query, key, value = inputs(5, 5, QUERIES, 16, 32)
     key[..., 700:, :], value[..., 700:, :] = torch.nan, torch.inf

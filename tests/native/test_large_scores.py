@@ -1,4 +1,4 @@
-"""Scores of any size that a float32 holds: NaN nowhere, and weights that are one-hot exactly so.
+"""Scores up to the float32 maximum: never NaN, and one-hot weights are exact.
 
 Queries and keys are signs times a power of 2. So every dot product is exact in whatever order it is
 added up, and what is compared is what becomes of the scores: equals share their weight, however
@@ -124,7 +124,7 @@ def test_a_single_key_has_all_weight(score, dtype, instructions):
 
 
 @pytest.mark.parametrize("queries", [1, 70])
-def test_spans_that_hide_by_the_lowest_number(queries, instructions):
+def test_spans_that_hide_by_the_lowest_float(queries, instructions):
     query, key = inputs(queries, 131)
     lowest = add_to_scores(torch.finfo(torch.float32).min, slice(100, None))
     context = regard.attention(query, key, key, mask=lowest, backend="native")
@@ -135,7 +135,7 @@ def test_spans_that_hide_by_the_lowest_number(queries, instructions):
     assert torch.allclose(weights, torch.full_like(weights, 1 / 131))
 
 
-def test_rows_of_a_bias_that_hides_by_the_lowest_number(instructions):
+def test_a_bias_that_hides_by_the_lowest_float(instructions):
     """As many libraries write their masks; where all is lowest, all are equal."""
     query, key = inputs(70, 131)
     bias = torch.zeros(70, 131)

@@ -82,7 +82,7 @@ def supported():
 
 
 @with_library
-def test_the_library_is_there():
+def test_the_library_is_installed():
     assert library.why_missing() is None
     assert library.load() is library.load()
 

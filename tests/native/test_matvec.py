@@ -60,7 +60,7 @@ def int8_drawn(inputs, outputs):
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 @pytest.mark.parametrize("inputs", [768, 809, 4211])  # 4,211: two exceed a cache
-def test_neither_threads_nor_the_vectors_beside_it_change_a_bit(
+def test_products_are_bitwise_independent_of_threads_and_other_vectors(
     inputs, dtype, threads, instructions
 ):
     x, weight, bias = drawn(19, inputs, 331, dtype)
@@ -96,7 +96,7 @@ def test_leading_dimensions_are_kept(shape):
     assert native.matvec(x, weight, None).shape == (*shape[:-1], 5)
 
 
-def test_what_it_does_not_take():
+def test_unsupported_arguments():
     x, weight, bias = drawn(32, 7, 5, torch.float32)
     assert native.supports_matvec(x, weight, bias)
     assert not native.supports_matvec(torch.randn(33, 7), weight, bias)

@@ -1,4 +1,4 @@
-"""The mean of several heads, whose weights the kernels add up, beside that of float64."""
+"""The mean of several heads, whose weights the kernels accumulate, against float64."""
 
 import math
 from functools import partial
@@ -82,7 +82,7 @@ def test_visible_keys_without_weight_come_before_no_key(instructions):
     assert top.weights[1].tolist() == [1, 0, 0, 0, 0, 0, 0]
 
 
-def test_bits_do_not_depend_on_what_else_is_read(instructions):
+def test_results_are_bitwise_independent_of_other_readouts(instructions):
     query, key = inputs(L, S)
     mean = regard.Pattern(query, key, mask=regard.causal()).mean()
     for readout, together in zip(READOUTS, mean.read(*READOUTS), strict=True):
@@ -117,7 +117,7 @@ def test_heads_of_several_layers_with_scores_of_their_own(instructions):
     assert_close(MeanPattern(patterns), MeanPattern(exact), atol=2e-3)
 
 
-def test_a_part_is_read_as_a_part(instructions):
+def test_a_part_of_rows_and_keys(instructions):
     query, key = inputs(L, S)
     whole = regard.Pattern(query, key, mask=regard.causal()).mean()
     part, weights = whole.crop((60, 150), (17, 101)), whole.dense()[:, 60:150, 17:101]

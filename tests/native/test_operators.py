@@ -1,4 +1,4 @@
-"""The kernels as torch operators: what autograd, compilers and modes see of them."""
+"""The kernels as torch operators under autograd, compilers and modes."""
 
 import pytest
 import torch
@@ -153,7 +153,7 @@ def test_fake_tensors_get_fake_results():
 
 @pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("mask", [None, regard.causal(), regard.window(3), regard.causal(offset=0)])
-def test_a_plain_call_is_the_operator_to_the_last_bit(mask, scale):
+def test_a_plain_call_equals_the_operator_bitwise(mask, scale):
     query, key, value = inputs()
     expected, _ = torch.ops.regard.attention(
         *Arguments.of(check(query, key, value, Scoring(mask=mask, scale=scale)))
@@ -173,7 +173,7 @@ def test_a_plan_is_for_one_layout_only():
         torch.testing.assert_close(regard.attention(layout, layout, layout), expected)
 
 
-def test_memory_that_holds_the_negative_numbers_is_read_as_them():
+def test_tensors_with_the_negative_bit_are_resolved():
     negative = torch.complex(normal(1, 2, 5, 8), normal(1, 2, 5, 8, seed=1)).conj().imag
     assert negative.is_neg()
     context = regard.attention(negative, negative, negative)
@@ -182,7 +182,7 @@ def test_memory_that_holds_the_negative_numbers_is_read_as_them():
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch's own rules
-def test_a_plain_call_under_a_transform_goes_the_long_way():
+def test_a_plain_call_under_a_transform_uses_the_operator():
     tensors = inputs()
     with torch.autograd.forward_ad.dual_level():
         tensors[0] = torch.autograd.forward_ad.make_dual(tensors[0], torch.ones_like(tensors[0]))
@@ -198,7 +198,7 @@ def test_a_plain_call_under_a_transform_goes_the_long_way():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_calls_without_the_operators_have_their_bits(dtype):
+def test_calls_without_the_operators_equal_them_bitwise(dtype):
     tensors = [t.detach().to(dtype).requires_grad_() for t in inputs()]
 
     def differentiate():

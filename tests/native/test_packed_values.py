@@ -82,7 +82,7 @@ def block_by_block(query, key, value, mask):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", masks(331))
-def test_blocks_together_have_the_bits_of_blocks_alone(name, dtype, threads):
+def test_blocks_are_bitwise_independent_of_each_other(name, dtype, threads):
     length, mask = 331, masks(331)[name]  # six blocks with the widest vectors
     query, key, value = tensors(1, 13, 13, length, 17, 35, dtype)
     exact = regard.attention(
@@ -99,7 +99,7 @@ def test_blocks_together_have_the_bits_of_blocks_alone(name, dtype, threads):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", masks(1061))
-def test_the_pass_that_takes_readouts_has_the_bits_of_the_forward_pass(name, dtype, threads):
+def test_the_pass_with_readouts_equals_the_forward_pass_bitwise(name, dtype, threads):
     length, mask = 1061, masks(1061)[name](slice(0, 1061))  # two or three blocks a chunk of rows
     tensors_of_heads = tensors(1, 3, 3, length, 17, 35, dtype)
     threads(1)
@@ -120,7 +120,7 @@ def test_heads_of_a_group_share_what_is_packed(threads):
         assert error <= TOLERANCE[torch.bfloat16]
 
 
-def test_more_keys_than_there_is_room_for(threads):
+def test_more_keys_than_fit_in_the_packing_buffer(threads):
     threads(1)
     # 2 MiB hold 4,096 keys of 256 numbers, in bfloat16 or, where they are widened, half as many.
     length = 5101
@@ -132,7 +132,7 @@ def test_more_keys_than_there_is_room_for(threads):
 
 @pytest.mark.parametrize("extreme", [math.inf, math.nan])
 @pytest.mark.parametrize("name", ["documents", "stops"])
-def test_a_hidden_value_beside_the_last_visible_one_changes_nothing(name, extreme, threads):
+def test_a_hidden_value_after_the_last_visible_one_has_no_effect(name, extreme, threads):
     threads(1)
     ids = document_ids(37, 64, 1, 2, 129, 98)
     length = len(ids)

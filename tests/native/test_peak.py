@@ -1,4 +1,4 @@
-"""The machine's limits come out as numbers; which ones is the machine's business."""
+"""The measured peak rates are positive numbers."""
 
 import pytest
 import torch

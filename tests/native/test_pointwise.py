@@ -92,7 +92,7 @@ def test_the_norm_of_a_stream_and_its_gradients(dtype, is_added, rms, instructio
             torch.testing.assert_close(result.double(), wanted, **close)
 
 
-def test_the_derivative_of_a_gradient_is_refused_whatever_it_is_by():
+def test_second_derivatives_are_refused():
     x, added, weight, bias = (torch.randn(67, requires_grad=True) for _ in range(4))
     total, normed = residual_norm(
         x[None], added[None], weight, bias, rms=False, dtype=torch.float32
@@ -123,7 +123,7 @@ def _of_norm():
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch's own rules
 @pytest.mark.parametrize("case", [_of_gelu, _of_norm])
-def test_gradients_that_are_more_than_memory_are_read_as_such_or_refused(case):
+def test_gradients_that_are_not_plain_tensors_are_resolved_or_refused(case):
     result, x = case()
     gradient = torch.randn(67)
 
@@ -140,7 +140,7 @@ def test_gradients_that_are_more_than_memory_are_read_as_such_or_refused(case):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_threads_do_not_change_a_bit(dtype, threads, instructions):
+def test_results_are_bitwise_independent_of_threads(dtype, threads, instructions):
     draw = torch.Generator().manual_seed(2)
     x, *gradients = torch.randn(3, 331, 67, generator=draw).unbind()
     added, weight, bias = x.flip(0).to(dtype), *torch.randn(2, 67, generator=draw).unbind()

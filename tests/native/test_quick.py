@@ -1,4 +1,4 @@
-"""Plain calls, whose checks are cached: with masks of tables, as long as the tables stay."""
+"""Plain calls with cached checks, also for masks whose bounds are tables."""
 
 import contextlib
 import gc
@@ -38,7 +38,7 @@ def checked(query, key, value, mask, **options):
     ],
     ids=repr,
 )
-def test_tables_are_kept_and_give_the_same_bits(mask):
+def test_cached_tables_give_bitwise_equal_results(mask):
     arguments = tensors()
     assert mask.is_fixed
     first = regard.attention(*arguments, mask=mask)
@@ -60,7 +60,7 @@ def test_ids_that_change_later_do_not_change_a_mask():
 
 
 @pytest.mark.parametrize("name", ["intervals", "prefix", "offset"])
-def test_a_tensor_that_the_caller_changes_counts_at_the_next_call(name):
+def test_a_change_of_a_tensor_takes_effect_at_the_next_call(name):
     numbers = torch.full((L,), 31) if name == "intervals" else torch.tensor([3, 17])
     mask = {
         "intervals": lambda: regard.masks.intervals(torch.zeros_like(numbers), numbers),
@@ -75,7 +75,7 @@ def test_a_tensor_that_the_caller_changes_counts_at_the_next_call(name):
     assert not torch.equal(after, before)
 
 
-def test_tables_of_a_mask_are_few_and_go_with_it():
+def test_the_cache_of_a_mask_is_bounded_and_freed_with_it():
     mask = regard.documents(IDS)
     before = len(quick._PLANS_OF_MASKS)
     for queries in range(1, 40):
@@ -120,7 +120,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
 @pytest.mark.parametrize("mask", [None, regard.documents(IDS)], ids=repr)
-def test_options_are_kept_and_give_the_same_bits(mask, options):
+def test_cached_options_give_bitwise_equal_results(mask, options):
     arguments = tensors()
     plans = quick._PLANS if mask is None else quick._plans_of(mask)
     plans.clear()
@@ -133,7 +133,7 @@ def test_options_are_kept_and_give_the_same_bits(mask, options):
 
 
 @pytest.mark.parametrize("name", ["alibi", "sink"])
-def test_numbers_of_heads_count_as_they_are_at_each_call(name):
+def test_numbers_per_head_are_read_at_each_call(name):
     arguments, numbers = tensors(), slopes()
     before = regard.attention(*arguments, **{name: numbers})
     numbers.mul_(3)
@@ -304,7 +304,7 @@ def test_saved_tensors_may_come_back_in_another_dtype(backend):
         torch.testing.assert_close(one, other, rtol=0.1, atol=0.1 * float(other.abs().max()))
 
 
-def test_slopes_of_a_call_with_gradients_leave_no_plans(monkeypatch):
+def test_calls_with_trained_slopes_are_not_cached(monkeypatch):
     monkeypatch.setattr(quick, "_PLANS", {})
     query, key, value = tensors()
     options = {"mask": regard.causal(), "alibi": slopes()}

@@ -114,7 +114,7 @@ def test_more_keys_than_16_bits_can_count():
         assert_close_to_exact(results, exact, instructions, atol=1e-6)
 
 
-def test_sums_over_many_rows_and_keys_keep_their_digits(instructions):
+def test_sums_over_many_rows_and_keys_keep_their_precision(instructions):
     """Where all weights are alike, sums of floats would be off by more with every row."""
     length, keys = 20_011, 10_007
     pattern = regard.Pattern(torch.zeros(length, 4), torch.zeros(keys, 4))
@@ -138,7 +138,7 @@ def test_sums_over_many_rows_and_keys_keep_their_digits(instructions):
 
 @pytest.mark.parametrize("k", [1, 3, 4, 5, 7, 8, 15, 16, 17, 33, 97, 200])
 @pytest.mark.parametrize("mask", [None, regard.causal(), regard.window(9)])
-def test_the_strongest_keys_are_found_and_ranked(instructions, k, mask):
+def test_topk_finds_and_ranks_keys(instructions, k, mask):
     query, key = normal(2, 67, 6), normal(2, 131, 6, seed=1)
     pattern = regard.Pattern(query, key, mask=mask)
     top, dense = pattern.topk(k), pattern.dense()
@@ -160,7 +160,7 @@ def test_of_equal_weights_the_lower_key_comes_first(instructions, k):
 
 @pytest.mark.parametrize("k", [1, 5, 40])
 @pytest.mark.parametrize("step", [1, 5])
-def test_of_scores_that_rise_the_last_are_found(instructions, k, step):
+def test_topk_of_increasing_scores(instructions, k, step):
     """Every key, or every block of `step` equal ones, is above all before it; half of the rows."""
     score = torch.arange(413) // step / 64
     query = torch.ones(2, 70, 1)
@@ -188,7 +188,7 @@ def test_keys_of_weight_zero_are_named_as_long_as_they_are_visible(instructions)
 @pytest.mark.parametrize("stray", [math.nan, math.inf, -math.inf, 3e38])
 @pytest.mark.parametrize("name", ["causal", "padding", "dense", "early"])
 @pytest.mark.parametrize("lengths", [(5, 70), (131, 193)])
-def test_what_is_hidden_never_comes_out(instructions, stray, name, lengths):
+def test_hidden_values_do_not_affect_readouts(instructions, stray, name, lengths):
     query, key = inputs(*lengths)
     hidden = torch.zeros(2, lengths[1], dtype=torch.bool)
     hidden[:, lengths[1] // 2 :] = True  # from every query of that entry
@@ -206,7 +206,9 @@ def test_what_is_hidden_never_comes_out(instructions, stray, name, lengths):
 @pytest.mark.parametrize("where", ["query", "key"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("lengths", "at"), [((37, 70), 12), ((131, 193), 80)])
-def test_a_visible_nan_fills_its_row_as_far_as_it_sees(instructions, where, name, lengths, at):
+def test_a_visible_nan_makes_the_visible_part_of_its_row_nan(
+    instructions, where, name, lengths, at
+):
     query, key = inputs(*lengths)
     options = masks(*lengths)[name]
     if where == "query":
@@ -239,7 +241,7 @@ def test_a_visible_nan_fills_its_row_as_far_as_it_sees(instructions, where, name
     ("lengths", "name"),
     list(itertools.product([(5, 70), (700, 331)], ["causal", "padding", "bias"])),
 )
-def test_neither_threads_nor_the_rest_of_the_batch_change_a_bit(
+def test_readouts_are_bitwise_independent_of_threads_and_batch(
     instructions, lengths, name, threads
 ):
     query, key = inputs(*lengths)
@@ -258,7 +260,7 @@ def test_neither_threads_nor_the_rest_of_the_batch_change_a_bit(
                 assert torch.equal(result[0], whole[what][entry]), (what, entry, number)
 
 
-def test_what_else_is_read_changes_no_bit(instructions):
+def test_readouts_are_bitwise_independent_of_other_readouts(instructions):
     pattern = regard.Pattern(*inputs(131, 193), mask=regard.causal())
     readouts = (*READOUTS, TopK(40), Mass(0), Mass([5, 3]), Offsets(3), Image(7, 200))
     together = pattern.read(*readouts)
@@ -281,7 +283,7 @@ def test_all_are_taken_in_one_pass_and_none_is_streamed(monkeypatch):
 # Inputs as they come
 
 
-def test_strides_of_the_inputs_change_nothing(instructions):
+def test_results_do_not_depend_on_input_strides(instructions):
     query, key = inputs(67, 131)
     ways = {
         "transposed": [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (query, key)],

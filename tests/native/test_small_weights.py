@@ -1,4 +1,4 @@
-"""Weights below 2⁻¹²⁶ are 0, since it takes x86 a hundred cycles to make a denormal number."""
+"""Weights below 2⁻¹²⁶ are flushed to 0, since subnormals cost x86 a hundred cycles."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def weights(mask):
 
 
 @pytest.mark.parametrize("mask", [None, regard.causal()], ids=repr)
-def test_weights_are_zero_or_as_exact_as_ever(sloping, mask):
+def test_weights_are_zero_or_exact(sloping, mask):
     query, key, value, options = sloping
     context, pattern = regard.attention_with_pattern(query, key, value, mask=mask, **options)
     exact, dense = weights(mask), pattern.dense()

@@ -1,4 +1,4 @@
-"""Spans of keys that are hidden, or added to, amid what a row sees."""
+"""Spans of keys that are hidden, or whose scores are shifted, within the visible keys."""
 
 import math
 
@@ -39,7 +39,7 @@ def without(tensor, keys):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("queries", [1, 3, L])
 @pytest.mark.parametrize("options", [{}, {"softcap": 5.0}, {"scale": -0.2}], ids=str)
-def test_keys_hidden_from_all_are_as_if_they_were_not_there(options, queries, dtype, instructions):
+def test_keys_hidden_from_all_rows_equal_removed_keys(options, queries, dtype, instructions):
     query, key, value = tensors(queries, 1031, dtype)
     for tensor in (key, value):
         tensor[..., HIDDEN, :] = math.nan
@@ -56,7 +56,7 @@ def test_keys_hidden_from_all_are_as_if_they_were_not_there(options, queries, dt
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_rows_that_no_span_touches_keep_every_bit(dtype, instructions):
+def test_rows_that_no_span_touches_are_bitwise_unchanged(dtype, instructions):
     query, key, value = tensors(L, L, dtype)
     touched = slice(200, 290)
     mask = regard.causal() & regard.masks.hide(slice(20, 70), touched, heads=[0])

@@ -1,4 +1,4 @@
-"""Sizes around those of a tile, 16 rows of 32 elements, of which AMX multiplies whole ones."""
+"""Sizes around those of an AMX tile, 16 rows of 32 elements."""
 
 import pytest
 import torch
@@ -83,7 +83,7 @@ def test_an_infinite_key_that_weighs_nothing_leaves_gradients_finite(queries):
         torch.testing.assert_close(others, expected, rtol=2**-5, atol=2**-6)
 
 
-def test_products_by_torch_between_calls_change_nothing(threads):
+def test_torch_s_products_between_calls_have_no_effect(threads):
     """Torch's library multiplies in tiles of other sizes, on the same threads."""
     threads(2)
     leaves = tensors(1021, 1021, 64, 64)

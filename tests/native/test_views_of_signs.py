@@ -1,4 +1,4 @@
-"""Tensors whose memory holds other numbers: negatives of other tensors, zeros without memory."""
+"""Tensors whose memory differs from their values: negative views, zeros without storage."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def results(tensors):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_negative_of_other_memory_is_read_as_itself(name):
+def test_a_view_with_the_negative_bit_is_resolved(name):
     draw = torch.Generator().manual_seed(3)
     shapes = {"query": (2, 11, 5), "key": (2, 11, 5), "value": (2, 11, 7), "bias": (11, 11)}
     tensors = {each: torch.randn(shape, generator=draw) for each, shape in shapes.items()}

@@ -1,4 +1,4 @@
-"""What is explored in tests: a small model, a recording with everything in it, and their server.
+"""Subjects of the tests: a small model, a recording with all options, and their server.
 
 Axes: N sequences, H query heads, G key/value heads, L queries and keys, D head dimension.
 """

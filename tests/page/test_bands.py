@@ -1,4 +1,4 @@
-"""Reading a head in bands gives what reading it at once gives, and can be called off in between."""
+"""Reading a head in bands equals reading it in one pass, and can be cancelled in between."""
 
 from math import ceil
 from threading import Event
@@ -68,7 +68,7 @@ def test_log_sum_exps(pattern, bands):
 
 
 @pytest.mark.parametrize("looks", [0, 1, 5])
-def test_log_sum_exps_that_were_called_off_are_gone_on_with(pattern, bands, looks):
+def test_a_cancelled_pass_for_log_sum_exps_is_continued(pattern, bands, looks):
     unfinished = PendingHead(pattern)
     with pytest.raises(ReplacedError):
         unfinished.finish(Once(looks))
@@ -79,7 +79,7 @@ def test_log_sum_exps_that_were_called_off_are_gone_on_with(pattern, bands, look
 
 @pytest.mark.parametrize("block", [1, 2, 4])
 @pytest.mark.parametrize("along", [False, True])
-def test_what_comes_with_log_sum_exps(pattern, bands, block, along):
+def test_other_results_of_the_pass_for_log_sum_exps(pattern, bands, block, along):
     pending = PendingHead(pattern)
     with pytest.raises(ReplacedError):
         pending.finish(Once(1), block, along=along)
@@ -96,7 +96,7 @@ def test_what_comes_with_log_sum_exps(pattern, bands, block, along):
     assert again.cells is None
 
 
-def test_log_sum_exps_that_were_begun_alone(pattern):
+def test_a_pass_that_began_with_log_sum_exps_only(pattern):
     pending = PendingHead(pattern)
     with pytest.raises(ReplacedError):
         pending.finish(Once(1))
@@ -105,7 +105,7 @@ def test_log_sum_exps_that_were_begun_alone(pattern):
     assert known.cells is known.along is None
 
 
-def test_of_heads_that_were_cancelled_the_last_few_keep_what_was_read(pattern, bands):
+def test_the_last_few_cancelled_heads_keep_partial_results(pattern, bands):
     heads, kept = PendingHeads(), _bands._KEPT
     for head in range(kept + 2):
         with pytest.raises(ReplacedError):
@@ -139,7 +139,7 @@ def test_readouts_along_the_text(pattern):
 @pytest.mark.parametrize(
     "read", [readouts_along, lambda pattern, cancelled: thumbnail(pattern, 13, cancelled)]
 )
-def test_they_can_be_called_off(pattern, bands, read, looks):
+def test_readouts_can_be_cancelled(pattern, bands, read, looks):
     cancelled = Once(looks)
     with pytest.raises(ReplacedError):
         read(pattern, cancelled)
@@ -147,7 +147,7 @@ def test_they_can_be_called_off(pattern, bands, read, looks):
     assert len(bands) == looks
 
 
-def test_what_is_streamed_can_be_called_off_between_blocks(monkeypatch):
+def test_streamed_readouts_can_be_cancelled_between_blocks(monkeypatch):
     monkeypatch.setattr("regard.pattern.stream._BLOCK_SCORES", L * 7)
     query, key = torch.randn(2, 1, L, D)
     pattern = regard.Pattern(query, key)
@@ -170,7 +170,7 @@ def run(make_recording):
     return RecordingSubject(make_recording([tuple(given)]), title="x").run("0")
 
 
-def test_a_column_makes_its_head_known_once(run, bands):
+def test_a_column_computes_the_log_sum_exps_of_its_head_once(run, bands):
     first = run.column(0, 1, 5)
     many = len(bands)
     assert many == ceil(L / 7)
@@ -188,7 +188,7 @@ def test_a_cell_and_a_row_compute_one_row(run, bands):
     assert all(run.head(0, head)._logsumexp is None for head in range(3))
 
 
-def test_a_head_that_is_known_stays_the_same_object(run):
+def test_a_head_with_log_sum_exps_is_cached(run):
     run.column(0, 1, 5)
     known = run.head(0, 1)
     assert known._logsumexp is not None
@@ -206,7 +206,7 @@ def test_a_head_that_is_known_stays_the_same_object(run):
     ],
     ids=["thumbnails", "scores", "readouts", "column"],
 )
-def test_what_takes_long_can_be_called_off_anywhere(run, ask):
+def test_long_requests_can_be_cancelled_anywhere(run, ask):
     ask(run, looked := Once(10**9))
     for head in range(3):
         run._heads.pop((0, head))  # forget what was learnt
@@ -223,7 +223,7 @@ def test_what_takes_long_can_be_called_off_anywhere(run, ask):
             run._pending.discard((0, head))
 
 
-def test_a_saved_recording_is_known_at_once(make_recording, tmp_path, bands):
+def test_a_saved_recording_has_its_log_sum_exps(make_recording, tmp_path, bands):
     given = torch.randn(2, 2, 3, L, D, generator=torch.Generator().manual_seed(4))
     make_recording([tuple(given)]).save(tmp_path)
     run = RecordingSubject(regard.load(tmp_path), title="x").run("1")
@@ -234,7 +234,7 @@ def test_a_saved_recording_is_known_at_once(make_recording, tmp_path, bands):
 
 
 @pytest.mark.parametrize("first", ["column", "readouts", "a part of the map", "the map"])
-def test_the_map_of_the_head_on_the_page_comes_with_its_log_sum_exps(make_recording, bands, first):
+def test_the_map_of_a_head_is_computed_with_its_log_sum_exps(make_recording, bands, first):
     """Whatever the page asks for first, its rows are gone through once for both."""
     given = torch.randn(2, 1, 2, L, D, generator=torch.Generator().manual_seed(4))
     run = RecordingSubject(make_recording([tuple(given)]), title="x").run("0")

@@ -154,7 +154,7 @@ def test_an_address_of_another_machine_is_refused(misused, capfd, folder):
         (("--text", ""), "empty"),
     ],
 )
-def test_what_can_not_be_is_refused_in_one_line(misused, capfd, kept, arguments, message):
+def test_invalid_arguments_are_refused_in_one_line(misused, capfd, kept, arguments, message):
     assert message in misused(capfd, kept, *arguments)
 
 

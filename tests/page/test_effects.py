@@ -70,7 +70,7 @@ def test_effects_that_are_refused(measure, client, first, reader, refused):
     assert "there is no model" in refused(reader.get("/api/runs/0/effects?over=heads"), 422)
 
 
-def test_who_hangs_up_ends_the_measuring_and_rows_are_answered_meanwhile(
+def test_disconnecting_cancels_a_measurement_and_rows_are_answered_meanwhile(
     serve, subject, raw, monkeypatch
 ):
     name = subject.about()["runs"][0]

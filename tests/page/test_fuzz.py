@@ -1,4 +1,4 @@
-"""Requests that nobody would think of, drawn from the interface's own description."""
+"""Random requests, drawn from the schema of the interface."""
 
 import hypothesis
 import pytest

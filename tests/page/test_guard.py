@@ -1,4 +1,4 @@
-"""Who is let in, and what every answer forbids."""
+"""The checks of host and origin, and the content security policy of every answer."""
 
 import re
 
@@ -156,7 +156,7 @@ def test_numbers_and_streams_carry_the_policy_too(reader):
         "/static/.",
     ],
 )
-def test_no_file_but_its_own_is_given_away(serve, raw, subject, path):
+def test_only_the_page_s_own_files_are_served(serve, raw, subject, path):
     answer = raw(serve(subject), path)
     assert answer.status in {400, 404, 307, 405}
     assert b"root:" not in answer.body

@@ -137,14 +137,14 @@ def test_long_computations_are_not_quick(recorded, monkeypatch):
 
 
 @pytest.mark.parametrize("place", [(0, "mean"), ("mean", "mean")])
-def test_the_map_of_a_mean_is_kept(recorded, place):
+def test_the_map_of_a_mean_is_cached(recorded, place):
     run, whole = recorded.run("0"), Window((0, 13), (0, 13), 2)
     run.map(*place, whole, Event())
     assert run.has_map(*place, whole)
 
 
 @in_loop
-async def test_lanes_wait_for_their_own_alone(work):
+async def test_lanes_do_not_wait_for_each_other(work):
     go = Event()
     slow = [lane for lane in Lane if lane is not Lane.QUICK]
     requests = [

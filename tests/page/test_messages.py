@@ -141,7 +141,7 @@ def request(number, **changed):
     return message | changed
 
 
-def test_what_is_called_off_hears_of_it_and_is_not_answered(talk):
+def test_a_cancelled_request_is_not_answered(talk):
     ended = Queue()
 
     async def app(scope, receive, send):
@@ -161,7 +161,7 @@ def test_what_is_called_off_hears_of_it_and_is_not_answered(talk):
     assert head["id"] == "3"
 
 
-def test_as_long_as_it_takes_the_page_is_told_so(talk, monkeypatch):
+def test_the_page_is_notified_while_a_request_is_computed(talk, monkeypatch):
     monkeypatch.setattr("regard.page._widget.PENDING", 0)
     tell, answer = talk(silent)
     tell(request(3))
@@ -169,7 +169,7 @@ def test_as_long_as_it_takes_the_page_is_told_so(talk, monkeypatch):
         assert answer() == ({"page": "p", "id": 3, "pending": True}, [])
 
 
-def test_parts_are_sent_as_they_come(talk):
+def test_parts_are_streamed(talk):
     go = []
 
     async def app(scope, receive, send):
@@ -236,7 +236,7 @@ def test_more_requests_than_can_be_open_are_refused(talk):
         ({"page": "p", "id": 1, "cancel": "yes"}, "cancel is 'yes', but"),
     ],
 )
-def test_what_is_no_request_is_refused_in_a_sentence(talk, message, why):
+def test_invalid_requests_are_refused_in_a_sentence(talk, message, why):
     tell, answer = talk(silent)
     tell(message)
     head, (body,) = answer()

@@ -107,14 +107,14 @@ def test_texts_that_are_refused(subject, text):
         subject.read(text)
 
 
-def test_a_run_is_what_it_was_made_of(subject):
+def test_a_run_is_cached_by_its_text(subject):
     first, again = subject.read("the cat"), subject.read("the cat")
     assert first is again
     assert isinstance(first, Run)
     assert subject.read("the dog").id != first.id
 
 
-def test_the_oldest_runs_are_put_away(subject):
+def test_the_oldest_runs_are_evicted(subject):
     first = subject.read("the cat")
     for n in range(16):
         subject.read(f"the cat {n}")

@@ -1,4 +1,4 @@
-"""Numbers in few bits: read back by other means, they give weights within the stated error.
+"""Quantised numbers, decoded independently, give weights within the stated error.
 
 Axes: H query heads, G key/value heads, L queries and keys, D head dimension, Dv of value.
 """

@@ -105,7 +105,7 @@ def test_a_mean_is_a_pattern_with_cells_readouts_and_maps(run, padded, place):
 
 
 @pytest.mark.parametrize("looks", [0, 1, 5])
-def test_a_mean_can_be_called_off_between_heads(recorded, looks):
+def test_a_mean_can_be_cancelled_between_heads(recorded, looks):
     run = recorded.run("0")
     for ask in (
         lambda cancelled: run.map("mean", "mean", Window((0, L), (0, L), 1), cancelled),
@@ -117,7 +117,7 @@ def test_a_mean_can_be_called_off_between_heads(recorded, looks):
         assert cancelled.looks == -1
 
 
-def test_the_map_of_a_mean_comes_with_the_log_sum_exps_of_its_heads(recorded, monkeypatch):
+def test_the_map_of_a_mean_is_computed_with_the_log_sum_exps_of_its_heads(recorded, monkeypatch):
     run, window = recorded.run("0"), Window((0, L), (0, L), 1)
 
     def average_window(*_):
@@ -132,7 +132,7 @@ def test_the_map_of_a_mean_comes_with_the_log_sum_exps_of_its_heads(recorded, mo
     near(first, torch.stack(of_heads).mean(0))
 
 
-def test_pictures_of_a_short_text_come_with_the_log_sum_exps(recorded, monkeypatch):
+def test_thumbnails_of_a_short_text_are_computed_with_the_log_sum_exps(recorded, monkeypatch):
     def finish(*_, **__):
         raise AssertionError("weights were computed once more")
 
@@ -150,7 +150,7 @@ def cut_means(monkeypatch, weights):
     monkeypatch.setattr("regard.page._bands.fewest_rows", lambda: 1)
 
 
-def test_the_readouts_of_a_long_mean_come_in_bands(make_recording, dense, monkeypatch):
+def test_the_readouts_of_a_long_mean_are_read_in_bands(make_recording, dense, monkeypatch):
     cut_means(monkeypatch, 3 * 61 * 7)  # rows that 61 is not a multiple of
     query, key = torch.randn(2, 1, 3, 61, D, generator=torch.Generator().manual_seed(8))
     run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")
@@ -161,7 +161,7 @@ def test_the_readouts_of_a_long_mean_come_in_bands(make_recording, dense, monkey
     near(received, mean.sum(0))
 
 
-def test_the_readouts_of_a_mean_say_how_far_they_are_and_are_kept(recorded, monkeypatch):
+def test_the_readouts_of_a_mean_report_progress_and_are_cached(recorded, monkeypatch):
     run, said = recorded.run("0"), []
     cut_means(monkeypatch, len(run.layers[1].heads) * 5 * L)
     stopped = Once(2)
@@ -231,7 +231,7 @@ def test_the_mean_of_one_head_is_read_as_that_head(make_recording, monkeypatch, 
     assert torch.equal(run.readouts(*place), run.readouts(0, 0))
 
 
-def test_tokens_that_do_not_repeat_are_not_looked_for(make_recording, monkeypatch):
+def test_repeats_are_not_read_without_repeated_tokens(make_recording, monkeypatch):
     """As those of a recording without names: it would take minutes at 100,000 positions."""
     query, key = torch.randn(2, 1, 2, 19, D, generator=torch.Generator().manual_seed(9))
     run = RecordingSubject(make_recording([(query, key)]), title="x").run("0")

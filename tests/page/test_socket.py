@@ -1,4 +1,4 @@
-"""Connections: answers go out at once, and what is not asked to its end is ended."""
+"""Connections: answers are sent without delay, and incomplete requests time out."""
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -70,14 +70,14 @@ HALVES = {
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_half_a_request_is_not_waited_for_without_end(impatient, half):
+def test_an_incomplete_request_times_out(impatient, half):
     with connect(impatient) as client:
         client.sendall(HALVES[half])
         assert client.recv(1) == b""
 
 
 @pytest.mark.parametrize("half", ["half a head", "half a body"])
-def test_what_comes_byte_by_byte_gets_no_more_time(impatient, half):
+def test_a_request_sent_byte_by_byte_times_out_too(impatient, half):
     count = 2**20  # bytes that take longer to send one by one than the server waits
     begun = HALVES[half].replace(b"Content-Length: 99", b"Content-Length: %d" % count)
     sent = 0
@@ -88,7 +88,7 @@ def test_what_comes_byte_by_byte_gets_no_more_time(impatient, half):
     assert sent < count
 
 
-def test_half_a_request_behind_a_whole_one_is_not_waited_for(impatient):
+def test_an_incomplete_request_after_a_complete_one_times_out(impatient):
     with connect(impatient) as client:
         client.sendall(b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 200"

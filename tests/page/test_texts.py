@@ -144,7 +144,7 @@ def test_ids_are_stable_while_others_open(client, first):
         assert client.get(row).content == before
 
 
-def test_a_text_that_was_put_away_can_be_opened_again(client, refused):
+def test_an_evicted_text_can_be_opened_again(client, refused):
     run = client.post("/api/runs", json={"text": "the cat"}).json()
     for n in range(16):
         client.post("/api/runs", json={"text": f"the dog {n}"})

@@ -1,4 +1,4 @@
-"""What a run recorded of its heads comes to the page; the models that were kept can be opened."""
+"""The page shows the head history of a training run, and opens the models that were kept."""
 
 import json
 

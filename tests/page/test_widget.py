@@ -1,4 +1,4 @@
-"""The widget, without a notebook: what it says of itself, and what Python reads of it."""
+"""The widget without a notebook: its messages, and its state in Python."""
 
 import json
 import sys
@@ -62,7 +62,7 @@ def test_python_reads_what_is_chosen_and_does_not_write_it(widget, comms):
         widget.selection = chosen
 
 
-def test_without_a_kernel_the_heads_stand_in_its_place(widget):
+def test_without_a_kernel_the_widget_shows_the_heads(widget):
     bundle, _ = widget._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "text/html", "image/png", VIEW}
     assert b64decode(bundle["image/png"]).startswith(b"\x89PNG")
@@ -107,6 +107,6 @@ def test_without_anywidget_a_notebook_is_told_how_to_get_it(notebook, subject, m
     assert "pip install" not in explorer._repr_html_()  # no notebook
 
 
-def test_what_can_not_be_shown_is_refused():
+def test_other_objects_are_refused():
     with pytest.raises(TypeError, match="shown is a Linear; it must be a recording"):
         regard.explore(torch.nn.Linear(3, 2))

@@ -1,4 +1,4 @@
-"""Cells of a window are means of weights, whether computed or put together from a whole kept."""
+"""Cells of a window are means of weights, whether computed or taken from the cache."""
 
 from functools import partial
 from threading import Event
@@ -88,14 +88,14 @@ def test_another_head_has_another_pattern(pattern, weights):
     torch.testing.assert_close(even, torch.full_like(even, 1 / L))
 
 
-def test_it_can_be_called_off_between_bands(pattern):
+def test_a_window_can_be_cancelled_between_bands(pattern):
     cancelled = Once(3)
     with pytest.raises(ReplacedError):
         average_window(pattern, Window((0, L), (0, L), 64), cancelled)
     assert cancelled.looks == -1
 
 
-def test_few_wholes_are_kept():
+def test_the_cache_of_whole_patterns_is_bounded():
     windows = Windows()
     small = regard.Pattern(torch.zeros(3, D), torch.zeros(3, D))
     for head in range(9):

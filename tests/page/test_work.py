@@ -1,4 +1,4 @@
-"""Computations off the event loop: which replaces which, and which wait.
+"""Computations off the event loop: replacement, queues and cancellation.
 
 No clock decides here: a computation stands still until the test lets it go.
 """
@@ -53,7 +53,7 @@ async def test_a_newer_one_of_the_same_view_cancels_the_older(work):
 
 
 @in_loop
-async def test_other_views_are_left_alone(work):
+async def test_other_views_are_not_cancelled(work):
     older = Held()
     waiting = await older.begin(work, "a")
     for view in ("b", None):
@@ -301,7 +301,7 @@ def test_generation_stops_when_its_page_is_closed(serve, subject, monkeypatch):
     assert len(drawn) < 10
 
 
-def test_stopping_waits_for_nothing_that_computes(serve, raw, recorded, slow, threads):
+def test_stopping_does_not_wait_for_computations(serve, raw, recorded, slow, threads):
     (held,) = slow(0)
     explorer = serve(recorded)
     busy = threads.submit(raw, explorer, **picture(0))

@@ -1,6 +1,6 @@
 """The kernels in C++ (src/native): any mask and option, on a CPU, near the machine's limit.
 
-Axes: B batch, H query heads, L queries, Dv head dimension of value.
+Axes: B batch, H query heads, L queries, S keys, Dv head dimension of value.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ __all__ = [
     "why_missing",
 ]
 
-WIDEST = 256  # head dimension; the scratch memory of a task grows with it
-_LONGEST = 2**31 - 1  # queries or keys
-_MOST_SPANS = 2**12  # whose sums for a few rows a thread keeps
+WIDEST = 256  # maximum head dimension; the scratch memory of a task is proportional to it
+_LONGEST = 2**31 - 1  # maximum number of queries or keys
+_MOST_SPANS = 2**12  # maximum number of spans; a thread keeps their sums for a few rows
 
 
 def objection(problem: Problem) -> str | None:
-    """Say which argument can't be honoured and what to do, or None."""
+    """Return which argument is not supported, or None."""
     why = objection_to_reading(problem)
     if why is not None:
         return why
@@ -97,7 +97,7 @@ def objection(problem: Problem) -> str | None:
 
 
 def objection_to_reading(problem: Problem) -> str | None:
-    """Say why `read` can't serve a problem, or None."""
+    """Return why `read` does not support a problem, or None."""
     why = library.why_missing()
     if why is not None:
         return why
@@ -113,7 +113,7 @@ def objection_to_reading(problem: Problem) -> str | None:
 
 
 def objection_to(spec: KernelSpec, problem: Problem) -> str | None:
-    """Say why `read` does not take a readout of a problem that it serves, or None."""
+    """Return why `read` can't compute one readout of a supported problem, or None."""
     if spec.kind is Kind.MAX_SCORE:
         spans = problem.rows.spans
         added = spans is not None and spans.adds
@@ -124,12 +124,12 @@ def objection_to(spec: KernelSpec, problem: Problem) -> str | None:
 
 
 def objection_to_comparing(one: Problem, other: Problem) -> str | None:
-    """Say why `compare` can't serve two problems, or None."""
+    """Return why `compare` does not support two problems, or None."""
     return objection_to_reading(one) or objection_to_reading(other) or objection_to_pair(one, other)
 
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
-    """Compute context and logsumexp."""
+    """Compute context and log-sum-exp, natural logarithm."""
     from regard.backends.native import _operators  # noqa: F401 - registers the operator
 
     return attend(*Arguments.of(problem))
@@ -144,16 +144,19 @@ def backward(
 ) -> dict[str, Tensor]:
     """Compute gradients of the arguments that are named in `wanted`.
 
-    Context and logsumexp may be those of rows of which the problem holds only some keys; the
-    gradients are then what these keys add. In half precision that of an ALiBi slope is as exact as
-    the rounded context allows: its error grows with the mean distance of the keys.
+    The problem may have only some keys of the rows that context and logsumexp are of; the gradients
+    are then the contribution of these keys. In half precision that of an ALiBi slope is limited by
+    the rounding of the context: its error grows with the mean distance of the keys.
 
     Args:
-        problem: as it was run.
-        gradient: of the context.
-        context: of the rows.
-        logsumexp: of the rows, contiguous; −inf for those that see none of the problem's keys.
-        wanted: names of tensors among the arguments.
+        problem: the problem of the forward pass.
+        gradient: the gradient of the context.
+        context: the result of the forward pass.
+        logsumexp: of each row, contiguous; −inf for rows that see none of the problem's keys.
+        wanted: names of fields of `Arguments`.
+
+    Returns:
+        The gradients by name.
     """
     from regard.backends.native import _backward
 

@@ -1,9 +1,9 @@
-"""A problem as the native library takes it: flat arguments, and the struct that they are packed in.
+"""A problem for the native library: flat arguments, and the struct that they are packed in.
 
 The layout of the struct is that of ``regard_problem`` in src/native/abi.h.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
-key, Dv of value, N spans; b and h are B or 1, H or 1, l and s likewise.
+key, Dv of value, N spans; b is B or 1, and h, l and s likewise.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from regard.masks.bounds import AffineBounds
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 DTYPES = tuple(CODES)
 
-# The numbers of `regard_problem`, all of eight bytes: nine integers, three fractions, integers.
+# The fields of `regard_problem`, eight bytes each: 9 integers, 3 doubles, 46 integers.
 PROBLEM = struct.Struct("9q3d46q")
 _NONE = (0, 0, 0, 0, 0)
-# A bound this far off is as good as none, and leaves room to add an index to it.
+# Bounds are clamped to this magnitude, so that adding an index to one does not overflow.
 _FAR = 2**48
 
 
@@ -39,9 +39,9 @@ class Arguments(NamedTuple):
     stop: Int[Tensor, "#b #h L"] | None
     positions: Int[Tensor, "#b #h L"] | None
     affine: list[int]
-    """In place of these three tables: start, its step, stop, its step, position."""
+    """Instead of these three tables: start, its step, stop, its step, position."""
     span_start: Int[Tensor, "#b #h N L"] | None
-    """The spans of `Rows.spans`, with the batch first, as in every tensor here."""
+    """The spans of `Rows.spans`, but with the batch axis first."""
     span_stop: Int[Tensor, "#b #h N L"] | None
     span_added: Float[Tensor, "1 N"] | None
     scale: float
@@ -84,7 +84,7 @@ class Arguments(NamedTuple):
         )
 
     def pack(self) -> Packed:
-        """Lay the arguments out for the library; reading needs the last axis contiguous."""
+        """Pack the arguments; tensors are copied unless their last axis is contiguous."""
         kept: list[Tensor] = []
         batch, heads, queries, dim = self.query.shape
         numbers = PROBLEM.pack(
@@ -113,7 +113,7 @@ class Arguments(NamedTuple):
         return (*(t.data_ptr() for t in tables), *_strides(tables[0], 2), *_NONE)
 
     def _spans(self, kept: list[Tensor]) -> tuple[int, ...]:
-        """Lay the spans out as ``regard_spans``."""
+        """Return the fields of ``regard_spans``."""
         if self.span_start is None or self.span_stop is None or self.span_added is None:
             return (0,) * 7
         tables = _tables(self.span_start, self.span_stop)
@@ -132,7 +132,7 @@ class Packed(NamedTuple):
 
 
 def _tables(*tables: Int[Tensor, "... L"]) -> tuple[Int[Tensor, "... L"], ...]:
-    """Give integers of eight bytes, all with the same strides and the last axis contiguous."""
+    """Convert tables to int64 with equal strides and a contiguous last axis."""
     tables = tuple(in_memory(t.long()) for t in torch.broadcast_tensors(*tables))
     if tables[0].stride(-1) != 1 or len({t.stride() for t in tables}) > 1:
         tables = tuple(t.contiguous() for t in tables)
@@ -140,7 +140,7 @@ def _tables(*tables: Int[Tensor, "... L"]) -> tuple[Int[Tensor, "... L"], ...]:
 
 
 def _signed(seed: Int[Tensor, "2"] | None) -> int:
-    """A seed as one integer of 64 bits, the struct's being signed."""
+    """Return a seed as a signed 64-bit integer."""
     if seed is None:
         return 0
     low, high = seed.tolist()
@@ -149,7 +149,7 @@ def _signed(seed: Int[Tensor, "2"] | None) -> int:
 
 
 def _affine_numbers(bounds: AffineBounds) -> list[int]:
-    """Flatten affine bounds as the library takes them."""
+    """Return affine bounds as start, its step, stop, its step, position."""
     return [
         *((0, 0) if bounds.first_start is None else (bounds.first_start, 1)),
         *((bounds.keys, 0) if bounds.first_stop is None else (bounds.first_stop, 1)),
@@ -158,12 +158,12 @@ def _affine_numbers(bounds: AffineBounds) -> list[int]:
 
 
 def pointers(*tensors: Tensor | None) -> tuple[int, ...]:
-    """Where tensors lie; 0 for none."""
+    """Return the addresses of tensors; 0 for None."""
     return tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
 
 
 def vectors(tensor: Float[Tensor, "B heads n d"]) -> tuple[int, ...]:
-    """Describe a tensor whose last axis is contiguous, as ``regard_tensor``."""
+    """Return the fields of ``regard_tensor`` for a tensor whose last axis is contiguous."""
     return tensor.data_ptr(), *_strides(tensor, 3)
 
 
@@ -172,7 +172,7 @@ def _vectors(tensor: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
 
 
 def _contiguous_rows(tensor: Tensor, kept: list[Tensor]) -> Tensor:
-    """Copy a tensor whose last axis has gaps."""
+    """Return a tensor whose last axis is contiguous; a copy if necessary."""
     tensor = in_memory(tensor)
     if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         tensor = tensor.contiguous()
@@ -197,8 +197,8 @@ def _numbers(tensor: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
 
 
 def _strides(tensor: Tensor, axes: int) -> tuple[int, ...]:
-    """Strides of the first axes, 0 where an axis of one entry stands for many."""
+    """Return the strides of the first axes; 0 for an axis of size 1, which may be broadcast."""
     shape, strides = tensor.shape[:axes], tensor.stride()[:axes]
-    if min(shape) > 1:  # as a rule: this runs several times a call
+    if min(shape) > 1:  # the common case, as this runs several times per call
         return strides
     return tuple(stride if size > 1 else 0 for size, stride in zip(shape, strides, strict=True))

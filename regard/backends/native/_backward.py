@@ -1,4 +1,4 @@
-"""The backward pass: gradients of everything that attention depends on continuously.
+"""The backward pass: gradients of all differentiable arguments of attention.
 
 Axes: B batch, H query heads, L queries, S keys, Dv head dimension of value.
 """
@@ -25,16 +25,16 @@ def backward(
     *arguments: Any,
     all_keys: bool = True,
 ) -> list[Tensor]:
-    """Compute the gradients that are wanted, in the order of the arguments.
+    """Compute the wanted gradients, in the order of the arguments.
 
     Args:
-        gradient: of the context.
-        context: as the forward pass gave it.
-        logsumexp: likewise.
-        wanted: for each argument, whether its gradient is.
+        gradient: the gradient of the context.
+        context: the result of the forward pass.
+        logsumexp: the result of the forward pass.
+        wanted: for each argument, whether to compute its gradient.
         arguments: those of the forward pass; see `Arguments`.
-        all_keys: whether these hold all keys of the rows that context and logsumexp are of. If so,
-            the gradient of an ALiBi slope does not depend on how the context was rounded.
+        all_keys: whether the arguments have all keys of the rows. If so, the gradient of an ALiBi
+            slope does not depend on the rounding of the context.
     """
     inputs = Arguments(*arguments)
     names = [name for name, want in zip(Arguments._fields, wanted, strict=True) if want]
@@ -44,7 +44,7 @@ def backward(
         for name in names
         if name in {"query", "key", "value"}
     }
-    if "bias" in names:  # of each entry; shared entries are summed up below
+    if "bias" in names:  # of each entry; `_shared` sums over broadcast axes
         gradients["bias"] = gradient.new_zeros(
             batch, heads, queries, inputs.key.shape[-2], dtype=torch.float32
         )
@@ -65,7 +65,7 @@ def like(
     wanted: list[bool],
     *arguments: Any,
 ) -> list[Tensor]:
-    """Make gradients of the right shape, without values."""
+    """Allocate the gradients, for fake tensors."""
     tensors = (tensor for tensor, want in zip(arguments, wanted, strict=True) if want)
     return [tensor.new_empty(tensor.shape) for tensor in tensors]
 
@@ -79,17 +79,17 @@ def fill(
     *,
     all_keys: bool = True,
 ) -> None:
-    """Have the library write gradients, by the layout of ``regard_gradients`` in abi.h.
+    """Call the library to write gradients, in the layout of ``regard_gradients`` in abi.h.
 
     Args:
-        problem: packed.
-        gradient: as for `backward`, like the rest.
-        context: likewise.
-        logsumexp: likewise.
-        gradients: those that are wanted, by their arguments' names; they are overwritten.
+        problem: the packed problem.
+        gradient: as for `backward`.
+        context: as for `backward`.
+        logsumexp: as for `backward`.
+        gradients: the tensors to overwrite, by argument name.
         all_keys: as for `backward`.
     """
-    # What autograd kept may come back in another layout: hooks of saved tensors make it so.
+    # Saved-tensor hooks may return tensors in another layout.
     gradient, context = (t if t.stride(-1) == 1 else t.contiguous() for t in (gradient, context))
     logsumexp = logsumexp.contiguous()
 
@@ -110,5 +110,5 @@ def fill(
 
 
 def _shared(gradient: Tensor, argument: Tensor) -> Tensor:
-    """Sum over the axes that an argument was broadcast along."""
+    """Sum a gradient over the broadcast axes of its argument."""
     return gradient.sum_to_size(argument.shape).to(argument.dtype)

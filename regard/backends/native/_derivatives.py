@@ -1,11 +1,10 @@
 """Derivatives of the operators: for autograd, and for the transforms of `torch.func`.
 
-A derivative that is registered for an operator serves autograd, compilers and export. `torch.func`
-does not ask for it, but for an `autograd.Function`: so there is one for each operator. A plain call
-has a shorter one: for a registered derivative torch reads the operator's schema anew at each call,
-argument by argument, and for a Function that `torch.func` may ask its signature. Within it, where
-nothing has to see the operators, the kernels are called without them: dispatching takes a quarter
-of a short call.
+A derivative registered for an operator is used by autograd, compilers and export, but not by
+`torch.func`, which needs an `autograd.Function` per operator. Plain calls use a third way, for
+speed: for a registered derivative torch parses the operator's schema at each call, and for a
+Function with `setup_context` its signature. Unless something has to observe the operators, the
+kernels are called directly, since dispatching takes a quarter of a short call.
 
 Axes: B batch, H query heads, L queries, Dv head dimension of value.
 """
@@ -32,7 +31,7 @@ _FIRST_ONLY = (
 
 
 def attend(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
-    """Compute context and logsumexp by the operator, in the way that it can be differentiated."""
+    """Compute context and logsumexp, differentiable in the current mode."""
     call: Any = _forward_of
     if _under_transform() or (torch.is_grad_enabled() and not must_dispatch()):
         call = _Attention.apply
@@ -41,7 +40,7 @@ def attend(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B
 
 
 def _forward_of(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Compute context and logsumexp, by the operator where something has to see it."""
+    """Compute context and logsumexp, by the operator if something has to observe it."""
     if _are_plain(arguments):
         return _forward.forward(*arguments)
     context, logsumexp = torch.ops.regard.attention(*arguments)
@@ -49,10 +48,7 @@ def _forward_of(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def gradients(*arguments: Any) -> Sequence[Tensor]:
-    """Compute the gradients that are wanted by the operator, likewise.
-
-    Where their own derivative may be wanted the operator refuses it.
-    """
+    """Compute the wanted gradients, likewise; a second derivative raises an `Error`."""
     call: Any = torch.ops.regard.attention_backward
     if _under_transform():
         call = _Gradients.apply
@@ -65,7 +61,7 @@ def gradients(*arguments: Any) -> Sequence[Tensor]:
 
 
 def _are_plain(arguments: tuple[Any, ...]) -> bool:
-    """Whether nothing has to see an operator that is called with these."""
+    """Whether the kernels may be called directly: nothing has to observe the operator."""
     return not must_dispatch() and are_plain(*_tensors_of(arguments))
 
 
@@ -74,12 +70,12 @@ def _tensors_of(arguments: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _under_transform() -> bool:
-    """Whether to go by a Function; torch.compile, which can't, asks the operator for its vmap."""
+    """Whether to use a Function; torch.compile, which can't, uses the operator's vmap rule."""
     return bool(transforms()) and not torch.compiler.is_dynamo_compiling()
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    """Keep what the backward pass needs."""
+    """Save what the backward pass needs."""
     arguments = Arguments(*inputs)
     tensors = {name: t for name, t in arguments._asdict().items() if isinstance(t, torch.Tensor)}
     ctx.names = list(tensors)
@@ -91,8 +87,8 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> No
 
 
 def differentiate(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    """Give each argument of the forward operator its gradient."""
-    # Hooks of saved tensors may give them back in another dtype.
+    """Compute the gradient of each argument of the forward operator."""
+    # Saved-tensor hooks may return tensors in another dtype.
     result, logsumexp, *tensors = map(Tensor.to, ctx.saved_tensors, ctx.dtypes)
     inputs = Arguments(**ctx.others, **dict(zip(ctx.names, tensors, strict=True)))
     wanted = [
@@ -104,7 +100,7 @@ def differentiate(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ..
 
 
 def refuse(ctx: Any, *gradients: Tensor) -> None:  # noqa: ARG001 - autograd's signature
-    """Stand for the derivative of the gradients."""
+    """Raise an `Error` instead of computing a second derivative."""
     raise Error(_FIRST_ONLY)
 
 
@@ -132,7 +128,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass  # without derivatives, nothing is kept
+        pass  # nothing to save: there is no second derivative
 
     backward = staticmethod(refuse)
 

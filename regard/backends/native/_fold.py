@@ -1,6 +1,6 @@
-"""Many problems at once, under `torch.func.vmap`: what it maps over is folded into the batch.
+"""Rules for `torch.func.vmap`: the mapped dimension is folded into the batch.
 
-Axes: N problems mapped over, B batch, H query heads, L queries; b is B or 1.
+Axes: N size of the mapped dimension, B batch, H query heads, L queries; b is B or 1.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from regard.backends.native._arguments import Arguments
 
-_EACH_ITS_OWN = ("query", "key", "value")  # tensors whose first axis is the batch, never 1 for all
+_EACH_ITS_OWN = ("query", "key", "value")  # tensors whose batch axis may not be broadcast
 
 
 @dataclass(frozen=True)
 class _Fold:
-    """How a dimension joins the batch."""
+    """Folds the mapped dimension into the batch."""
 
     size: int
     """N."""
@@ -27,12 +27,12 @@ class _Fold:
     """B."""
 
     def __call__(self, tensor: Tensor, dim: int | None, *, each: bool) -> Tensor:
-        """Bring ``(b, ...)``, mapped over at a dimension or not, to ``(N·B, ...)``.
+        """Convert ``(b, ...)``, with a mapped dimension or not, to ``(N·B, ...)``.
 
         Args:
-            tensor: what an argument holds.
-            dim: where it is mapped over; None if all problems share it.
-            each: whether each problem needs its own; else what all share may stay ``(1, ...)``.
+            tensor: the argument.
+            dim: its mapped dimension; None if it is not mapped.
+            each: whether the batch axis must be expanded; else ``(1, ...)`` may stay as it is.
         """
         if dim is not None:
             tensor = tensor.movedim(dim, 0)
@@ -43,7 +43,7 @@ class _Fold:
         return tensor.expand(self.size, self.batch, *tensor.shape[2:]).flatten(0, 1)
 
     def unfolded(self, tensor: Tensor) -> Tensor:
-        """Bring ``(N·B, ...)`` to ``(N, B, ...)``."""
+        """Convert ``(N·B, ...)`` to ``(N, B, ...)``."""
         return tensor.unflatten(0, (self.size, self.batch))
 
 
@@ -53,13 +53,16 @@ def fold_forward(
     dims: tuple[Any, ...],
     *arguments: Any,
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Give the context and logsumexp of each problem; a rule of `torch.library.register_vmap`.
+    """Compute context and logsumexp; a rule for `torch.library.register_vmap`.
 
     Args:
-        call: what computes the folded problem.
-        info: how many problems there are.
-        dims: for each argument, where it is mapped over, or None.
+        call: computes the folded problem.
+        info: its `batch_size` is N.
+        dims: the mapped dimension of each argument, or None.
         arguments: see `Arguments`.
+
+    Returns:
+        The results, and the mapped dimension of each.
     """
     inputs = Arguments(*arguments)
     mapped = dict(zip(Arguments._fields, dims, strict=True))
@@ -80,7 +83,7 @@ def fold_backward(
     wanted: list[bool],
     *arguments: Any,
 ) -> tuple[list[Tensor], list[int]]:
-    """Give the gradients of each problem, as `fold_forward` gives its results."""
+    """Compute the gradients, likewise."""
     inputs = Arguments(*arguments)
     mapped = dict(zip(Arguments._fields, dims[4:], strict=True))
     if inputs.seed is not None:
@@ -113,7 +116,7 @@ def _folded(
 
 
 def _rows(tensor: Tensor, dim: int | None) -> int:
-    """Size of the first axis, but for the one that is mapped over."""
+    """Return the size of the batch axis, the first one that is not mapped."""
     return tensor.shape[1 if dim == 0 else 0]
 
 
@@ -123,7 +126,7 @@ def _one_by_one(
     dims: tuple[Any, ...],
     arguments: tuple[Any, ...],
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Compute the problems apart: dropout drops a weight by its position in its own problem."""
+    """Compute the problems separately: dropout depends on a weight's index in its problem."""
     results = [
         call(
             *(

@@ -16,7 +16,7 @@ from regard.backends.native.library import call
 
 
 def forward(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
-    """Compute context and logsumexp of `Arguments`."""
+    """Compute context and log-sum-exp, natural logarithm, of `Arguments`."""
     context, logsumexp = like(*arguments)
     packed = Arguments(*arguments).pack()
     call("regard_forward", packed.numbers, vectors(context), logsumexp.data_ptr())
@@ -24,7 +24,7 @@ def forward(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "
 
 
 def like(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Make results of the right shape, without values."""
+    """Allocate context and log-sum-exp."""
     inputs = Arguments(*arguments)
     shape = inputs.query.shape[:-1]
     return (

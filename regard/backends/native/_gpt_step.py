@@ -1,8 +1,8 @@
 """Generation: one step of a GPT in one call, and products of a matrix with a few vectors.
 
-Either is limited by the speed at which weights are read from memory.
+Both are bound by memory bandwidth, with which the weights are read.
 
-Axis letters: B batch, G key/value heads, S positions kept, E model dimension, D head dimension,
+Axes: B batch, G key/value heads, S positions of the cache, E model dimension, D head dimension,
 V vocabulary; I inputs and O outputs of a matrix.
 """
 
@@ -21,26 +21,27 @@ from regard.backends.native import library
 from regard.backends.native._arguments import CODES, pointers
 
 MAX_VECTORS = {torch.float32: 32, torch.bfloat16: 32, torch.float16: 64}
-"""Of more, products are bound by arithmetic, which matrix libraries do better.
+"""Maximum number of vectors of `matvec`: products with more are bound by arithmetic, for which
+matrix libraries are faster.
 
-torch's of float16 does not where the processor has no arithmetic in it; there this takes a sixth of
-the time."""
+In float16 torch is slower on processors without float16 arithmetic: this takes a sixth of the time.
+"""
 _MATVEC = struct.Struct("10q")  # regard_matvec in src/native/abi.h
 _LAYER = struct.Struct("3qd3qd3qd3qd33q")  # regard_layer in src/native/abi.h
-_STORED = struct.Struct("2q")  # its keys and evicted
+_STORED = struct.Struct("2q")  # its fields keys and evicted
 _STORED_AT = _LAYER.size - 13 * 8
 _GPT = struct.Struct("25qdq")  # regard_gpt there
 _UNLIMITED = 2**62
 
 MAX_SEQUENCES = min(MAX_VECTORS.values())
-"""Of more the modules are called."""
+"""Maximum batch of `GPTStep`."""
 MAX_HEADS_OF_GROUP = 16
-"""For which the kernel has room."""
+"""Maximum number of query heads per key/value head of `GPTStep`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Norm:
-    """A layer norm or RMS norm; None in its place is none."""
+    """A layer norm or RMS norm."""
 
     weight: Tensor
     bias: Tensor | None
@@ -50,33 +51,33 @@ class Norm:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearMap:
-    """A linear map."""
+    """A linear map, maybe quantized."""
 
     weight: Tensor
-    """``(O, I)``, in the dtype or, with a scale, int8."""
+    """``(O, I)``, in the model's dtype, or int8 with a scale."""
     bias: Tensor | None
     scale: Tensor | None
-    """``(O,)`` float32, by which the rows are multiplied."""
+    """Scale of each row, ``(O,)`` float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPTLayer:
-    """A layer's parameters and the memory of its cache."""
+    """The parameters and the cache of a layer."""
 
     attention_norm: Norm
     query_norm: Norm | None
     key_norm: Norm | None
     mlp_norm: Norm
     maps: tuple[LinearMap, ...]
-    """Of queries, keys and values; of contexts; into and out of the hidden channels."""
+    """The QKV projection, the output projection, and the MLP's up and down projections."""
     memory: tuple[Tensor, Tensor]
-    """Keys and values, ``(B, G, S, D)`` or ``(G, S, D)``."""
+    """The cached keys and values, ``(B, G, S, D)`` or ``(G, S, D)``."""
     window: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPTWeights:
-    """What all steps of a model with a cache share."""
+    """The parameters and caches of a model, which all its steps share."""
 
     heads: int
     groups: int
@@ -84,20 +85,20 @@ class GPTWeights:
     hidden: int
     gated: bool
     dtype: torch.dtype
-    """Of all tensors, but for those of maps and tokens with a scale, which all of them have or
-    none."""
+    """Dtype of all tensors, except for quantized weights and their scales; either all maps and the
+    token embeddings are quantized, or none."""
     tokens: LinearMap
-    """Token embeddings ``(V, E)``, which make the logits too."""
+    """Token embeddings ``(V, E)``, which are the unembedding as well."""
     learned: Tensor | None
     norm: Norm
     layers: Sequence[GPTLayer]
 
 
 class GPTStep:
-    """The steps of a model with a cache.
+    """Generation steps of a model with a cache.
 
     Args:
-        weights: tensors on the CPU, contiguous except for the cache.
+        weights: CPU tensors, contiguous except for the cache.
     """
 
     def __init__(self, weights: GPTWeights) -> None:
@@ -114,17 +115,17 @@ class GPTStep:
         padding: Sequence[int] | None,
         rotation: tuple[Tensor, Tensor] | None,
     ) -> Float[Tensor, "B V"]:
-        """Compute the logits after one new token a sequence, and add its keys to the cache.
+        """Compute the logits after one new token per sequence, and append its keys to the cache.
 
-        A sequence's logits depend, to the last bit, on nothing but the sequence, the model and the
-        instruction set.
+        The logits of a sequence are bitwise independent of the other sequences and of the number of
+        threads.
 
         Args:
-            stored: of each layer, the keys stored when the step is done, and those evicted before.
-            tokens: B of them, in the vocabulary.
-            positions: of each, in the table of learned ones.
-            padding: of each sequence, how many positions at the start are padding.
-            rotation: contiguous float32 cosines and sines ``(B, D/2)``.
+            stored: for each layer, the numbers of keys cached after the step and evicted before it.
+            tokens: the id of each sequence's new token, B of them.
+            positions: the index of each in the table of learned positions.
+            padding: the number of leading padding positions of each sequence; None for none.
+            rotation: contiguous float32 cosines and sines ``(B, D/2)``; None without rotary.
         """
         weights, count = self._weights, len(tokens)
         vocabulary = len(weights.tokens.weight)
@@ -161,7 +162,7 @@ def _packed(layer: GPTLayer) -> bytes:
         *(pointer for m in layer.maps for pointer in pointers(m.weight, m.bias, m.scale)),
         *(number for memory in layer.memory for number in _places(memory)),
         *(0, 0, _UNLIMITED if layer.window is None else layer.window),
-        *[0] * 10,  # nothing is looked at or changed
+        *[0] * 10,  # no interventions and no recording
     )
 
 
@@ -180,11 +181,11 @@ def _places(memory: Tensor) -> tuple[int, int, int, int]:
 def supports_matvec(
     x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None
 ) -> bool:
-    """Whether `matvec` takes these tensors, which are in the CPU's memory."""
+    """Whether `matvec` supports these tensors, which are on the CPU."""
     if weight.ndim != 2 or x.shape[-1:] != weight.shape[1:]:
-        return False  # which torch refuses
+        return False  # torch raises an error
     if any(t is not None and t.shape != weight.shape[:1] for t in (bias, scale)):
-        return False  # or it broadcasts
+        return False  # torch raises an error, or broadcasts
     if x.dtype not in CODES or weight.dtype != (x.dtype if scale is None else torch.int8):
         return False
     if scale is not None and not (scale.dtype == torch.float32 and scale.is_contiguous()):
@@ -204,11 +205,10 @@ def matvec(
     bias: Float[Tensor, "O"] | None,
     scale: Float[Tensor, "O"] | None = None,
 ) -> Float[Tensor, "*v O"]:
-    """Compute ``x @ weightᵀ + bias``, added up in float32; no gradient.
+    """Compute ``x @ weightᵀ + bias``, accumulated in float32, without gradients.
 
-    With a scale the weight is int8, and each of its rows is multiplied by its scale. A vector's
-    result depends, to the last bit, on nothing but the vector, the matrix and the instruction set:
-    not on what is computed beside it.
+    With a scale the weight is int8, and each of its rows is multiplied by its scale. The result of
+    a vector is bitwise independent of the other vectors and of the number of threads.
     """
     outputs, inputs = weight.shape
     result = x.new_empty((*x.shape[:-1], outputs))

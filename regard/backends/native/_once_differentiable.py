@@ -1,4 +1,4 @@
-"""Derivatives by kernels, which have none of their own."""
+"""First derivatives computed by kernels: a second derivative raises an error."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ _FIRST_ONLY = (
 
 
 def once_differentiable(backward: Backward) -> Backward:
-    """Make a Function's backward one whose results refuse to be differentiated.
+    """Decorate the backward of a Function so that differentiating its results raises an error.
 
-    What has to be refused depends on the gradients that come in and on the saved tensors. torch's
-    decorator of this name knows of the former alone, and where a caller names the tensors to
-    differentiate by, leaves out its refusal and gives zeros. So a Function has to save, by
-    `save_for_backward`, each input that its gradients depend on, or an output. Gradients that are
-    more than numbers in memory, such as a batch of them, are refused too, since the kernels would
-    read the memory alone. Where autocast is on while gradients are computed, it is off inside:
-    products would round to another dtype than the kernels next to them take.
+    The results depend on the incoming gradients and on the saved tensors. torch's decorator of this
+    name considers the former only, and gives zeros if a caller names the tensors to differentiate
+    by. A Function must therefore save, with `save_for_backward`, each input that its gradients
+    depend on, or an output. Gradients that are not plain tensors, such as a batch of them under
+    `vmap`, raise an error too, since the kernels read their memory only. Autocast is disabled
+    inside, since it would change the dtypes between a product and a kernel.
     """
 
     @functools.wraps(backward)
@@ -40,7 +39,7 @@ def once_differentiable(backward: Backward) -> Backward:
                 return backward(ctx, *gradients)
             with torch.no_grad():
                 results = backward(ctx, *gradients)
-        apply: Any = _FirstOnly.apply  # whose type is unknown
+        apply: Any = _FirstOnly.apply  # untyped
         origins = [t for t in (*gradients, *ctx.saved_tensors) if t is not None and t.requires_grad]
         if isinstance(results, Tensor):
             return apply(results, *origins)
@@ -50,7 +49,7 @@ def once_differentiable(backward: Backward) -> Backward:
 
 
 def _checked(gradient: Tensor | None) -> Tensor | None:
-    """A gradient as numbers in memory; raises an `Error` where it is more than that."""
+    """Return a gradient as a plain tensor; raise an `Error` if it can't be one."""
     if has_tangent(gradient):
         raise Error(_FIRST_ONLY)
     if gradient is None or are_plain(gradient):

@@ -1,7 +1,7 @@
 """The native kernels as torch operators: ``torch.ops.regard.attention`` and its backward.
 
-So that autograd, ``torch.compile``, dispatch modes and the profiler see them as they see torch's
-own. Importing this module registers them.
+Autograd, ``torch.compile``, dispatch modes and the profiler handle them like torch's own operators.
+Importing this module registers them.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value.

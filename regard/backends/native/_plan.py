@@ -1,4 +1,4 @@
-"""What the checks of a call come to, for all calls with the same shapes, strides and dtypes.
+"""The cached result of the checks, for calls with the same shapes, strides and dtypes.
 
 Axes: B batch, H query heads, L queries, Dv head dimension of value.
 """
@@ -17,31 +17,31 @@ from regard.backends.native._arguments import PROBLEM, Arguments
 from regard.inputs import Scoring, check
 
 _THREADS, _QUERY, _KEY, _VALUE = 1, 13, 17, 21
-"""Where the number of threads and the pointers stand in the struct."""
+"""Indices of the number of threads and of the pointers in the struct."""
 
 
 class Plan(NamedTuple):
-    """A call whose arguments are right, and can be computed with as they lie."""
+    """A checked call, whose tensors the kernels read in place."""
 
     numbers: bytes
-    """The problem, whose pointers and threads are replaced."""
+    """The packed problem, with placeholders for pointers and threads."""
     attend: Callable[..., int]
-    """The function that replaces them and computes the context."""
+    """The library function that replaces them and computes the context."""
     shape: tuple[int, ...]
-    """Of the context."""
+    """Shape of the context."""
     like_query: bool
-    """Whether the context lies in memory as the query does, which torch allocates faster."""
+    """Whether the context has the layout of the query, which torch allocates faster."""
     tables: list[Tensor]
-    """Those of the mask, whose addresses are among the numbers."""
+    """Tables of the mask, kept alive because `numbers` has their addresses."""
     saved: list[Tensor]
-    """What a checked call saves for its gradients after query, key and value."""
+    """The tensors that a checked call saves for backward after query, key and value."""
 
     def new_context(self, query: Float[Tensor, "*b L D"]) -> Float[Tensor, "*b L Dv"]:
-        """Allocate a context."""
+        """Allocate the context."""
         return torch.empty_like(query) if self.like_query else query.new_empty(self.shape)
 
     def of(self, query: Tensor, key: Tensor, value: Tensor) -> bytes:
-        """Give the problem of these tensors."""
+        """Pack the problem of these tensors."""
         numbers = list(PROBLEM.unpack(self.numbers))
         numbers[_THREADS] = torch.get_num_threads()
         numbers[_QUERY], numbers[_KEY] = query.data_ptr(), key.data_ptr()
@@ -50,10 +50,10 @@ class Plan(NamedTuple):
 
 
 def make_plan(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Plan | None:
-    """Check a call of this kind once; wrong arguments raise here as they do everywhere.
+    """Check a call; wrong arguments raise the usual errors.
 
     Returns:
-        None where the kernels do not compute it, or not with the tensors as they lie.
+        None if the kernels do not support it, or would have to copy tensors.
     """
     problem = check(query, key, value, scoring)
     in_place = all(

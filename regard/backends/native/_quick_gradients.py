@@ -1,4 +1,4 @@
-"""Plain calls whose gradients are wanted: with the checks cached, as `quick` has them.
+"""Plain differentiable calls with cached checks, for `quick`.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value.
@@ -24,7 +24,7 @@ _NAMES = ("query", "key", "value")
 
 
 def can_differentiate(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether gradients are of the tensors as they lie, none of which is broadcast."""
+    """Whether all tensors are 4-dimensional and none is broadcast."""
     return (
         query.ndim == key.ndim == value.ndim == 4
         and key.shape[:2] == value.shape[:2]
@@ -39,14 +39,14 @@ def attend_with_gradients(
     plan: Plan,
     scoring: Scoring,
 ) -> Float[Tensor, "B H L Dv"]:
-    """Compute a context that autograd can differentiate.
+    """Compute a differentiable context.
 
     Args:
-        query: a plain tensor, like the next two.
-        key: likewise.
-        value: likewise.
-        plan: of the call, with tensors that `can_differentiate` takes.
-        scoring: equal to that of which the plan was made.
+        query: a plain tensor.
+        key: a plain tensor.
+        value: a plain tensor.
+        plan: the plan of the call, for which `can_differentiate` is true.
+        scoring: equal to that of the plan.
     """
     apply: Any = _QuickAttention.apply
     context: Tensor = apply(query, key, value, plan, scoring)
@@ -62,7 +62,7 @@ class _QuickAttention(torch.autograd.Function):
         logsumexp = query.new_empty(plan.shape[:-1], dtype=torch.float32)
         call("regard_forward", plan.of(query, key, value), vectors(context), logsumexp.data_ptr())
         tensors = context, logsumexp, query, key, value
-        # As a checked call does: under a profiler a checkpoint is computed again by one.
+        # The same tensors as a checked call: under a profiler a checkpoint recomputes by one.
         ctx.save_for_backward(*tensors, *plan.saved)
         ctx.plan, ctx.scoring, ctx.layouts = plan, scoring, _layouts(*tensors)
         return context
@@ -74,7 +74,7 @@ class _QuickAttention(torch.autograd.Function):
             not torch.is_grad_enabled()
             and not must_dispatch()
             and are_plain(gradient, *tensors)
-            and ctx.layouts == _layouts(*tensors)  # hooks of saved tensors may give back others
+            and ctx.layouts == _layouts(*tensors)  # saved-tensor hooks may change them
         )
         if plain:
             return *_gradients(ctx.plan, gradient, tensors, wanted), None, None
@@ -86,7 +86,7 @@ class _QuickAttention(torch.autograd.Function):
 def _gradients(
     plan: Plan, gradient: Tensor, tensors: tuple[Tensor, ...], wanted: tuple[bool, ...]
 ) -> list[Tensor | None]:
-    """Compute the gradients that are wanted of query, key and value."""
+    """Compute the wanted gradients of query, key and value."""
     context, logsumexp, query, key, value = tensors
     results = {
         name: torch.empty_like(tensor, memory_format=torch.contiguous_format)
@@ -100,7 +100,7 @@ def _gradients(
 def _checked_gradients(
     scoring: Scoring, gradient: Tensor, tensors: tuple[Tensor, ...], wanted: tuple[bool, ...]
 ) -> list[Tensor | None]:
-    """Compute them in the way that takes all tensors, or refuses them."""
+    """Compute them by the checked path, which supports all tensors or raises an error."""
     from regard.backends.native import _operators  # noqa: F401 - registers the operator
 
     context, logsumexp, query, key, value = tensors

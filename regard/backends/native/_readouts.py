@@ -1,7 +1,7 @@
 """Readouts by the kernels, any number of them in one pass, and the comparison of two patterns.
 
-Axes: B batch, H query heads, N = B·H of them numbered through, L queries, S keys, Dv head dimension
-of value.
+Axes: B batch, H query heads, N = B·H flattened heads, L queries, S keys, Dv head dimension of
+value.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def read(
     logsumexp: Float[Tensor, "N L"] | None,
     columns: slice | None,
 ) -> list[tuple[Tensor, ...]]:
-    """Compute readouts: a float32 tensor each, and the positions where keys are ranked.
+    """Compute readouts: a float32 tensor each, for a ranking also the positions.
 
     Args:
-        problem: one that `objection_to_reading` has nothing against.
-        specs: the reductions.
-        logsumexp: of each row; None to compute it on the way.
-        columns: stay within these keys, for which the log-sum-exp must be given.
+        problem: a problem without objections to reading.
+        specs: the readouts.
+        logsumexp: of each row; None to compute it first.
+        columns: a range of keys to restrict the pass to; it requires `logsumexp`. None for all.
     """
     results = _results(problem, specs)
     known = None if logsumexp is None else logsumexp.float().contiguous()
@@ -47,14 +47,14 @@ def read(
 def run_and_read(
     problem: Problem, specs: Sequence[KernelSpec], *, known: bool = True
 ) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"], list[tuple[Tensor, ...]]]:
-    """Compute context, log-sum-exp and readouts of the same rows, in one pass where that can be.
+    """Compute context, log-sum-exp and readouts, in one pass if possible.
 
-    They are those of the operator and of `read` with its log-sum-exp, to the bit.
+    They are bitwise equal to those of the operator and of `read`.
 
     Args:
-        problem: one that `objection` has nothing against, and that needs no gradients.
-        specs: the reductions.
-        known: whether they are taken with that log-sum-exp, or as by `read` without one.
+        problem: a problem without objections that needs no gradients.
+        specs: the readouts.
+        known: whether the readouts equal those of `read` with this log-sum-exp; else without one.
     """
     inputs = Arguments.of(problem)
     context, logsumexp = like(*inputs)
@@ -74,9 +74,9 @@ def compare(
     """Compare each row of one pattern with that of another, in float64.
 
     Args:
-        one: a problem that `objection_to_comparing` has nothing against.
-        other: the problem with which `objection_to_comparing` was called.
-        logsumexps: of the rows of either.
+        one: a problem.
+        other: another one; `objection_to_comparing` returns None for both.
+        logsumexps: of the rows of each.
         kind: KL divergence, Jensen–Shannon divergence or total variation distance.
     """
     result = torch.empty(logsumexps[0].shape, dtype=torch.float64, device="cpu")
@@ -88,12 +88,12 @@ def compare(
 
 
 def _results(problem: Problem, specs: Sequence[KernelSpec]) -> list[tuple[Tensor, ...]]:
-    """Make what the kernels write."""
+    """Allocate the tensors that the kernels write."""
     heads = torch.Size(problem.heads).numel()
     results: list[tuple[Tensor, ...]] = []
     for spec in specs:
         shape = (heads, *spec.shape)
-        # Chosen weights are added where a key is visible, everything else is written in full.
+        # Weights are accumulated where a key is visible; other results are written completely.
         make = torch.zeros if spec.kind is Kind.WEIGHTS else torch.empty
         result = make(shape, dtype=torch.float32, device="cpu") if spec.into is None else spec.into
         if spec.kind is Kind.TOP:
@@ -110,7 +110,7 @@ def _request(
     logsumexp: Tensor | None,
     columns: slice | None,
 ) -> tuple[tuple[int, ...], Sequence[int]]:
-    """Lay a request out as ``regard_readouts``; and what must be kept as long as it is used."""
+    """Return the fields of ``regard_readouts``, and a buffer to keep alive while they are used."""
     pairs = zip(specs, results, strict=True)
     table = array("q", [number for pair in pairs for number in _pack(*pair)])
     span = slice(0, problem.keys) if columns is None else columns
@@ -119,7 +119,7 @@ def _request(
 
 
 def _pack(spec: KernelSpec, result: tuple[Tensor, ...]) -> tuple[int, ...]:
-    """Lay a readout out as ``regard_readout``."""
+    """Return the fields of ``regard_readout``."""
     return (
         spec.kind,
         result[0].data_ptr(),

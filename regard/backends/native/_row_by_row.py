@@ -1,6 +1,6 @@
-"""What a GPT computes row by row, each in one pass over memory: norms, GELU, the cross-entropy.
+"""Row-wise operations of a GPT, each in one pass over memory: norms, GELU, the cross-entropy.
 
-Axis letters: E model dimension, N rows of logits, V vocabulary.
+Axes: E model dimension, N rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CROSS_ENTROPY = struct.Struct("9q")  # regard_cross_entropy there
 
 
 class _ResidualNorm(torch.autograd.Function):
-    """The sum and its norm; where nothing is added, the norm alone."""
+    """The sum and its norm; without `added`, the norm only."""
 
     @staticmethod
     def forward(
@@ -87,18 +87,18 @@ def compute_residual_norm(
     epsilon: float,
     rms: bool,
 ) -> None:
-    """Compute `residual_norm` of contiguous tensors without a graph.
+    """Compute `residual_norm` of contiguous tensors without an autograd graph.
 
     Args:
-        x: as for `residual_norm`; below, likewise.
-        added: in the dtype of `normed`.
-        weight: gains.
-        bias: None: none.
-        total: where the sum is written; x itself where nothing is added.
-        normed: where its norm is written, in the dtype of what is added.
-        moments: where the mean of each of the N rows is written, and what it was multiplied by.
-        epsilon: as for `residual_norm`; below, likewise.
-        rms: RMS norm, else layer norm.
+        x: as for `residual_norm`.
+        added: as for `residual_norm`, in the dtype of `normed`.
+        weight: as for `residual_norm`.
+        bias: as for `residual_norm`.
+        total: output buffer for the sum; x itself if `added` is None.
+        normed: output buffer for the norm.
+        moments: output buffer for the mean and the reciprocal standard deviation of each row.
+        epsilon: as for `residual_norm`.
+        rms: as for `residual_norm`.
     """
     rows = moments.shape[1]
     mean = moments.data_ptr()
@@ -113,12 +113,12 @@ def compute_residual_norm(
 
 
 class NormGradients(NamedTuple):
-    """Where the gradients of `residual_norm` are written; all contiguous."""
+    """Output buffers for the gradients of `residual_norm`; all contiguous."""
 
     x: Float[Tensor, "*b E"]
     """float32."""
     added: Float[Tensor, "*b E"] | None
-    """The same in the dtype of what was added; None: not wanted, or that is float32 too."""
+    """The same gradient in the dtype of `added`; None if it is not wanted, or float32 too."""
     weight: Float[Tensor, "E"]
     bias: Float[Tensor, "E"] | None
 
@@ -136,13 +136,13 @@ def residual_norm_gradients(
     """Compute the gradients of `residual_norm`.
 
     Args:
-        total_gradient: of the sum, contiguous; None: it was not used.
-        normed_gradient: of the norm, likewise.
-        total: as `compute_residual_norm` wrote it.
-        moments: likewise.
-        weight: as it was given to it.
-        results: where they are written.
-        rms: as it was given to it.
+        total_gradient: the gradient of the sum, contiguous; None if the sum was not used.
+        normed_gradient: the gradient of the norm, contiguous.
+        total: output of `compute_residual_norm`.
+        moments: output of `compute_residual_norm`.
+        weight: as in the forward pass.
+        results: output buffers.
+        rms: as in the forward pass.
     """
     assert total_gradient is None or total_gradient.dtype == total.dtype, "as it was computed"
     rows = moments.shape[1]
@@ -167,25 +167,28 @@ def residual_norm(
     rms: bool,
     dtype: torch.dtype,
 ) -> tuple[Float[Tensor, "*b E"], Float[Tensor, "*b E"]]:
-    """Compute ``x + added`` and the layer norm, or RMS norm, of that.
+    """Compute ``x + added`` and its layer norm or RMS norm.
 
     Args:
         x: float32, on the CPU, at least one row.
-        added: in `dtype`; None: nothing, and the sum is x.
-        weight: float32 gains, contiguous.
-        bias: likewise; None: none.
+        added: in `dtype`; None if the sum is x.
+        weight: gains, contiguous float32.
+        bias: contiguous float32, or None.
         epsilon: added to the variance, or to the mean square.
         rms: RMS norm, else layer norm.
-        dtype: of the norm, one of the kernels.
+        dtype: dtype of the norm, one of `DTYPES`.
+
+    Returns:
+        The sum in float32, and the norm.
     """
-    apply: Any = _ResidualNorm.apply  # whose type is unknown
+    apply: Any = _ResidualNorm.apply  # untyped
     results = apply(x, added, weight, bias, epsilon, rms, dtype)
     total, normed = (x, results) if added is None else results
     return total, normed
 
 
 class _GELU(torch.autograd.Function):
-    """GELU, whose gradient is computed from its input alone."""
+    """GELU, whose gradient is computed from its input."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -207,10 +210,12 @@ class _GELU(torch.autograd.Function):
 def gelu(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
     """Compute ``x/2·(1 + tanh z)``, where ``z = √(2/π)·(x + 0.044715·x³)``.
 
+    Source: Hendrycks and Gimpel 2016, arXiv:1606.08415.
+
     Args:
-        x: of a dtype of the kernels, on the CPU.
+        x: on the CPU, in one of `DTYPES`.
     """
-    apply: Any = _GELU.apply  # whose type is unknown
+    apply: Any = _GELU.apply  # untyped
     result: Tensor = apply(x)
     return result
 
@@ -224,12 +229,12 @@ def compute_gelu(x: Float[Tensor, "*b"], result: Float[Tensor, "*b"]) -> None:
 def gelu_gradient(
     x: Float[Tensor, "*b"], gradient: Float[Tensor, "*b"], result: Float[Tensor, "*b"]
 ) -> None:
-    """Write the gradient of `x` from that of its GELU; all contiguous.
+    """Compute the gradient of `x` from that of its GELU; all contiguous.
 
     Args:
-        x: as it was given to `compute_gelu`.
-        gradient: of its GELU.
-        result: where it is written, which may be `gradient` itself.
+        x: as in the forward pass.
+        gradient: the gradient of its GELU.
+        result: output buffer, which may be `gradient` itself.
     """
     assert x.dtype == gradient.dtype == result.dtype, "as it was computed"
     _call_gelu(x, gradient.data_ptr(), result)
@@ -256,12 +261,12 @@ def compute_cross_entropy(
     """Compute ``logsumexp(logits) - logits[target]`` of each row; all tensors contiguous.
 
     Args:
-        logits: in a dtype of the kernels, at least one number.
-        targets: int64, below V; below 0 where a row has no loss.
-        losses: where the losses are written, in nats, float32; 0 where a row has none.
-        weights: what each loss counts in the sum whose gradient is computed, float32.
-        gradient: where that of the logits is written, in their dtype, which may be `logits` itself;
-            None: nowhere.
+        logits: in one of `DTYPES`, not empty.
+        targets: int64, below V; negative for a row without a loss.
+        losses: float32 output buffer for the losses, in nats; 0 for a row without a loss.
+        weights: float32 weight of each loss in the sum that is differentiated.
+        gradient: output buffer for the gradient of the logits, in their dtype, which may be
+            `logits` itself; None to skip it.
     """
     assert gradient is None or gradient.dtype == logits.dtype, "the kernel reads and writes one"
     library.call(

@@ -1,10 +1,10 @@
-"""Self-attention of the product that makes queries, keys and values, and its gradient.
+"""Self-attention of the output of a QKV projection, and its gradient.
 
-The kernels read and write with strides, so no head is copied to a place of its own: the context is
-what the next product reads, and the gradient what the product before it is differentiated with.
+The kernels read and write with strides, so no head is copied: the output projection reads the
+context in place, and the backward pass of the QKV projection the gradient.
 
 Axes: B batch, T tokens, H query heads, G key/value heads, D head dimension, C = H·D,
-P = (H + 2G)·D: a row of a projection is the H queries, then the G keys, then the G values.
+P = (H + 2G)·D: a row of the projection is H queries, then G keys, then G values.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from regard.backends.native._arguments import PROBLEM, Arguments, vectors
 from regard.inputs import Scoring, check
 from regard.masks import Mask
 
-# Where the threads and the pointers are among the numbers of `regard_problem` in src/native/abi.h;
-# the strides follow each pointer.
+# Indices of the number of threads and of the pointers in `regard_problem` of src/native/abi.h;
+# strides follow each pointer.
 _THREADS, _QUERY, _KEY, _VALUE = 1, 13, 17, 21
 _NO_BIAS_OR_NUMBERS = (0,) * 7
 _MAX_LAYOUTS = 256
 
 
 class _Layout(NamedTuple):
-    """The part of a problem that depends on shapes, dtype and mask alone."""
+    """The part of a problem that depends only on shapes, dtype and mask."""
 
     numbers: tuple[int | float, ...]
-    """Of `regard_problem`."""
+    """The fields of `regard_problem`."""
     key: int
-    """Bytes from the queries of a row to its keys; below, to its values."""
+    """Offset in bytes of the keys in a row."""
     value: int
+    """Offset in bytes of the values in a row."""
     strides: tuple[tuple[int, ...], ...]
-    """Of queries, keys and values, by head."""
+    """Strides of queries, keys and values as ``(B, heads, T, D)``."""
     context_strides: tuple[int, ...]
-    """Of a context by head."""
+    """Strides of a context as ``(B, H, T, D)``."""
 
     def pack(self, projected: Tensor) -> bytes:
-        """The problem, as the library takes it."""
+        """Pack the problem as ``regard_problem``."""
         at = projected.data_ptr()
         numbers = list(self.numbers)
         numbers[_THREADS] = torch.get_num_threads()
@@ -50,13 +51,13 @@ class _Layout(NamedTuple):
         return PROBLEM.pack(*numbers)
 
     def parts(self, projected: Tensor) -> tuple[int, ...]:
-        """Queries, keys and values of a tensor like the projection, each as ``regard_tensor``."""
+        """Return queries, keys and values of a ``(B, T, P)``, each as ``regard_tensor``."""
         at = projected.data_ptr()
         query, key, value = self.strides
         return at, *query, at + self.key, *key, at + self.value, *value
 
     def by_head(self, context: Tensor) -> tuple[int, ...]:
-        """A context or its gradient, as ``regard_tensor``."""
+        """Return a context or its gradient as ``regard_tensor``."""
         return context.data_ptr(), *self.context_strides
 
 
@@ -67,14 +68,14 @@ def self_attention(
     context: Float[Tensor, "B T C"],
     logsumexp: Float[Tensor, "B H T"],
 ) -> None:
-    """Compute the context, heads side by side, and the log-sum-exp of each row.
+    """Compute the context, with concatenated heads, and the log-sum-exp of each row.
 
     Args:
-        projected: contiguous, in a dtype of the kernels, with at least one number.
+        projected: contiguous, in one of `DTYPES`, not empty.
         groups: G.
-        mask: affine.
-        context: where it is written, contiguous, in the same dtype.
-        logsumexp: where they are written, contiguous, float32.
+        mask: a mask with affine bounds.
+        context: contiguous output buffer in the same dtype.
+        logsumexp: contiguous float32 output buffer, natural logarithm.
     """
     assert context.dtype == projected.dtype, "the kernel reads and writes one"
     heads = logsumexp.shape[1]
@@ -95,13 +96,13 @@ def self_attention_gradient(
     """Compute the gradient of `projected`.
 
     Args:
-        gradient: of the context, contiguous.
-        context: of `self_attention`.
-        logsumexp: likewise.
-        projected: as it was given to it; below, likewise.
-        groups: G.
-        mask: affine.
-        result: where the gradient is written, contiguous.
+        gradient: the gradient of the context, contiguous.
+        context: output of `self_attention`.
+        logsumexp: output of `self_attention`.
+        projected: as in the forward pass.
+        groups: as in the forward pass.
+        mask: as in the forward pass.
+        result: contiguous output buffer.
     """
     dtypes = {tensor.dtype for tensor in (gradient, context, projected, result)}
     assert len(dtypes) == 1, "as they were computed"
@@ -122,7 +123,7 @@ def self_attention_gradient(
 def _layout(
     batch: int, tokens: int, width: int, heads: int, groups: int, dtype: torch.dtype, mask: Mask
 ) -> _Layout:
-    """Check a problem of this kind once."""
+    """Check a problem of these sizes once."""
     projected = torch.empty(batch, tokens, width, dtype=dtype, device="cpu")
     dim = width // (heads + 2 * groups)
     query, key, value = (

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 _ENDING = {"darwin": "dylib", "win32": "dll"}.get(sys.platform, "so")
 _NAME = f"libregard.{_ENDING}"
-_ABI = 15  # what this package expects of `regard_abi()`
+_ABI = 15  # the expected value of `regard_abi()`
 _VARIABLE = "REGARD_INSTRUCTIONS"
 
 
 def load() -> ctypes.CDLL | None:
-    """The library, or None where there is none; `why_missing` says why.
+    """Return the library, or None without one; `why_missing` says why.
 
     Raises:
         ValueError: if REGARD_INSTRUCTIONS names an instruction set that can't be used here.
@@ -29,29 +29,31 @@ def load() -> ctypes.CDLL | None:
 
 
 def why_missing() -> str | None:
-    """Why there is no library, in plain words; None where there is one."""
+    """Return why there is no library, as a sentence; None if there is one."""
     opened = _open()
     return opened if isinstance(opened, str) else None
 
 
-# As torch.compiler.assume_constant_result does, but without loading the compiler.
+# As torch.compiler.assume_constant_result, without importing the compiler.
 why_missing._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001 - torch has no public way
 
 
 class Description(NamedTuple):
-    """What the library is and does on this machine."""
+    """The library as loaded on this machine."""
 
     path: str
     instructions: str
-    """The set in use; below those built and those the processor can run, the best first."""
+    """The instruction set in use."""
     built: tuple[str, ...]
+    """Instruction sets that were compiled, the best first."""
     supported: tuple[str, ...]
+    """Those of them that the processor supports."""
     pool: str
-    """File of the OpenMP runtime whose threads do the work; empty where they are its own."""
+    """File of the OpenMP runtime that runs the threads; empty if they are the library's own."""
 
 
 def describe() -> Description | None:
-    """Describe the library, or None where there is none."""
+    """Return a description of the library, or None without one."""
     library = load()
     if library is None:
         return None
@@ -64,10 +66,14 @@ def describe() -> Description | None:
 
 
 def call(name: str, *arguments: bytes | tuple[int, ...] | int | None) -> None:
-    """Call a computation of the library: structs as bytes or integers, pointers as integers.
+    """Call a kernel: structs are bytes or tuples of integers, pointers are integers.
+
+    Args:
+        name: name of the exported function.
+        arguments: its arguments.
 
     Raises:
-        MemoryError: if there is none left for the kernels to work in.
+        MemoryError: if the kernel could not allocate its scratch memory.
     """
     library = load()
     assert library is not None, "objection() sees to it"
@@ -82,10 +88,10 @@ def _argument(value: bytes | tuple[int, ...] | int | None) -> bytes | ctypes.c_v
     return value if isinstance(value, bytes) else ctypes.c_void_p(value)
 
 
-# Torch is loaded before: the package that this module lies in imports it.
+# The parent package has imported torch before, so that the library finds its OpenMP runtime.
 @functools.cache
 def _open() -> ctypes.CDLL | str:
-    """The library with its instruction set chosen, or why there is none."""
+    """Load the library and choose its instruction set; return why if there is none."""
     path = _path()
     if path is None:
         return (
@@ -107,7 +113,7 @@ def _open() -> ctypes.CDLL | str:
 
 
 def _path() -> Path | None:
-    """Next to this file; or where an editable install put it, since this file is then elsewhere."""
+    """Return the path beside this file, or that of an editable install, or None."""
     beside = Path(__file__).with_name(_NAME)
     if beside.exists():
         return beside
@@ -120,7 +126,7 @@ def _path() -> Path | None:
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    """Tell ctypes the functions' types where they are not int."""
+    """Declare the functions' types to ctypes if they are not int."""
     library.regard_choose.argtypes = [ctypes.c_char_p]
     library.regard_attend.argtypes = [ctypes.c_char_p, *[ctypes.c_void_p] * 4, ctypes.c_int64]
     for name in ("built", "supported", "instructions", "pool"):
@@ -128,7 +134,7 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 def _choose(library: ctypes.CDLL) -> None:
-    """Use the instruction set that the environment names, or else the best."""
+    """Choose the instruction set named by the environment, or else the best."""
     name = os.environ.get(_VARIABLE) or None
     if library.regard_choose(name.encode() if name else None) != 0:
         supported, built = library.regard_supported().decode(), library.regard_built().decode()

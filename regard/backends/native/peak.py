@@ -1,4 +1,4 @@
-"""The machine's peak rates, as the native library measures it with torch's threads."""
+"""The machine's peak rates, measured by the native library on torch's threads."""
 
 from __future__ import annotations
 
@@ -12,15 +12,25 @@ from regard.backends.native._arguments import CODES
 
 
 def peak_flops(dtype: torch.dtype) -> float:
-    """Operations a second on numbers of a dtype, as the instruction set in use multiplies them.
+    """Measure the floating-point operations per second in a dtype, with the instruction set in use.
 
-    float16 is widened to float32, and so is bfloat16 where there are no dot products of it.
+    float16 is widened to float32, as is bfloat16 without its dot-product instructions.
+
+    Args:
+        dtype: one of `DTYPES`.
+
+    Raises:
+        MemoryError: if there is no memory for the measurement.
     """
     return _measure("regard_peak_flops", CODES[dtype])
 
 
 def peak_bandwidth() -> float:
-    """Bytes a second read from memory."""
+    """Measure the memory bandwidth of reads, in bytes per second.
+
+    Raises:
+        MemoryError: if there is no memory for the measurement.
+    """
     return _measure("regard_peak_bandwidth")
 
 

@@ -1,10 +1,9 @@
-"""The shortest way from `attention` to the kernel, for plain calls.
+"""The fast path from `attention` to the kernel, for plain calls.
 
-A call on a few tokens takes the kernel a microsecond or two, and the checks, the problem and the
-dispatcher many times that. So for calls that need only a context, or its gradients too, the result
-of the checks is cached by the shapes, strides and dtypes that it depends on; with a mask whose
-bounds are tables, such as documents, the tables too, as long as the mask is there; with numbers of
-each head, such as ALiBi's slopes, where they lie.
+For a few tokens the kernel takes a microsecond or two, and the checks and the dispatcher many times
+that. Calls that need a context only, or its gradients too, therefore cache the result of the checks
+by shapes, strides and dtypes. If the bounds of a mask are tables, as for documents, the cache
+belongs to the mask and holds them; numbers per head, such as ALiBi slopes, are cached by address.
 
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value.
@@ -25,10 +24,10 @@ from regard.inputs import Scoring
 from regard.masks import Mask
 
 _Plans = dict[object, Plan | None]
-_PLANS: _Plans = {}  # with masks that are numbers
+_PLANS: _Plans = {}  # for masks with affine bounds
 _MAX_PLANS = 4096
 _PLANS_OF_MASKS: WeakKeyDictionary[Mask, _Plans] = WeakKeyDictionary()
-_MAX_PLANS_OF_MASK = 32  # each has tables of its own
+_MAX_PLANS_OF_MASK = 32  # each holds its own tables
 
 
 def quick(
@@ -41,9 +40,9 @@ def quick(
     alibi: Any,
     sink: Any,
 ) -> Tensor | None:
-    """Compute the context at once, or None where the call needs the checks and the dispatcher.
+    """Compute the context ``(B, H, L, Dv)``, or return None if the call is not plain.
 
-    The arguments are unchecked.
+    The arguments are those of `attention`, unchecked.
     """
     if must_dispatch() or not are_plain(query, key, value):
         return None
@@ -69,12 +68,12 @@ def quick(
         if len(plans) >= (_MAX_PLANS if plans is _PLANS else _MAX_PLANS_OF_MASK):
             plans.clear()
         plans[signature] = plan
-    except TypeError:  # a scale or softcap that is not a number: the checks will say so
+    except TypeError:  # a scale or softcap that is not hashable: the checks raise an error
         return None
     if plan is None:
         return None
     if wanted:
-        # A plan that held its mask would keep itself alive.
+        # The scoring is not cached: a plan that held its mask would keep itself alive.
         scoring = Scoring(mask=mask, scale=scale, softcap=softcap)
         return attend_with_gradients(query, key, value, plan, scoring)
     context = plan.new_context(query)
@@ -89,16 +88,16 @@ def quick(
 
 
 def _places(alibi: Any, sink: Any) -> tuple[object, ...] | None:
-    """Where numbers of each head lie, one at least; None if the checks have to see them."""
+    """Return addresses and layouts of numbers per head; None if they are not plain."""
     given = [tensor for tensor in (alibi, sink) if tensor is not None]
     if not are_plain(*given) or _want_gradients(*given):
         return None
     places = ((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in given)
-    return alibi is None, *places  # which of them one alone is
+    return alibi is None, *places  # tells which of the two was given
 
 
 def _want_gradients(*tensors: Tensor) -> bool:
-    """Whether the gradient of one of them is wanted."""
+    """Whether autograd needs the gradient of one of them."""
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
@@ -107,7 +106,7 @@ def _want_gradients(*tensors: Tensor) -> bool:
 
 
 def _plans_of(mask: Mask | None) -> _Plans | None:
-    """The plans with a mask whose bounds are tables; None if its caller may change these."""
+    """Return the plans of a mask whose bounds are tables; None if the tables may change."""
     if mask is None or not mask.is_fixed:
         return None
     return _PLANS_OF_MASKS.setdefault(mask, {})

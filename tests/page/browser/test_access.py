@@ -1,4 +1,4 @@
-"""What those hear and see who do not look at the picture: names, landmarks, contrast, calm."""
+"""Accessibility: names, landmarks, contrast, reduced motion."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What answers a question that is no longer the current one is declared stale, and dimmed."""
+"""Answers to requests that are no longer current are marked as stale, and dimmed."""
 
 import contextlib
 from threading import Event, Semaphore

@@ -1,4 +1,4 @@
-"""Jobs of a worker take turns: what is quick first, and what nobody waits for not at all."""
+"""Jobs of a worker take turns: quick ones first, and cancelled ones are skipped."""
 
 import pytest
 
