@@ -62,10 +62,10 @@ def with_word(one, span, word):
 @pytest.mark.parametrize(
     ("seed", "digest"),
     [
-        (0, "4b5ef25eba00651d"),
-        (1, "801fcc9bed41e014"),
-        (2, "beb14d074942b531"),
-        (3, "c526bdc2cbc54e6c"),
+        (0, "a69354da3c50865e"),
+        (1, "3aa45d64834b6b43"),
+        (2, "3202c8330f14723c"),
+        (3, "e3a63d92cf20bc04"),
     ],
 )
 def test_a_seed_is_a_story_to_the_byte(seed, digest):
@@ -74,7 +74,7 @@ def test_a_seed_is_a_story_to_the_byte(seed, digest):
 
 def test_many_seeds_are_the_same_stories_everywhere(sample):
     texts = "".join(one.text for one in sample[:500])
-    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "ba61be9ccb836a56"
+    assert hashlib.sha256(texts.encode("ascii")).hexdigest()[:16] == "9008e18eca2a2345"
 
 
 def test_a_story_does_not_depend_on_those_told_before():

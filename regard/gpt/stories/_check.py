@@ -97,6 +97,7 @@ class _Reader:
         self._world = World()
         self._values: dict[str, str] = {}
         self._scene = 0
+        self._lines: dict[tuple[str, ...], str] = {}  # whose → what was said in this scene
 
     def preference(self, match: Match) -> tuple[int, bool]:
         """Return a sort key: the longest match first, then one that continues the scene."""
@@ -106,7 +107,7 @@ class _Reader:
         if not match.words:  # it states no fact, and may interrupt a scene
             return
         if match.wording.scene != self._scene:
-            self._values = {}
+            self._values, self._lines = {}, {}
         self._scene = match.wording.scene
         for slot, word, _ in match.words:  # free slots introduce names
             if not slot.form and not slot.takes_fact:
@@ -131,9 +132,13 @@ class _Reader:
             if not has_values(self._values, operation.about):
                 continue
             fact = self._world.expected(operation, self._values)
-            if fact is not None and fact.value != word:
+            expected = word if fact is None else fact.value
+            if operation.relation == "line":  # "Tom says" tells it, or says it once more
+                about = tuple(self._values.get(name, name) for name in operation.about)
+                expected = self._lines.setdefault(about, word)
+            if expected != word:
                 kind = Kind.ANSWER if operation.sign == "??" else KINDS.get(operation.relation)
-                self.mistakes.append(Mistake(span, word, fact.value, kind))
+                self.mistakes.append(Mistake(span, word, expected, kind))
             self._world.apply(operation, word, self._values, span)
         if slot.takes_fact and not slot.variable.endswith("0"):
             self._values.setdefault(slot.variable, word)

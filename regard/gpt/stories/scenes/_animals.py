@@ -43,6 +43,15 @@ PETS = scene("""
 Two animals lived in the yard. {person=owner pet} fed the {animal=species pet}, and its name was
     {pet=pet person=named animal}. {person2=owner pet2} fed the {animal2=species pet2}, and its
     name was {pet2=pet person2=named animal2}.
+{pet=pet person=named animal} was the {animal=species pet} of {person=owner pet}, and
+    {pet2=pet person2=named animal2} was the {animal2=species pet2} of {person2=owner pet2}.
+With {person=owner pet} lived a {animal=species pet}, {pet=pet person=named animal}. With
+    {person2=owner pet2} lived a {animal2=species pet2}, {pet2=pet person2=named animal2}.
+{person=owner pet} was proud of a {animal=species pet} that was called
+    {pet=pet person=named animal}. The {animal2=species pet2} of {person2=owner pet2} had the
+    name of {pet2=pet person2=named animal2}.
+A {animal=species pet} with the name of {pet=pet person=named animal} followed {person=owner pet},
+    and {pet2=pet person2=named animal2}, a {animal2=species pet2}, followed {person2=owner pet2}.
 A {animal=species pet} called {pet=pet person=named animal} belonged to {person=owner pet}. A
     {animal2=species pet2} called {pet2=pet person2=named animal2} belonged to
     {person2=owner pet2}.
@@ -82,6 +91,15 @@ The {animal} that belonged to {person} was called {pet0?pet person}.
 {person}<who> [laughed|smiled|paused] and [stroked|brushed|patted] {pet0?pet person}.
 {person3} asked whose animal {pet} was. It belonged to {person0?owner pet}.
 Beside {person} sat {pet0?pet person}.
+[Behind|Near|In front of|Next to] {person} [sat|stood|lay|ran] {pet0?pet person}.
+<when>{person} [called|fed|washed|carried|found] {pet0?pet person}.
+[In the evening|At noon|Once more|On the stairs|In the yard] {person} [called|fed|hugged|looked for]
+    {pet0?pet person}.
+{person} [turned round|sat down|laughed|ran off] and [called|fed|hugged|lifted] {pet0?pet person}.
+{person3} asked {person} about {pet0?pet person}.
+What did {person} call? {person.they} called {pet0?pet person}.
+The one that {person} liked best was {pet0?pet person}.
+The one that lived with {person} was {pet0?pet person}.
 The list of pets said {person} {pet0?pet person}.
 The list of pets said {pet} {person0?owner pet}.
 There went {person} and {pet0?pet person}.
@@ -159,6 +177,11 @@ On the stairs {person} had cried, "{line=line person}" By the gate {person2} had
 The parrot had listened to {person} and repeated, "{line?line person}"
 {person3} laughed and said it just like {person}, "{line?line person}"
 {person3} tried to speak like {person}, "{line?line person}"
+{person3} wrote down the words of {person}, "{line?line person}"
+From afar one could still hear {person}, "{line?line person}"
+Somebody asked {person} to say it again, "{line?line person}"
+Then came the line of {person}, "{line?line person}"
+{person} [nodded|laughed|sighed] and said the same as before, "{line?line person}"
 The words of {person} came back from the wall, "{line?line person}"
 What had {person} said? {adult} remembered it well, "{line?line person}"
 
@@ -166,6 +189,34 @@ What had {person} said? {adult} remembered it well, "{line?line person}"
 -
 And {person} said it once more, "{line?line person}"
 At night the parrot spoke like {person}, "{line?line person}"
+""")
+
+LINES = scene("""
+{person} says, "{line=line person}" {person2} says, "{line2=line person2}"
+It was a short play. {person} had to say, "{line=line person}" {person2} had to say,
+    "{line2=line person2}"
+They wrote two letters. The letter of {person} began, "{line=line person}" The letter of {person2}
+    began, "{line2=line person2}"
+"{line=line person}" That was what {person} said. "{line2=line person2}" That was what {person2}
+    said.
+First came {person}, "{line=line person}" Then came {person2}, "{line2=line person2}"
+
+<12>
+{person} says, "{line?line person}"
+The line of {person} was, "{line?line person}"
+So {person} said, "{line?line person}"
+First came {person}, "{line?line person}"
+
+<12>
+{person} says, "{line?line person}"
+The line of {person} was, "{line?line person}"
+And now {person}, "{line?line person}"
+The letter of {person} began, "{line?line person}"
+
+<12>
+-
+{person} says, "{line?line person}"
+The words of {person} were, "{line?line person}"
 """)
 
 SPELL = scene("""

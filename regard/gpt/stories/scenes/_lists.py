@@ -35,6 +35,16 @@ PRESENTS = (
     ),
     _list("owners", "{person=holder thing} {thing}", "{thing} {person0?holder thing}"),
     _list(
+        "guards",
+        "{thing} {person=holder thing}",
+        "that the {thing} was left in the hands of {person0?holder thing}",
+    ),
+    _list(
+        "lenders",
+        "the {thing} is with {person=holder thing}",
+        "whoever wants the {thing} has to ask {person0?holder thing}",
+    ),
+    _list(
         "winners",
         "{person=holder thing} has the {thing}",
         "the {thing} is with {person0?holder thing}",
@@ -108,6 +118,11 @@ PETS = (
         "{person} brings {pet0?pet person}",
     ),
     _list("names", "{pet=pet person} {person=owner pet}", "{person} {pet0?pet person}"),
+    _list(
+        "shows",
+        "{person=owner pet} with {pet=pet person}",
+        "that {person} came back and looked for {pet0?pet person}",
+    ),
     _list(
         "friends",
         "{pet=pet person} belongs to {person=owner pet}",

@@ -56,6 +56,25 @@ GLANCES = scene("""
 <when>{person} looked at {person2}, shook {person.their!} head and sighed.
 <when>{person} whispered to {person2} and then rubbed {person.their!} hands.
 Behind {person2} stood {person} and rubbed {person.their!} eyes.
+[Behind|Near|Opposite|Not far from] {person2} [stood|sat|lay] {person} and
+    [rubbed|closed|opened|covered] {person.their!} eyes.
+[To the left of|To the right of|Close to] {person2} [stood|sat|waited] {person} and
+    [bit|licked|chewed] {person.their!} lips.
+[Past|Towards|Up to] {person2} [ran|came|walked] {person}, [swinging|stretching] {person.their!}
+    arms.
+<when>{person} [grinned at|winked at|bowed to] {person2}, [stretched|folded|crossed]
+    {person.their!} arms and went away.
+<when>{person} [laughed at|turned to|greeted] {person2}, [stamped|tapped] {person.their!} foot.
+<when>{person} saw {person2}, [raised|dropped|shook|lowered] {person.their!} head.
+<when>{person} [followed|passed|watched] {person2}, [rubbing|closing|opening] {person.their!} eyes.
+[Watching|Hearing|Following|Led by|Called by] {person2}, {person} held {person.their!} breath.
+{person}, [led by|called by|tired of|taller than|older than] {person2}, [tied|wiped|lost]
+    {person.their!} shoes.
+{person}, not {person2}, had forgotten {person.their!} [hat|gloves|lunch].
+It was not {person2} but {person} who lifted {person.their!} hand.
+Unlike {person2}, {person} kept {person.their!} [hat|gloves|coat] on.
+Without {person2}, {person} [lost|found|missed] {person.their!} way.
+To {person2} {person} showed {person.their!} [hands|teeth|tongue].
 Beside {person2} sat {person} and tapped {person.their!} foot.
 In front of {person2} walked {person} and swung {person.their!} arms.
 After {person2} came {person} and held up {person.their!} hand.

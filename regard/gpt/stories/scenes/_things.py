@@ -21,6 +21,16 @@ There was a list of presents: {thing} {person=holder thing}, {thing2} {person2=h
 There was a list of presents: {thing} {person=holder thing}, {thing2} {person2=holder thing2}.
 There was a list of gifts: {thing} for {person=holder thing}, {thing2} for {person2=holder thing2}.
 {person=holder thing} had the {thing}. {person2=holder thing2} had the {thing2}.
+{person=holder thing} [came with|found|brought|held|wore] a {quality} {thing}, and
+    {person2=holder thing2} [came with|found|brought|held|wore] a {quality2} {thing2}.
+{person=holder thing} was [playing with|holding|hiding] a {quality} {thing}, while
+    {person2=holder thing2} was [playing with|holding|hiding] a {quality2} {thing2}.
+A {quality} {thing} was in the hands of {person=holder thing}. A {quality2} {thing2} was in the
+    hands of {person2=holder thing2}.
+[A|One] {quality} {thing} [was given|was sent|came] to {person=holder thing}, and a {quality2}
+    {thing2} [was given|was sent|came] to {person2=holder thing2}.
+For {person=holder thing} there was a {quality} {thing}, and for {person2=holder thing2} there was a
+    {quality2} {thing2}.
 The {thing} was with {person=holder thing}. The {thing2} was with {person2=holder thing2}.
 First came the {thing} of {person=holder thing}. Then came the {thing2} of
     {person2=holder thing2}.
@@ -47,6 +57,10 @@ By [noon|midday] {person~holder thing} was tired of the {thing} and handed it to
 {person~holder thing} lent the {thing} to {person2=holder thing} for a while.
 After an hour the {thing} went to {person2=holder thing}.
 After an hour the {thing} went to {person3=holder thing}.
+[Later|In the evening|Before supper] the {thing} [came|was given|passed|was handed] to
+    {person3=holder thing}.
+[Later|In the evening|Before supper] the {thing2} [came|was given|passed|was handed] to
+    {person3=holder thing2}.
 {person~holder thing} nodded {person.their!} head, and the {thing} went to
     {person3=holder thing}.
 Soon they swapped. The {thing} went to {person2=holder thing}, and the {thing2} went to
@@ -69,6 +83,17 @@ Now, who was holding the {thing}? Why, {person0?holder thing}, of course!
 [On the way home|After lunch|At last] the {thing} was carried by {person0?holder thing}.
 If you had wanted the {thing} that evening, you would have had to ask {person0?holder thing}.
 And so the proud owner of the {thing} was {person0?holder thing}.
+[For the rest of the day|Until bedtime|Later|That night] the {thing} was [carried around|kept|guarded]
+    by {person0?holder thing}.
+[For the rest of the day|Until bedtime|Later|That night] the {thing} was left in
+    the [hands|bag|care] of {person0?holder thing}.
+[For the rest of the day|Until bedtime|Later|That night] the {thing} [remained|stayed|was left] with
+    {person0?holder thing}.
+Whoever wanted the {thing} had to [ask|find|wait for] {person0?holder thing}.
+{adult} wanted the {thing}, and so they called {person0?holder thing}.
+{adult} thought that the {thing} was [with|carried by|lent to] {person0?holder thing}.
+The {thing}, as {adult} knew, was still with {person0?holder thing}.
+The one who [kept|carried|had|held] the {thing} was {person0?holder thing}.
 Later {adult2} wondered where the {thing} was. It was with {person0?holder thing}.
 [From then on|At noon|In the evening] the {thing} was in the hands of {person0?holder thing}.
 [At noon|After lunch|In the evening|At bedtime] the {thing} was still with {person0?holder thing}.
@@ -99,6 +124,14 @@ In the morning {person} found a {colour=colour thing} {thing=coloured colour} an
     {colour2=colour thing2} {thing2=coloured colour2}.
 {person} had a {colour=colour thing} {thing=coloured colour}, and {person2} had a
     {colour2=colour thing2} {thing2=coloured colour2}.
+On [the shelf|the chair|the floor] [stood|lay] a {colour=colour thing} {thing=coloured colour}, and
+    beside it a {colour2=colour thing2} {thing2=coloured colour2}.
+The {thing=coloured colour} of {person} was {colour=colour thing}, and the
+    {thing2=coloured colour2} of {person2} was {colour2=colour thing2}.
+{adult} [brought|found|made] a {colour=colour thing} {thing=coloured colour} for {person}. For
+    {person2} there was a {colour2=colour thing2} {thing2=coloured colour2}.
+{person} [drew|owned|carried] a {colour=colour thing} {thing=coloured colour}. {person2}
+    [drew|owned|carried] a {colour2=colour thing2} {thing2=coloured colour2}.
 {adult} had painted the {thing=coloured colour} {colour=colour thing} and the
     {thing2=coloured colour2} {colour2=colour thing2}.
 There was a list of colours: {thing=coloured colour} {colour=colour thing},
@@ -116,12 +149,19 @@ Something lay in the grass. The {thing=coloured colour} was {colour=colour thing
 {person}<who> [touched|picked up|chose] the {colour} {thing?coloured colour} first.
 <when>{person} [reached for|asked for|took] the {colour} {thing?coloured colour}.
 {person} said, "I like the {thing} best." The {thing} was {colour?colour thing}.
+[At night|At home|Later|In the evening] {person3} [thought|spoke|sang|wrote] of the {colour}
+    {thing?coloured colour}.
+[At night|At home|Later|In the evening] {person3} [carried|sold|hid|lifted|forgot] the {colour}
+    {thing?coloured colour}.
+What had {person} [lost|bought|found]? The {thing} was {colour?colour thing}.
+{adult} knew that the {thing} was {colour?colour thing}.
 {person3} [touched|picked up|chose] the {colour} {thing?coloured colour} first.
 {person3} sighed, "How I would love to have the {colour} {thing?coloured colour}."
 In the dark it was hard to see, but the {thing} was certainly {colour?colour thing}.
 The list of colours said {thing} {colour?colour thing}.
 The {thing} was {colour?colour thing}.
 {person2} liked the {colour} {thing?coloured colour} [better|best].
+And so {person3} [wished for|looked for|asked about] the {colour} {thing?coloured colour}.
 {person}<who> closed {person.their!} eyes and tried to remember. The {thing} was
     {colour?colour thing}. Correct!
 
@@ -147,6 +187,10 @@ There was a list of things: {thing} in the {place=place thing}, {thing2} in the
     {place2=place thing2}.
 In the morning the {thing} was in the {place=place thing}, and the {thing2} was in the
     {place2=place thing2}.
+{person} [forgot|hid|put|kept] a {quality} {thing} in the {place=place thing}. A {quality2} {thing2}
+    was in the {place2=place thing2}.
+{adult} [had hidden|had taken|had carried] the {thing} into the {place=place thing} and the {thing2}
+    into the {place2=place thing2}.
 {adult} kept a {quality} {thing} in the {place=place thing} and a {quality2} {thing2} in the
     {place2=place thing2}.
 {person} had a {quality} {thing} in the {place=place thing}. {person2} had a {quality2} {thing2}
@@ -180,6 +224,9 @@ Then {adult2} tidied up. The {thing} came into the {place2=place thing}, and the
 
 <12>
 <when>{person} wanted the {thing}. Where was it? It was in the {place0?place thing}!
+[Later|At night|In the evening] {person3} [saw|got|picked up|took] the {thing} in the
+    {place0?place thing}.
+{person2} thought that the {thing} was in the {place0?place thing}.
 Nobody touched it any more. The {thing} was safe in the {place0?place thing}.
 The new list of places said {thing} {place0?place thing}.
 The new list of things said {thing} in the {place0?place thing}.
