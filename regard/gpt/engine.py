@@ -9,6 +9,7 @@ Axis letters: B batch, T tokens, V vocabulary.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -28,8 +29,12 @@ from regard.gpt.int8 import Int8Matrix, to_int8
 from regard.gpt.layers import Embedding, Linear
 from regard.gpt.model import GPT, Block
 from regard.gpt.unwrap import as_gpt
+from regard.masks import intervals
 from regard.nn import KVCache, Rotation
 from regard.nn.cache import rollback_on_error
+from regard.pattern import Pattern
+from regard.pattern.readout import Readout, check_readout
+from regard.record import record
 
 
 class Engine:
@@ -42,13 +47,17 @@ class Engine:
 
     Args:
         model: the model, maybe wrapped.
+        read: readouts to take of the pattern of each last token.
 
     Attributes:
         config: the model's configuration.
+        readings: after each call of `next_logits`, for each layer the result of each readout, whose
+            leading dimensions are ``(B, H)``, or ``(H,)`` without a batch, for the last token's
+            query; empty without readouts.
 
     Raises:
         ValueError: if the native library does not support the model; `objection` says why.
-        TypeError: if `model` is not a GPT.
+        TypeError: if `model` is not a GPT, or for what is not a readout.
 
     Example:
         >>> from regard.gpt import Engine, Sampling, generate_texts, load
@@ -56,10 +65,23 @@ class Engine:
         >>> greedy = Sampling(temperature=0.0)
         >>> generate_texts(Engine(model), tokenizer, ["Once upon a"], tokens=1, sampling=greedy)
         [' time']
+
+        What each new token attends to while a text is generated:
+
+        >>> import regard
+        >>> from regard.gpt import stream
+        >>> engine = Engine(model, read=[regard.readouts.Entropy()])
+        >>> ids = torch.tensor(tokenizer.encode("Once upon a"))
+        >>> for token in stream(engine, ids, tokens=2, sampling=greedy):
+        ...     print([entropy.shape for (entropy,) in engine.readings][0])
+        torch.Size([1, 4, 1])
+        torch.Size([1, 4, 1])
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, read: Sequence[Readout[Any, Any]] = ()) -> None:
         model = as_gpt(model)
+        for readout in read:
+            check_readout(readout)
         why = self.objection(model)
         if why is not None:
             raise ValueError(
@@ -68,6 +90,8 @@ class Engine:
         self.config: GPTConfig = model.config
         self._model = _copy(model)
         self._weights = _Weights(model)
+        self._readouts = tuple(read)
+        self.readings: tuple[tuple[Any, ...], ...] = ()
         self._steps: WeakKeyDictionary[GPTCache, _Step] = WeakKeyDictionary()
 
     @staticmethod
@@ -127,15 +151,33 @@ class Engine:
         if is_transformed() or has_torch_function((ids,)):
             raise Error(
                 "an Engine computes outside of torch, and a recording, an intervention or another "
-                "mode that sees torch's calls is on: generate with the model itself"
+                "mode that sees torch's calls is on: generate with the model itself, or read by "
+                "Engine(model, read=[…])"
             )
         if ids.shape[-1] > 1 or cache.length == 0 or ids.numel() > native.MAX_SEQUENCES:
-            with torch.autocast("cpu", enabled=False):
+            return self._read_many(ids, cache)
+        step = self._step_of(ids, cache)
+        logits = step.logits(ids, cache)
+        if self._readouts:
+            self.readings = tuple(pattern.read(*self._readouts) for pattern in step.patterns(cache))
+        return logits
+
+    def _read_many(self, ids: Tensor, cache: GPTCache) -> Tensor:
+        """Compute the logits by the modules: of several tokens, or of many sequences."""
+        with torch.autocast("cpu", enabled=False):
+            if not self._readouts:
                 return self._model.next_logits(ids, cache)
+            with record(self._model, rows=-1) as recording:
+                logits = self._model.next_logits(ids, cache)
+        self.readings = tuple(pattern.read(*self._readouts) for pattern in recording)
+        return logits
+
+    def _step_of(self, ids: Tensor, cache: GPTCache) -> _Step:
         step = self._steps.get(cache)
         if step is None or not step.is_current(cache):
-            step = self._steps[cache] = _Step(self._model, ids, cache)
-        return step.logits(ids, cache)
+            step = _Step(self._model, ids, cache, reads=bool(self._readouts))
+            self._steps[cache] = step
+        return step
 
 
 def _objection_to_modules(model: GPT) -> str | None:
@@ -216,11 +258,16 @@ class _Step:
     It references the cache's memory, not the cache, so it is freed with the cache.
     """
 
-    def __init__(self, model: GPT, ids: Tensor, cache: GPTCache) -> None:
+    def __init__(self, model: GPT, ids: Tensor, cache: GPTCache, *, reads: bool) -> None:
         _check_cache(model, ids, cache)
-        self._config = model.config
+        config = self._config = model.config
         self._memory = [layer.memory for layer in cache.layers]
-        self._kernel = native.GPTStep(_weights(model, cache))
+        shape = (*ids.shape[:-1], config.heads, config.head_dim)
+        self._queries = [
+            torch.empty(shape, dtype=model.dtype) if reads else None for _ in cache.layers
+        ]
+        self._stored: list[tuple[int, int]] = []
+        self._kernel = native.GPTStep(_weights(model, cache, self._queries))
 
     def is_current(self, cache: GPTCache) -> bool:
         """Return True if the cache still has the same memory."""
@@ -251,6 +298,7 @@ class _Step:
             for layer in cache.layers:
                 keys = layer.extend()
                 stored.append((keys, length + 1 - keys))
+            self._stored = stored
             logits = self._kernel.logits(
                 stored,
                 tokens,
@@ -259,6 +307,21 @@ class _Step:
                 rotation=rotation,
             )
             return logits.view(*ids.shape[:-1], config.vocab_size)
+
+    def patterns(self, cache: GPTCache) -> Iterator[Pattern]:
+        """Yield the pattern of the last token in each layer, ``(B, H, 1, S)``."""
+        for layer, query, (count, evicted) in zip(
+            cache.layers, self._queries, self._stored, strict=True
+        ):
+            assert layer.memory is not None, "the cache has keys"
+            assert query is not None, "the step was made for readouts"
+            start = 0 if layer.window is None else max(0, count - layer.window)
+            key = layer.memory[0][..., start:count, :]
+            mask = None
+            if layer.padding is not None:
+                hidden = (layer.padding - evicted - start).clamp_min(0)[:, None]
+                mask = intervals(hidden, torch.full_like(hidden, count - start))
+            yield Pattern(query[..., None, :], key, mask=mask)
 
 
 def _rotation(positions: list[int], config: GPTConfig) -> tuple[Tensor, Tensor]:
@@ -288,7 +351,7 @@ def _other_cache(ids: Tensor) -> ValueError:
     )
 
 
-def _weights(model: GPT, cache: GPTCache) -> native.GPTWeights:
+def _weights(model: GPT, cache: GPTCache, queries: Sequence[Tensor | None]) -> native.GPTWeights:
     config = model.config
     return native.GPTWeights(
         heads=config.heads,
@@ -301,13 +364,13 @@ def _weights(model: GPT, cache: GPTCache) -> native.GPTWeights:
         learned=None if model.wpe is None else model.wpe.weight,
         norm=_norm(model.ln_f),
         layers=[
-            _layer(cast("Block", block), layer)
-            for block, layer in zip(model.h, cache.layers, strict=True)
+            _layer(cast("Block", block), layer, query)
+            for block, layer, query in zip(model.h, cache.layers, queries, strict=True)
         ],
     )
 
 
-def _layer(block: Block, cache: KVCache) -> native.GPTLayer:
+def _layer(block: Block, cache: KVCache, query: Tensor | None) -> native.GPTLayer:
     attention, mlp = block.attn, block.mlp
     maps: tuple[Any, ...] = (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)
     assert cache.memory is not None
@@ -319,6 +382,7 @@ def _layer(block: Block, cache: KVCache) -> native.GPTLayer:
         maps=tuple(_linear_map(linear, linear.bias) for linear in maps),
         memory=cache.memory,
         window=cache.window,
+        query=query,
     )
 
 

@@ -204,6 +204,50 @@ def test_an_engine_whose_weights_have_changed_refuses(where):
         read(engine, ids)
 
 
+READ_OUT = regard.readouts.Entropy(), regard.readouts.TopK(3), regard.readouts.Mass(0)
+
+
+@CONFIGS
+@pytest.mark.parametrize("padding", [None, PADDING])
+def test_readings_are_those_of_a_recording(config, padding):
+    """Of each token's pattern, whether it is read as a prompt or as a step; in a window too."""
+    model = model_of(config)
+    engine = Engine(model, read=READ_OUT)
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(config.vocab_size, (3, LENGTH), generator=generator)
+    hidden = None if padding is None else torch.tensor(padding)
+    caches = [GPTCache(config, padding=hidden) for _ in range(2)]
+    for part in (ids[:, :READ], *ids[:, READ:].split(1, dim=1)):
+        logits = engine.next_logits(part, caches[0])
+        with torch.no_grad(), regard.record(model, rows=-1) as recording:
+            expected = model.next_logits(part, caches[1])
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+        assert len(engine.readings) == config.layers
+        for given, pattern in zip(engine.readings, recording, strict=True):
+            entropy, (weights, _), first = given
+            own_entropy, (own_weights, _), own_first = pattern.read(*READ_OUT)
+            torch.testing.assert_close(entropy, own_entropy, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(weights, own_weights, rtol=1e-4, atol=1e-5)
+            if caches[0].layers[0].window is None:  # else the first key is evicted in the end
+                torch.testing.assert_close(first, own_first, rtol=1e-4, atol=1e-5)
+
+
+def test_readings_of_a_single_token_and_of_no_readout():
+    model, ids = model_of(GPT2), torch.tensor([5])
+    engine = Engine(model, read=[regard.readouts.Entropy()])
+    engine.next_logits(ids, GPTCache(GPT2))
+    assert [entropy.tolist() for (entropy,) in engine.readings] == [[[0.0]] * GPT2.heads] * 3
+    plain = Engine(model)
+    plain.next_logits(ids, GPTCache(GPT2))
+    assert plain.readings == ()
+    with pytest.raises(TypeError, match="is not a readout"):
+        Engine(model, read=["entropy"])
+    many = GPTCache(GPT2)
+    for _ in range(2):
+        engine.next_logits(ids.expand(33, 1), many)  # more than a native call takes
+    assert all(entropy.shape == (33, GPT2.heads, 1) for (entropy,) in engine.readings)
+
+
 def test_autocast_and_gradients_change_nothing():
     engine, ids = Engine(model_of(GPT2)), torch.tensor([[3, 1, 4]])
     expected = engine.next_logits(ids[:, :1], read(engine, ids))

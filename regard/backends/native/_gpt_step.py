@@ -73,6 +73,8 @@ class GPTLayer:
     memory: tuple[Tensor, Tensor]
     """The cached keys and values, ``(B, G, S, D)`` or ``(G, S, D)``."""
     window: int | None
+    query: Tensor | None = None
+    """A buffer for the queries of each step, ``(B, H, D)``; None if nobody reads them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +164,8 @@ def _packed(layer: GPTLayer) -> bytes:
         *(pointer for m in layer.maps for pointer in pointers(m.weight, m.bias, m.scale)),
         *(number for memory in layer.memory for number in _places(memory)),
         *(0, 0, _UNLIMITED if layer.window is None else layer.window),
-        *[0] * 10,  # no interventions and no recording
+        *(0, *pointers(layer.query)),  # nobody reads the residual stream
+        *[0] * 8,  # nothing is changed
     )
 
 
