@@ -65,7 +65,7 @@ EXERCISES = (
         "0.2",
         kind="predict",
         title="How often “kite” follows “silver” in the stories",
-        expected="less than one in a hundred",
+        expected="one time in fifty",
         hint="How many things are there that could be silver?",
         mistakes=(
             Mistake(

@@ -72,19 +72,19 @@ EXERCISES = (
     Answer(
         "10.2",
         kind="predict",
-        title="What becomes of the loss without one of four induction heads",
+        title="What becomes of the loss without one of five induction heads",
         expected="less than 1",
         hint="Are there others that do the same?",
         mistakes=(
             Mistake(
                 "what looks counted as needed",
                 "about 8",
-                "Three other heads look where the one that is switched off looked.",
+                "Four other heads look where the one that is switched off looked.",
             ),
             Mistake(
                 "a share of the work counted for each",
                 "about 2",
-                "The three that are left look at the same place, and what they write suffices.",
+                "The four that are left look at the same place, and what they write suffices.",
             ),
         ),
     ),

@@ -35,7 +35,7 @@ def looking_back(names: Mapping[str, Any]) -> Figure:
         )
         axes.add_patch(ground)
         write(axes, x + width / 2, y + _HEIGHT / 2 + 0.01, word, family="monospace")
-        if weight > 0.5:
+        if weight > 0.3:
             write(axes, x + width / 2, y - 0.14, f"weight {weight:.1f}", color=INK)
         places[word] = (x + width / 2, y)
         x, used = x + width, used + len(word) + 1

@@ -6,8 +6,8 @@ from itertools import pairwise
 # 0.1: The kite was silver, and the drum was red.
 answer_0_1 = "kite"
 
-# 0.2: In the stories 0 of 50.
-answer_0_2 = "less than one in a hundred"
+# 0.2: In the stories 1 of 50.
+answer_0_2 = "one time in fifty"
 
 # 0.3: It takes the word from the sentence, wherever it stands.
 answer_0_3 = "doll"
@@ -30,6 +30,6 @@ def looked_at(tokens, weights):
     return tokens[int(weights.argmax())]
 
 
-# 0.8: From 0.71 to 0.00. Nothing says any more which of the two is meant, so that no head of this
-# layer finds one by its colour; the guess is the drum, with 0.59, and then the kite, with 0.38.
+# 0.8: From 0.43 to 0.10. Nothing says any more which of the two is meant, so that no head of this
+# layer finds one by its colour; the guess is the kite with 0.05, and then the drum with 0.03.
 answer_0_8 = "less than half"

@@ -7,7 +7,7 @@ import torch
 # 10.1: The row of “kite” says that it comes after “red”.
 answer_10_1 = 2
 
-# 10.2: Three others are left, which look at the same place.
+# 10.2: Four others are left, which look at the same place.
 answer_10_2 = "less than 1"
 
 # 10.3: It knows the four things of the text and not which of them it is: −ln ¼.
