@@ -83,8 +83,8 @@ Now, who was holding the {thing}? Why, {person0?holder thing}, of course!
 [On the way home|After lunch|At last] the {thing} was carried by {person0?holder thing}.
 If you had wanted the {thing} that evening, you would have had to ask {person0?holder thing}.
 And so the proud owner of the {thing} was {person0?holder thing}.
-[For the rest of the day|Until bedtime|Later|That night] the {thing} was [carried around|kept|guarded]
-    by {person0?holder thing}.
+[For the rest of the day|Until bedtime|Later|That night] the {thing} was
+    [carried around|kept|guarded] by {person0?holder thing}.
 [For the rest of the day|Until bedtime|Later|That night] the {thing} was left in
     the [hands|bag|care] of {person0?holder thing}.
 [For the rest of the day|Until bedtime|Later|That night] the {thing} [remained|stayed|was left] with
