@@ -51,38 +51,38 @@ EXERCISES = (
     Answer(
         "16.1",
         kind="predict",
-        title="The probability of “hat” where the one head that looks at “bat” may not",
+        title="The probability of “hat” where the head that looks most at “bat” may not",
         expected="lost",
-        hint="Is there another head that looks at “bat”?",
+        hint="Head 3.4 looks at “bat” as well. Need it take the same from there?",
         mistakes=(
             Mistake(
                 "others expected to stand in",
                 "as before",
-                "The other heads have at most 0.03 of their weight on “bat”.",
+                "Head 3.4 looks at “bat” too, yet only 0.15 of the probability is left.",
             ),
             Mistake(
                 "half of the weights expected elsewhere",
                 "halved",
-                "The head has 0.87 of its weight there, and no other head tells which rhyme it is.",
+                "0.15 of the probability is left: “hat” is then one guess among several.",
             ),
         ),
     ),
     Answer(
         "16.2",
         kind="predict",
-        title="The probability of “towel” where one head of four that look at it may not",
+        title="The probability of “drum” where one head of five that look at it may not",
         expected="as before",
-        hint="Is there another head that looks at “towel”?",
+        hint="Is there another head that looks at “drum”?",
         mistakes=(
             Mistake(
                 "a large weight taken for a need",
                 "lost",
-                "Three other heads of the layer have 0.52 and more on the same word.",
+                "Four other heads of the layer have 0.81 and more on the same word.",
             ),
             Mistake(
                 "shares of a whole",
                 "halved",
-                "Logits are far apart here: what three heads add is enough for certainty.",
+                "Logits are far apart here: what four heads add is enough for certainty.",
             ),
         ),
     ),
