@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
@@ -87,9 +88,10 @@ def _heads(axes: Axes, result: ForwardPass, chosen: HeadScores) -> None:
     """Every head as a thumbnail of its pattern, with what it does."""
     layers = 1 + max(head.layer for head in result.heads)
     across = 1 + max(head.head for head in result.heads)
-    size, gap, left, top = 0.82, 0.24, 5.15, 0.3
+    left, top, gap, below = 5.15, 0.3, 0.24, 0.43
+    size = min(0.82, 4.3 / across - gap)  # that all fit the picture
     for head in result.heads:
-        x, y = left + head.head * (size + gap), top + head.layer * (size + 0.29)
+        x, y = left + head.head * (size + gap), top + head.layer * (size + below)
         inside = axes.inset_axes((x, y, size, size), transform=axes.transData)
         image = result.pattern(head).image(96, 96).clamp_min(FAINTEST)
         inside.imshow(image, cmap=SHADES, norm=LogNorm(FAINTEST, 1), interpolation="nearest")
@@ -97,11 +99,11 @@ def _heads(axes: Axes, result: ForwardPass, chosen: HeadScores) -> None:
         this = (head.layer, head.head) == (chosen.layer, chosen.head)
         inside.spines[:].set(visible=True, color=ACCENT if this else LINE, lw=1.6 if this else 0.8)
         colour = ACCENT if this else FAINT
-        write(axes, x + size / 2, y + size + 0.11, head.role.value, size=7.5, color=colour)
+        role = fill(head.role.value, 14)
+        write(axes, x + size / 2, y + size + 0.08, role, size=7, color=colour, va="top")
     for layer in range(layers):
-        y = top + layer * (size + 0.29) + size / 2
+        y = top + layer * (size + below) + size / 2
         write(axes, left - 0.12, y, str(layer), "right", size=8, color=FAINT)
-    assert across * (size + gap) < 4.4, "the thumbnails fit the picture"
 
 
 if __name__ == "__main__":
