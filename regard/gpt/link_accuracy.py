@@ -93,7 +93,7 @@ def link_accuracy(
     >>> model, tokenizer = load()
     >>> shares = link_accuracy(likeliest(model), tokenizer, stories(0, 3), context=512)
     >>> shares[Kind.QUOTATION].count
-    1
+    2
     """
     right, count = dict.fromkeys(Kind, 0), dict.fromkeys(Kind, 0)
     for hits in _predicted(predict, tokenizer, stories, context):

@@ -47,7 +47,7 @@ def wide():
     """A model as large as the shipped one on a text of 512 tokens, with sharp heads."""
     letters = "abcdefghijklmnopqrstuvwxyz "
     torch.manual_seed(0)
-    model = GPT(GPTConfig(vocab_size=len(letters), context=512, layers=4, heads=4, dim=128))
+    model = GPT(GPTConfig(vocab_size=len(letters), context=512, layers=4, heads=5, dim=160))
     with torch.no_grad():
         for block in model.h:
             block.attn.c_attn.weight.mul_(8)
@@ -55,9 +55,9 @@ def wide():
     return ModelSubject(model, CharTokenizer(letters), title="wide", ids=ids)
 
 
-def test_a_text_of_512_tokens_takes_about_2_mb(wide):
+def test_a_text_of_512_tokens_takes_about_2_5_mb(wide):
     html = report_html(wide)
-    assert 1_500_000 < len(html.encode()) < 2_100_000  # as exact as the room allows
+    assert 2_000_000 < len(html.encode()) < 2_600_000  # as exact as the room allows
     (run,) = data(html)["runs"]
     assert run["description"]["length"] == 512
     assert run["description"]["errors"]["weight"] < 5e-4  # three decimals of a weight are true

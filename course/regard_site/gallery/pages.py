@@ -26,7 +26,7 @@ def copying(_: Progress) -> Exhibit:
         name="induction",
         title="Induction: what came next the last time",
         text=(
-            "A parrot says a sentence again. At “red” three of the four heads of layer 1 look most "
+            "A parrot says a sentence again. At “red” two of the five heads of layer 1 look most "
             "at “kite”, which followed “red” the first time, and the model says it. Below each "
             "head stands in blue what the answer loses without it."
         ),

@@ -21,7 +21,7 @@ from regard.page.file.packed import Errors, Numbers, pack_layer
 
 __all__ = ["SIZE", "ReportRun", "objection", "report_page", "tokens_within"]
 
-SIZE = 2_090_000
+SIZE = 2_590_000
 """Bytes that a report takes at most where that leaves numbers exact enough."""
 
 # How far off a score may typically be, as powers of two: as little as fits into the size, and never
