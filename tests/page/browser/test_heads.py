@@ -41,12 +41,12 @@ def test_a_head_under_the_pointer_moves_none(show, settled, short, size, address
 
 
 def test_a_click_arrives_while_the_grid_is_laid_out_anew(show, settled, short, resize):
-    page = show(short, "#l=1&h=3", height=1100)
+    page = show(short, "#l=1&h=3", width=1680, height=1100)
     cell = page.locator("#grid .cell[data-layer='0'][data-head='0']")
     cell.hover(position={"x": 5, "y": 5})
     page.mouse.down()
     before = cell.bounding_box()["height"]
-    resize(page, 1440, 900)
+    resize(page, 1680, 900)
     assert cell.bounding_box()["height"] < before
     page.mouse.up()
     settled(page)

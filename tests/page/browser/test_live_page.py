@@ -3,10 +3,11 @@
 import pytest
 
 import regard
+from regard.gpt.checkpoint import SHIPPED
 from regard.page import ModelSubject
 from regard.page._changes import Ablation
 
-TEXT = "A green parrot lived in the tent. Leila said to it"
+TEXT = "A green parrot lived in the tent. Leila said to Tom"
 OTHER = "Back came the same words, back came"
 OFF = Ablation(kind="off", layer=1, head=3)
 
@@ -24,7 +25,8 @@ def file(shipped, tmp_path_factory):
     size = regard.report(
         model, path, title="the model", tokenizer=tokenizer, text=TEXT, live=True, start="l=1&h=3"
     )
-    assert path.stat().st_size == size < 12_000_000
+    weights = (SHIPPED / "model.safetensors").stat().st_size
+    assert path.stat().st_size == size < weights + 1_100_000
     return path.as_uri()
 
 
