@@ -57,6 +57,7 @@ def test_what_the_next_token_rests_on_is_said_and_marked(
 def test_measuring_says_how_far_it_is_and_can_be_called_off(
     show, settled, shipped, monkeypatch, running
 ):
+    from regard.page import _changes
     from regard.page.subjects import ModelSubject
 
     ended, measure = Event(), regard.lens.effects
@@ -71,7 +72,7 @@ def test_measuring_says_how_far_it_is_and_can_be_called_off(
             ended.set()
 
     page = show(ModelSubject(*shipped, title="the model", text="A text of its own."), "#l=1&h=1")
-    monkeypatch.setattr(regard.lens, "effects", effects)
+    monkeypatch.setattr(_changes, "effects", effects)
     button = page.locator("#matters")
     button.click()
     page.get_by_role("button", name="Stop (head 4 of 16)").wait_for()
@@ -82,7 +83,7 @@ def test_measuring_says_how_far_it_is_and_can_be_called_off(
     assert ended.wait(30)
     assert button.text_content() == "What matters here?"
     assert page.locator("#problem").is_hidden()
-    monkeypatch.setattr(regard.lens, "effects", measure)
+    monkeypatch.setattr(_changes, "effects", measure)
     button.click()
     settled(page)
     assert page.locator("#finding").text_content()
