@@ -228,11 +228,14 @@ def listed(weights: Tensor) -> list[Head]:
 
 
 def second_copy_loss(model: GPT, heads: Sequence[Head]) -> float:
-    """Nats a token on the second copy of random tokens, with heads switched off."""
+    """Nats a token on the second copy of random tokens, with the mean in place of heads' contexts.
+
+    A head of which only a constant part is needed is then not missed.
+    """
     ids = twice(model, SPAN)
     with torch.no_grad(), regard.intervene(model) as change:
         for layer, head in heads:
-            change.ablate(layers=layer, heads=head)
+            change.ablate(layers=layer, heads=head, by="mean")
         logits = model(ids)[:, SPAN:-1]
     return F.cross_entropy(logits.mT, ids[:, SPAN + 1 :]).item()
 
@@ -242,24 +245,29 @@ def ablation_table(model: GPT, previous: Sequence[Head], induction: Sequence[Hea
     named = {"previous-token heads": previous, "induction heads": induction}
     rows = [["none", "", f"{second_copy_loss(model, []):.2f}"]]
     for name, heads in named.items():
-        others = control(model, heads, [*previous, *induction])
-        for label, off in ((name, heads), ("as many others", others)):
-            rows.append([label, names(off), f"{second_copy_loss(model, off):.2f}"])
+        rows.append([name, names(heads), f"{second_copy_loss(model, heads):.2f}"])
+        groups = controls(model, heads, [*previous, *induction])
+        losses = [f"{second_copy_loss(model, group):.2f}" for group in groups]
+        label = "as many others" if len(groups) == 1 else "each of the others there"
+        rows.append([label, names([head for one in groups for head in one]), ", ".join(losses)])
     return table(["switched off", "heads", "loss on the second copy"], rows)
 
 
-def control(model: GPT, heads: Sequence[Head], named: Sequence[Head]) -> list[Head]:
-    """As many heads without a name, of the same layers or of later ones.
+def controls(model: GPT, heads: Sequence[Head], named: Sequence[Head]) -> list[list[Head]]:
+    """Groups of as many heads without a name.
 
-    On those of earlier layers the named ones rest.
+    Of a single head each of the others in its layer; else one group, of the same layers or of later
+    ones, since on heads of earlier layers the named ones rest.
     """
     config = model.config
     rest = [(a, b) for a in range(config.layers) for b in range(config.heads)]
+    if len(heads) == 1:
+        return [[head] for head in rest if head[0] == heads[0][0] and head not in named]
     chosen: list[Head] = []
     for layer, _ in heads:
         free = [head for head in rest if head not in named and head not in chosen]
         chosen.append(min(free, key=lambda head: (head[0] < layer, abs(head[0] - layer))))
-    return sorted(chosen)
+    return [sorted(chosen)]
 
 
 def head_table(weights: Tensor, columns: Sequence[str]) -> str:
