@@ -315,12 +315,12 @@ SHAPE = """() => {
 def test_what_has_no_room_beside_the_chips_is_not_shown(show, settled, resize, teller):
     page = show(teller, "")
     seen = {}
-    for width in (1440, 1300, 1181, 1180, 1000, 900):
+    for width in (1600, 1440, 1300, 1181, 1180, 1000, 900):
         resize(page, width)
         shape = page.evaluate(SHAPE)
         seen[width] = shape["seen"]
         assert not shape["seen"] or (shape["over"] < 0 and shape["cut"] < 0.5), (width, shape)
-    assert seen[1440]
+    assert seen[1600]
     assert not seen[900]
 
 
