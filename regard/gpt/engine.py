@@ -74,8 +74,8 @@ class Engine:
         >>> ids = torch.tensor(tokenizer.encode("Once upon a"))
         >>> for token in stream(engine, ids, tokens=2, sampling=greedy):
         ...     print([entropy.shape for (entropy,) in engine.readings][0])
-        torch.Size([1, 4, 1])
-        torch.Size([1, 4, 1])
+        torch.Size([1, 5, 1])
+        torch.Size([1, 5, 1])
     """
 
     def __init__(self, model: nn.Module, *, read: Sequence[Readout[Any, Any]] = ()) -> None:
@@ -264,7 +264,8 @@ class _Step:
         self._memory = [layer.memory for layer in cache.layers]
         shape = (*ids.shape[:-1], config.heads, config.head_dim)
         self._queries = [
-            torch.empty(shape, dtype=model.dtype) if reads else None for _ in cache.layers
+            torch.empty(shape, dtype=model.dtype, device="cpu") if reads else None
+            for _ in cache.layers
         ]
         self._stored: list[tuple[int, int]] = []
         self._kernel = native.GPTStep(_weights(model, cache, self._queries))
