@@ -124,7 +124,7 @@ def test_a_recording_is_answered_for_as_by_the_server(send, reader, recorded):
         ("GET", address("1", "map", **HEADS, queries="0,13", keys="0,13", block=1)),
         ("POST", "/api/runs", {"text": "the dog"}),
     ]:
-        served(reader, *case)  # progress is told once: what was read is kept
+        served(reader, *case)  # what was read is kept, so that progress is reported once
         same(ask(*case), served(reader, *case))
 
 

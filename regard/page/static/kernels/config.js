@@ -9,9 +9,3 @@ export const groupCount = (/** @type {GPTConfig} */ config) => config.groups ?? 
 /** W of a layer; null where it sees the whole context. */
 export const layerWindow = (/** @type {GPTConfig} */ { window, global_every: every }, /** @type {number} */ layer) =>
   every != null && (layer + 1) % every === 0 ? null : window;
-
-/** The first key that a query sees in a layer. */
-export function startOf(/** @type {GPTConfig} */ config, /** @type {number} */ layer, /** @type {number} */ query) {
-  const width = layerWindow(config, layer);
-  return width == null ? 0 : Math.max(0, query - width + 1);
-}

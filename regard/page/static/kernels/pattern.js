@@ -101,9 +101,11 @@ export class Pattern {
    * Readouts of some queries, in one pass.
    * @param {Span} queries @param {{kind: number, count: number, fields?: number[]}[]} wanted of each the numbers that it
    * gives, and what it takes: operand, size, columns, height, width
+   * @param {Span} [keys] that are looked at
    */
-  read(queries, wanted) {
-    return this.kernels.during(() => read(this.kernels, this.problem(queries), this.logsumexps(queries), wanted));
+  read(queries, wanted, keys = /** @type {Span} */ ([0, this.length])) {
+    const { kernels } = this;
+    return kernels.during(() => read(kernels, this.problem(queries), keys, this.logsumexps(queries), wanted));
   }
 
   /** Where the log-sum-exps lie, from a query on. */
@@ -111,7 +113,7 @@ export class Pattern {
     if (this.known === undefined) {
       const { kernels, length } = this;
       const wanted = [{ kind: LOGSUMEXP, count: length }];
-      const [values] = kernels.during(() => read(kernels, this.problem([0, length]), NONE, wanted));
+      const [values] = kernels.during(() => read(kernels, this.problem([0, length]), [0, length], NONE, wanted));
       this.known = kernels.keep(values);
     }
     return this.known + 4 * first;
@@ -128,11 +130,11 @@ export class Pattern {
     return this.kernels.floats(this.logsumexps([query, query + 1]), 1)[0];
   }
 
-  /** The weights (rows, L) of some queries. @param {Span} queries */
-  weights(queries) {
+  /** The weights (rows, L) of some queries; 0 on other keys than those. @param {Span} queries @param {Span} [keys] */
+  weights(queries, keys) {
     const rows = queries[1] - queries[0];
     const image = { kind: IMAGE, count: rows * this.length, fields: [NONE, rows, this.length, rows, this.length] };
-    return this.read(queries, [image])[0];
+    return this.read(queries, [image], keys)[0];
   }
 
   /** What it does on a text: the numbers of `Naming` in src/native/naming.h. @param {number[]} ids */
@@ -180,17 +182,16 @@ export class Pattern {
 }
 
 /**
- * @param {Kernels} kernels @param {number} problem @param {number} logsumexps
+ * @param {Kernels} kernels @param {number} problem @param {Span} keys @param {number} logsumexps
  * @param {{kind: number, count: number, fields?: number[]}[]} wanted
  */
-function read(kernels, problem, logsumexps, wanted) {
+function read(kernels, problem, keys, logsumexps, wanted) {
   const results = wanted.map(({ count }) => kernels.lend(new Float32Array(count)));
   const list = kernels.struct(
     READOUT.repeat(wanted.length),
     wanted.flatMap(({ kind, fields = [NONE, 0, 0, 0, 0] }, k) => [kind, results[k], NONE, ...fields]),
   );
-  const keys = Number(new DataView(kernels.exports.memory.buffer).getBigInt64(problem + 8 * 6, true));
-  kernels.call("read", problem, kernels.struct("PqqqP", [logsumexps, 0, keys, wanted.length, list]));
+  kernels.call("read", problem, kernels.struct("PqqqP", [logsumexps, ...keys, wanted.length, list]));
   return wanted.map(({ count }, k) => kernels.floats(results[k], count).slice());
 }
 
@@ -202,9 +203,9 @@ export const floats = (/** @type {ArrayLike<number>} */ values) => ({
   heads: 0,
 });
 
-/** The mean weights (rows, L) of some queries. @param {Pattern[]} patterns @param {Span} queries */
-function weightsOf(patterns, queries) {
-  const [first, ...others] = patterns.map((pattern) => pattern.weights(queries));
+/** Their mean. @param {Pattern[]} patterns @param {Span} queries @param {Span} [keys] */
+function weightsOf(patterns, queries, keys) {
+  const [first, ...others] = patterns.map((pattern) => pattern.weights(queries, keys));
   if (!others.length) return first;
   for (const other of others) for (let k = 0; k < first.length; k++) first[k] += other[k];
   return first.map((sum) => sum / patterns.length);
@@ -250,9 +251,10 @@ export function* sketched(patterns, block) {
   const [{ length }] = patterns;
   const cells = Math.ceil(length / block);
   const values = new Float32Array(cells * cells);
+  const [one, across] = [axis([0, 1], block), axis([0, length], block)];
   for (let i = 0; i < cells; i++) {
     const query = Math.min(length - 1, i * block + Math.floor(block / 2));
-    const means = yield* averaged(patterns, [query, query + 1], [0, length], block);
+    const means = yield* pooled(patterns, [query, query + 1], [0, length], one, across);
     values.set(means.values, i * cells);
   }
   return { values, rows: cells, columns: cells, heads: 0 };
@@ -263,28 +265,40 @@ export function* sketched(patterns, block) {
  * @param {Pattern[]} patterns @param {Span} queries @param {Span} keys @param {number} block
  */
 export function* averaged(patterns, queries, keys, block) {
-  const cells = (/** @type {Span} */ [first, stop]) =>
-    Array.from({ length: stop - first }, (_, k) => /** @type {Share[]} */ ([[Math.floor(k / block), 1]]));
-  const values = yield* pooled(patterns, queries, keys, cells(queries), cells(keys));
+  const values = yield* pooled(patterns, queries, keys, axis(queries, block), axis(keys, block));
   return { ...values, heads: 0 };
 }
+
+/** The cells of a range, each of so many tokens. @param {Span} range @param {number} block */
+const axis = ([first, stop], block) =>
+  axisOf(Array.from({ length: stop - first }, (_, k) => /** @type {Share[]} */ ([[Math.floor(k / block), 1]])));
 
 /** The whole pattern of each of some heads as a picture of size × size pixels, one after the other. */
 export function* pictures(/** @type {Pattern[]} */ patterns, /** @type {number} */ size) {
   const [{ length }] = patterns;
   const side = Math.min(size, length);
-  const shares = Array.from({ length }, (_, token) => sharesOf(token, length, side));
-  const all = [];
-  for (const pattern of patterns) {
-    const { values } = yield* pooled([pattern], [0, length], [0, length], shares, shares);
-    all.push(values);
-  }
+  const pixels = axisOf(Array.from({ length }, (_, token) => sharesOf(token, length, side)));
   const values = new Float32Array(patterns.length * side * side);
-  all.forEach((picture, n) => values.set(picture, n * side * side));
+  for (const [n, pattern] of patterns.entries()) {
+    const picture = yield* pooled([pattern], [0, length], [0, length], pixels, pixels);
+    values.set(picture.values, n * side * side);
+  }
   return { values, rows: side, columns: side, heads: patterns.length };
 }
 
-/** A pixel in which a token lies, and the share of the token that does. @typedef {[number, number]} Share */
+/**
+ * A pixel in which a token lies, and the share of the token that does.
+ * @typedef {[number, number]} Share
+ * @typedef {{shares: Share[][], sizes: Float64Array}} Axis the pixels of each token, and how many tokens each pixel has
+ */
+
+/** @param {Share[][]} shares @returns {Axis} */
+function axisOf(shares) {
+  const [last] = shares[shares.length - 1].slice(-1);
+  const sizes = new Float64Array(last[0] + 1);
+  for (const token of shares) for (const [pixel, share] of token) sizes[pixel] += share;
+  return { shares, sizes };
+}
 
 /** The one or two pixels in which a token lies: their edges may divide tokens. @returns {Share[]} */
 function sharesOf(/** @type {number} */ token, /** @type {number} */ length, /** @type {number} */ pixels) {
@@ -302,33 +316,28 @@ function sharesOf(/** @type {number} */ token, /** @type {number} */ length, /**
 /**
  * The means over pixels of a window.
  * @param {Pattern[]} patterns @param {Span} queries @param {Span} keys
- * @param {Share[][]} down the pixels of each query @param {Share[][]} across those of each key
+ * @param {Axis} down of the queries @param {Axis} across of the keys
  */
 function* pooled(patterns, queries, keys, down, across) {
-  const areas = (/** @type {Share[][]} */ tokens) => {
-    const sums = new Float64Array(Math.max(...tokens.flat().map(([pixel]) => pixel)) + 1);
-    for (const [pixel, share] of tokens.flat()) sums[pixel] += share;
-    return sums;
-  };
-  const [heights, widths] = [areas(down), areas(across)];
-  const [rows, columns] = [heights.length, widths.length];
+  const [rows, columns] = [down.sizes.length, across.sizes.length];
   const sums = new Float64Array(rows * columns);
   const [{ length }] = patterns;
   const line = new Float64Array(columns);
   for (const [first, stop] of bands(patterns, queries)) {
-    const weights = weightsOf(patterns, [first, stop]);
+    const weights = weightsOf(patterns, [first, stop], keys);
     for (let query = first; query < stop; query++) {
       line.fill(0);
       for (let key = keys[0]; key < keys[1]; key++) {
         const weight = weights[(query - first) * length + key];
-        if (weight) for (const [pixel, share] of across[key - keys[0]]) line[pixel] += weight * share;
+        if (weight) for (const [pixel, share] of across.shares[key - keys[0]]) line[pixel] += weight * share;
       }
-      for (const [pixel, share] of down[query - queries[0]])
+      for (const [pixel, share] of down.shares[query - queries[0]])
         for (let j = 0; j < columns; j++) sums[pixel * columns + j] += line[j] * share;
     }
     yield;
   }
-  const values = Float32Array.from(sums, (sum, k) => sum / (heights[Math.floor(k / columns)] * widths[k % columns]));
+  const size = (/** @type {number} */ k) => down.sizes[Math.floor(k / columns)] * across.sizes[k % columns];
+  const values = Float32Array.from(sums, (sum, k) => sum / size(k));
   return { values, rows, columns };
 }
 
@@ -384,7 +393,7 @@ function readMean(patterns, [first, stop], wanted) {
       ...[NONE, 0, 0, 0, 0, bias, 0, 0, length, 1],
       ...[NONE, 0, 0, NONE, 0, 0],
     ]);
-    return read(kernels, problem, zeros, wanted);
+    return read(kernels, problem, [0, length], zeros, wanted);
   });
 }
 

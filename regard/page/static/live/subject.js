@@ -140,7 +140,7 @@ export class Subject {
     return this.run(name);
   }
 
-  /** Gives back the memory of a run; what still reads it is told so. */
+  /** Gives back the memory of a run; reading it afterwards is an error. */
   close(/** @type {string} */ key) {
     const run = this.runs.get(key);
     this.runs.delete(key);
