@@ -29,8 +29,8 @@ from regard.gpt import (
     load_training,
 )
 from regard.gpt.checkpoint import SHIPPED
-from regard.gpt.link_accuracy import bigram, likeliest, link_accuracy
-from regard.gpt.stories import Kind, check, corpus, review, stories
+from regard.gpt.link_accuracy import bigram, likeliest, link_accuracy, twin_accuracy
+from regard.gpt.stories import Kind, check, corpus, review, stories, twins
 
 TOOLS = Path(__file__).parents[2] / "tools"
 CARD = (SHIPPED / "README.md").read_text("utf-8")
@@ -202,6 +202,21 @@ def test_what_it_looks_at_and_needs_is_as_its_card_says(model, tokenizer, card):
     assert effects.weights.spans.mean[0, layer, head] == pytest.approx(float(weight), abs=0.02)
     all_heads = float(line.split()[-1].replace("−", "-"))
     assert effects.log_probability.model.mean[0] == pytest.approx(all_heads, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", [Kind.PLACE, Kind.REPETITION])
+def test_twins_are_right_as_often_as_the_card_says(model, tokenizer, recipe, kind):
+    first, second, both, of_bigram, _ = card_rows("kind | named first")[kind.name.lower()]
+    pairs = twins(kind, recipe.TWINS)
+    measured = twin_accuracy(likeliest(model), tokenizer, pairs, context=model.config.context)
+    for count, percent in (
+        (measured.first, first),
+        (measured.second, second),
+        (measured.both, both),
+    ):
+        # Rounding may decide one or two pairs otherwise on another processor.
+        assert 100 * count / recipe.TWINS == pytest.approx(float(percent), abs=1)
+    assert float(of_bigram) == 0
 
 
 @pytest.mark.parametrize("name", ["previous", "induction"])
