@@ -4,7 +4,8 @@ The attention weights of a model are a lazy matrix: computed at the speed of a f
 stored, and exact wherever you look.
 
 The names that most programs need are here; the others are in rooms: `regard.masks`,
-`regard.readouts`, `regard.lens` (interpretation), `regard.gpt` and `regard.nn` (models).
+`regard.readouts`, `regard.lens` (interpretation), `regard.models` (any language model by its name),
+`regard.gpt` and `regard.nn` (our own).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from regard import _display
 from regard._faces import make_lazy
 
 if TYPE_CHECKING:
-    from regard import gpt, lens, masks, nn, readouts, steps
+    from regard import gpt, lens, masks, models, nn, readouts, steps
     from regard.attention import attention, attention_with_pattern
     from regard.errors import Error
     from regard.intervene import intervene
@@ -43,6 +44,7 @@ __all__ = [
     "lens",
     "load",
     "masks",
+    "models",
     "nn",
     "padding",
     "readouts",
@@ -53,7 +55,7 @@ __all__ = [
     "window",
 ]
 
-_ROOMS = {"gpt", "lens", "masks", "nn", "readouts", "steps"}
+_ROOMS = {"gpt", "lens", "masks", "models", "nn", "readouts", "steps"}
 _HOMES = {
     "Error": "errors",
     "Mask": "masks",

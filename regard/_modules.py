@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 from torch.nn.modules import module as torch_modules
@@ -33,6 +33,19 @@ def has_own_hooks(module: nn.Module) -> bool:
         or module._compiled_call_impl is not None  # noqa: SLF001 - likewise
         or "forward" in vars(module)
     )
+
+
+@runtime_checkable
+class HasModule(Protocol):
+    """What carries a module, such as a `regard.models.LanguageModel`."""
+
+    module: nn.Module
+
+
+def module_of(model: Any) -> Any:
+    """Return the module that a language model carries, see `regard.models`; else what was given."""
+    inner = None if isinstance(model, nn.Module) else getattr(model, "module", None)
+    return inner if isinstance(inner, nn.Module) else model
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

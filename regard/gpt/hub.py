@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +23,8 @@ Part = Literal["weights", "tokenizer"]
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 """A tokenizer in GPT-2's own two files."""
+_TOKENIZERS = ({TOKENIZER}, {VOCABULARY, MERGES}, {"vocab.txt"}, {"tokenizer.model"})
+"""The files of a tokenizer, the preferred ones first."""
 _SECONDS = 10.0
 """Timeout of a request to the hub; the library has the same for a file's size."""
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
@@ -34,18 +36,26 @@ def model_folder(
     fetch: bool = False,
     parts: tuple[Part, ...] = ("weights", "tokenizer"),
     announce: Callable[[str], None] | None = None,
+    revision: str | None = None,
+    check: Callable[[Path], object] = config_of,
+    beside: Sequence[str] = (),
 ) -> Path:
     """Return the folder of a model.
 
     Args:
         path_or_name: a folder or, if it does not exist, a name on the hub, such as
             ``"openai-community/gpt2"``, which is looked up in the hub's cache.
-        fetch: whether to download a GPT-2 that the cache lacks, with a progress bar per file.
+        fetch: whether to download a model that the cache lacks, with a progress bar per file; what
+            an earlier download left is continued.
         parts: the parts that the folder must hold besides `config.json`.
         announce: called with the name and size of a download before it starts.
+        revision: a branch, tag or commit on the hub; None is its main branch.
+        check: raises a `CheckpointError` for the path of a `config.json` that is not wanted, before
+            the weights are downloaded; by default for all but a GPT-2.
+        beside: patterns of further files that are downloaded if they are there.
 
     Raises:
-        CheckpointError: if there is neither such a folder nor a complete GPT-2 of that name in the
+        CheckpointError: if there is neither such a folder nor a complete model of that name in the
             cache, or it can't be downloaded; the message names what is missing and the cure.
     """
     folder = Path(path_or_name)
@@ -63,19 +73,19 @@ def model_folder(
             f"library {missing.name}: {install('hub')}"
         ) from None
     try:
-        cached = try_to_load_from_cache(name, CONFIG)
+        cached = try_to_load_from_cache(name, CONFIG, revision=revision)
     except ValueError:  # not a valid name of a repository
         raise _no_model(name, "does not exist") from None
     lacking = "that model"
     if isinstance(cached, str):
         folder = Path(cached).parent
-        config_of(folder / CONFIG)  # refuse another architecture before its weights are downloaded
+        check(folder / CONFIG)  # refuse another architecture before its weights are downloaded
         names = _missing(folder, parts)
         if not names:
             return folder
         lacking = f"its {', '.join(names)}"
     if fetch:
-        return _fetched(name, parts, announce)
+        return _fetched(name, parts, announce, revision, check, beside)
     raise CheckpointError(
         f"there is no folder {name} here, and the Hugging Face hub's cache {HF_HUB_CACHE} lacks "
         f"{lacking}: fetch it once with fetch=True, or give the folder of a model"
@@ -84,8 +94,8 @@ def model_folder(
 
 def _no_model(name: str, problem: str) -> CheckpointError:
     return CheckpointError(
-        f"{name} {problem}; expected a model's folder, such as `regard train` writes, or the name "
-        "of a GPT-2 on the Hugging Face hub, such as openai-community/gpt2"
+        f"{name} {problem}; expected a model's folder, such as `regard train` writes, or a name on "
+        "the Hugging Face hub, such as openai-community/gpt2"
     )
 
 
@@ -95,7 +105,7 @@ def _missing(folder: Path, parts: Container[Part]) -> list[str]:
     missing = []
     if "weights" in parts and WEIGHTS not in present:
         missing += sorted(_listed(folder) - present) if INDEX in present else [WEIGHTS]
-    if "tokenizer" in parts and TOKENIZER not in present and not {VOCABULARY, MERGES} <= present:
+    if "tokenizer" in parts and not any(kind <= present for kind in _TOKENIZERS):
         missing.append(TOKENIZER)
     return missing
 
@@ -106,7 +116,14 @@ def _listed(folder: Path) -> set[str]:
     return {str(file) for file in places.values()} if isinstance(places, dict) else set()
 
 
-def _fetched(name: str, parts: Container[Part], announce: Callable[[str], None] | None) -> Path:
+def _fetched(
+    name: str,
+    parts: Container[Part],
+    announce: Callable[[str], None] | None,
+    revision: str | None,
+    check: Callable[[Path], object],
+    beside: Sequence[str],
+) -> Path:
     """Download the needed files into the cache, the configuration first, which is checked.
 
     Files are downloaded one by one in this thread, so that Ctrl-C takes effect immediately.
@@ -116,12 +133,17 @@ def _fetched(name: str, parts: Container[Part], announce: Callable[[str], None] 
 
     try:
         # First, since without a network this fails immediately, while a download retries.
-        listing = HfApi().model_info(name, files_metadata=True, timeout=_SECONDS)
+        listing = HfApi().model_info(name, revision=revision, files_metadata=True, timeout=_SECONDS)
         sizes = {file.rfilename: file.size or 0 for file in listing.siblings or ()}
         _require_config(name, sizes)
-        folder = Path(hf_hub_download(name, CONFIG)).parent
-        config_of(folder / CONFIG)
+        folder = Path(hf_hub_download(name, CONFIG, revision=revision)).parent
+        check(folder / CONFIG)
         wanted = _tokenizer_files(name, sizes) if "tokenizer" in parts else []
+        wanted += [
+            file
+            for file in sizes
+            if file not in {CONFIG, *wanted} and any(fnmatch.fnmatch(file, one) for one in beside)
+        ]
         if "weights" in parts:
             wanted += _weight_files(name, sizes)
         if announce is not None:
@@ -141,7 +163,9 @@ def _fetched(name: str, parts: Container[Part], announce: Callable[[str], None] 
 
 def _require_config(name: str, files: Container[str]) -> None:
     if CONFIG not in files:
-        raise CheckpointError(f"{name} on the Hugging Face hub is not a GPT-2: it lacks {CONFIG}")
+        raise CheckpointError(
+            f"{name} on the Hugging Face hub is no model of transformers: it lacks {CONFIG}"
+        )
 
 
 def _weight_files(name: str, files: Iterable[str]) -> list[str]:
@@ -153,7 +177,7 @@ def _weight_files(name: str, files: Iterable[str]) -> list[str]:
     pickled = sorted(fnmatch.filter(files, "pytorch_model*.bin"))
     cure = (
         f" but {pickled[0]}, and reading a pickle runs any code in it; if you trust it, convert it "
-        f"once: transformers.GPT2LMHeadModel.from_pretrained({name!r}).save_pretrained(folder)"
+        f"once: transformers.AutoModelForCausalLM.from_pretrained({name!r}).save_pretrained(folder)"
     )
     raise CheckpointError(
         f"{name} on the Hugging Face hub has no {WEIGHTS}{cure if pickled else ''}"
@@ -161,10 +185,9 @@ def _weight_files(name: str, files: Iterable[str]) -> list[str]:
 
 
 def _tokenizer_files(name: str, files: Iterable[str]) -> list[str]:
-    if TOKENIZER in files:
-        return [TOKENIZER]
-    if {VOCABULARY, MERGES} <= set(files):
-        return [VOCABULARY, MERGES]
+    for kind in _TOKENIZERS:
+        if kind <= set(files):
+            return sorted(kind, reverse=True)
     raise CheckpointError(
         f"{name} on the Hugging Face hub has no tokenizer: neither {TOKENIZER}, nor {VOCABULARY} "
         f"and {MERGES}"

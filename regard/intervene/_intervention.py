@@ -14,7 +14,7 @@ from torch import nn
 
 from regard._arguments import Indices, check_indices, has_negative
 from regard._decorators import block
-from regard._modules import unwrapped
+from regard._modules import HasModule, module_of, unwrapped
 from regard.inputs.scoring import check_number
 from regard.intercept import change_calls, replace_attention
 from regard.intervene.changer import ModelChanger
@@ -274,7 +274,7 @@ def _finite(name: str, number: Any) -> float:
 
 
 @block("intervene(...)")
-def intervene(model: nn.Module) -> Iterator[Intervention]:
+def intervene(model: nn.Module | HasModule) -> Iterator[Intervention]:
     """Change the attention of a model inside the ``with`` block, on this thread.
 
     All calls that `record` sees can be changed. A compiled model runs eagerly inside the block.
@@ -288,7 +288,8 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
     block. In nested blocks, the outer block's operations are applied first.
 
     Args:
-        model: the model to change; other models are unaffected.
+        model: the model to change, a module or a `regard.models.LanguageModel`; other models are
+            unaffected.
 
     Yields:
         The `Intervention`, whose methods add operations, which apply to all later calls.
@@ -310,6 +311,7 @@ def intervene(model: nn.Module) -> Iterator[Intervention]:
         >>> recording[0][0, 0, -1, 1:3]
         tensor([0., 0.])
     """
+    model = module_of(model)
     if not isinstance(model, nn.Module):
         raise TypeError(
             f"model must be a torch.nn.Module, but is {type(model).__name__}; of a pipeline, give "

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard._arguments import check_indices, check_whole, chosen, tensor_of
+from regard._modules import module_of
 from regard._shapes import Float, Int
 from regard.intercept import last_logits, takes_logits_to_keep
 from regard.record import token_names
@@ -200,7 +201,44 @@ class Loss:
         return losses.double().mean(dim=-1)
 
 
-Target = LogProbability | Logit | Answer | Literal["loss"] | Callable[[Any], Any]
+Target = LogProbability | Logit | Answer | str | Callable[[Any], Any]
+"""The string "loss", or, of a model that reads text, a token."""
+
+
+@runtime_checkable
+class TextModel(Protocol):
+    """A model with its tokenizer, as `regard.models.LanguageModel` is."""
+
+    module: nn.Module
+    tokenizer: Any
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its input."""
+
+    def read(self, text: str) -> Any:
+        """Return what it reads of a text, with its token ``ids``."""
+
+    def token(self, text: str) -> int:
+        """Return the id of a token by its text."""
+
+
+def in_tokens(
+    model: TextModel, run: Any, target: Any, tokens: Any
+) -> tuple[nn.Module, Any, Target, Any]:
+    """Return module, text, target and names of tokens, for `effects`, of a model that reads text.
+
+    Raises:
+        TypeError: for anything but such a model.
+        ValueError: for a target that is not one token of the model.
+    """
+    if not isinstance(module_of(model), nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, but is {type(model).__name__}")
+    if isinstance(run, str):
+        run = torch.tensor(model.read(run).ids, device=model.device)
+    if isinstance(target, str) and target != "loss":
+        target = LogProbability(model.token(target))
+    return model.module, run, target, model.tokenizer if tokens is None else tokens
 
 
 def target_of(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from regard._arguments import Indices
 from regard._decorators import block
+from regard._modules import HasModule
 from regard._shapes import Float, Int
 from regard.inputs import Problem
 from regard.intercept import Call, PendingContext, observe_calls
@@ -41,7 +42,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def read_while_running(
-    model: nn.Module | None,
+    model: nn.Module | HasModule | None,
     *readouts: Readout[Any, Any],
     tokens: Any = None,
     layers: Indices | None = None,
@@ -87,10 +88,10 @@ def read_while_running(
         >>> readings["received"]
         Reading(received: layer 1 × batch 1 × head 2 × key 5)
     """
-    model = check_model(model)
+    module = check_model(model)
     _check_readouts(readouts)
     selection = selection_of(layers, heads, rows, every=every)
-    return _reading(model, selection, Labeller(model, tokens), readouts)
+    return _reading(module, selection, Labeller(module, tokens), readouts)
 
 
 def _check_readouts(readouts: Sequence[Any]) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from regard._arguments import Indices
 from regard._decorators import block
+from regard._modules import HasModule
 from regard.intercept import observe_calls
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._recorder import Recorder, check_model, layers_of, observed
@@ -20,7 +21,7 @@ from regard.record._tokens import Labeller
 
 
 def record(
-    model: nn.Module | None = None,
+    model: nn.Module | HasModule | None = None,
     *,
     tokens: Any = None,
     layers: Indices | None = None,
@@ -48,7 +49,8 @@ def record(
     the prompt, then one row per step.
 
     Args:
-        model: record only the calls of this model, and name layers by their paths in it.
+        model: record only the calls of this model, a module or a `regard.models.LanguageModel`, and
+            name layers by their paths in it.
         tokens: labels of the positions: a list of strings, one list per sequence of the batch, or
             a tokenizer, which labels the ids passed to the model (see `token_names`).
         layers: indices of the layers to keep, in the order of their first calls.
@@ -84,9 +86,9 @@ def record(
         >>> recording[0].topk(1).positions.shape
         torch.Size([1, 2, 5, 1])
     """
-    model = check_model(model)
+    module = check_model(model)
     selection = selection_of(layers, heads, rows, offload=offload)
-    return _recording(model, selection, Labeller(model, tokens), mean_contexts=mean_contexts)
+    return _recording(module, selection, Labeller(module, tokens), mean_contexts=mean_contexts)
 
 
 @block("record(...)")

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from regard._modules import unwrapped
+from regard._modules import module_of, unwrapped
 from regard._shapes import Float
 from regard.errors import RecordError
 from regard.inputs import Problem
@@ -196,11 +196,12 @@ class _ContextSum:
 
 
 def check_model(model: Any) -> nn.Module | None:
-    """Return the module inside wrappers such as DDP.
+    """Return the module inside a language model, and inside wrappers such as DDP.
 
     Raises:
         TypeError: for anything but a module or None.
     """
+    model = module_of(model)
     if model is not None and not isinstance(model, nn.Module):
         raise TypeError(
             f"model must be a torch.nn.Module or None, but is {type(model).__name__}; of a "

@@ -44,6 +44,7 @@ ROOMS = {
     "lens": ["lens"],
     "nn": ["nn"],
     "gpt": ["gpt"],
+    "models": ["models"],
     "view": ["view"],
     "page": ["page"],
     "integrations": ["integrations"],

@@ -27,7 +27,7 @@ from regard.lens.effect.table import Effects, Method, Place
 from regard.lens.spans.links import Span
 from regard.lens.spans.passages import Passage, check_spans
 from regard.lens.spans.weights import select
-from regard.lens.targets import Answer, Logit, LogProbability, Target
+from regard.lens.targets import Answer, Logit, LogProbability, Target, TextModel, in_tokens
 from regard.record import Recording
 from regard.record.layer import Layer
 from regard.record.readings import bar
@@ -39,8 +39,8 @@ _BLOCKS = 64  # maximum number of blocks of keys that a text is divided into
 
 
 def effects(
-    model: nn.Module,
-    run: Int[Tensor, "*b T"] | Mapping[str, Any] | Callable[[nn.Module], Any],
+    model: nn.Module | TextModel,
+    run: str | Int[Tensor, "*b T"] | Mapping[str, Any] | Callable[[nn.Module], Any],
     target: Target,
     *,
     over: Literal["heads", "keys"] | Sequence[Span | Passage] = "heads",
@@ -65,7 +65,8 @@ def effects(
     would be part of the effects.
 
     Args:
-        model: the model, as for `intervene`.
+        model: the model, as for `intervene`; with a `regard.models.LanguageModel` the text and the
+            target's token may be strings.
         run: token ids of one text, ``(T,)`` or ``(1, T)``; a mapping of the model's inputs by name,
             as a tokenizer of `transformers` returns; or a function that is called with the model
             once per intervention, runs it and returns the output.
@@ -125,6 +126,8 @@ def effects(
         ('layer', 'head')
     """
     _check_arguments(over, hidden_from, method, by, batch_size)
+    if not isinstance(model, nn.Module):
+        model, run, target, tokens = in_tokens(model, run, target, tokens)
     selected = check_indices("layers", layers), check_indices("heads", heads)
     if over != "heads":
         warn_of_hybrid(model)

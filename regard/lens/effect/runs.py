@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import BaseTorchFunctionMode
 
-from regard._modules import unwrapped
+from regard._modules import module_of, unwrapped
 from regard._shapes import Float
 from regard.intercept import Call, change_calls, last_logits, replace_attention
 from regard.intervene import Intervention
@@ -154,6 +154,7 @@ class ModelRuns:
     """
 
     def __init__(self, model: nn.Module, run: Any, target: Target, tokens: Any = None) -> None:
+        model = module_of(model)
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, but is {type(model).__name__}")
         model = unwrapped(model)

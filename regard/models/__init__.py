@@ -1,0 +1,13 @@
+"""A language model by its name: found, loaded, and its places proved.
+
+`open` takes a name on the Hugging Face hub, a folder, a GGUF, a model of Ollama, or None for the
+model that comes with regard, and returns a `LanguageModel`.
+"""
+
+from regard.models.language_model import LanguageModel
+from regard.models.opening import open  # noqa: A004 - regard.models.open
+from regard.models.places import Block, Places
+from regard.models.proof import Check
+from regard.models.text import Prompt
+
+__all__ = ["Block", "Check", "LanguageModel", "Places", "Prompt", "open"]

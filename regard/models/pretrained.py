@@ -1,0 +1,320 @@
+"""Models of transformers: from a folder, or from a GGUF, tensor by tensor.
+
+The configuration and the tokenizer of a GGUF are read by transformers, its numbers dequantised by
+gguf. transformers' own way to such a model holds the weights several times.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from regard._extras import needing
+from regard.gpt import CheckpointError
+from regard.gpt.model_files import CONFIG, INDEX, WEIGHTS, load_json
+from regard.models.memory import free_memory
+from regard.models.text import PretrainedTokenizer
+
+__all__ = ["load_gguf", "load_pretrained"]
+
+_UNREADABLE = (OSError, ValueError, ImportError, KeyError, IndexError, SafetensorError)
+"""Exceptions of the libraries for files that are missing, damaged, or of an unknown model."""
+_SHOWN = 200  # characters of their messages
+_ROWS = 2**12  # rows of an embedding that are dequantised at a time
+_SPARE = 1.2  # what a first run needs beside the weights, at least
+
+
+def load_pretrained(
+    folder: Path, *, dtype: torch.dtype, device: torch.device | str, device_map: Any
+) -> tuple[nn.Module, PretrainedTokenizer]:
+    """Load a causal model, or an encoder, and its tokenizer.
+
+    Args:
+        folder: a folder of transformers.
+        dtype: of the weights; a quantised checkpoint has its own.
+        device: where it computes.
+        device_map: in place of it; see transformers.
+
+    Raises:
+        CheckpointError: for what is no model of text, lacks weights, needs code of its own or more
+            memory than is free, or is damaged.
+    """
+    with needing("transformers"):
+        from transformers import AutoConfig, AutoTokenizer
+    _require_no_code(folder)
+    with _reading(folder), _quiet():
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        kind = _class_for(config, folder)
+        quantised = getattr(config, "quantization_config", None) is not None
+        if not quantised:
+            _require_memory(_elements(folder), dtype, folder)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+        module, about = kind.from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            dtype="auto" if quantised else dtype,
+            **({} if device_map is None else {"device_map": device_map}),
+        )
+    # An encoder's pooler is not read, so that one without it is whole.
+    missing = {name for name in about["missing_keys"] if not name.startswith("pooler.")}
+    if missing:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing)} weights, such as {min(missing)}: take the folder of a "
+            "whole model"
+        )
+    names = PretrainedTokenizer(tokenizer, str(folder))
+    return (module if device_map is not None else module.to(device)).eval(), names
+
+
+def _require_no_code(folder: Path) -> None:
+    """Refuse a model that transformers does not know, and that brings code of its own."""
+    with needing("transformers"):
+        from transformers import CONFIG_MAPPING
+    config = load_json(folder / CONFIG)
+    if "auto_map" in config and config["model_type"] not in CONFIG_MAPPING:
+        raise CheckpointError(
+            f"{folder} holds a {config['model_type']!r}, which would run code from its repository, "
+            "and none is run: load it yourself, if you trust it, and record it with regard.record"
+        )
+
+
+def _class_for(config: Any, folder: Path) -> Any:
+    """Return the class that loads a model of text.
+
+    Raises:
+        CheckpointError: for a model of something else.
+    """
+    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers.models.auto import modeling_auto as known
+
+    kind = type(config)
+    name = (getattr(config, "architectures", None) or [""])[0]
+    if any(getattr(config, part, None) is not None for part in ("vision_config", "audio_config")):
+        raise CheckpointError(
+            f"{folder} holds a {config.model_type!r}, which reads pictures or sound beside text; "
+            "take a model of text alone, or record it with regard.record"
+        )
+    is_encoder = kind in known.MODEL_FOR_MASKED_LM_MAPPING
+    is_causal = kind in known.MODEL_FOR_CAUSAL_LM_MAPPING
+    if is_causal and (not is_encoder or "Causal" in name or "LMHead" in name):
+        return AutoModelForCausalLM
+    if kind in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
+        raise CheckpointError(
+            f"{folder} holds a {config.model_type!r}, an encoder with a decoder, which reads two "
+            "texts; record it with regard.record"
+        )
+    if is_encoder:
+        return AutoModel
+    raise CheckpointError(
+        f"{folder} holds a {config.model_type!r}, which is no language model; take a causal one, "
+        "such as a Llama, or an encoder, such as BERT"
+    )
+
+
+def _elements(folder: Path) -> int:
+    """Return the number of weights in the files of a folder."""
+    files = [folder / WEIGHTS]
+    if not files[0].is_file():
+        if not (folder / INDEX).is_file():
+            pickled = next(iter(sorted(folder.glob("*.bin"))), None)
+            cure = (
+                f" but {pickled.name}, and reading a pickle runs any code in it; if you trust it, "
+                "convert it once with save_pretrained of transformers"
+                if pickled
+                else ": give the folder of a model with its weights"
+            )
+            raise CheckpointError(f"{folder} has no {WEIGHTS}{cure}")
+        files = sorted({folder / str(n) for n in load_json(folder / INDEX)["weight_map"].values()})
+    total = 0
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            total += sum(prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118 - no mapping
+    return total
+
+
+def _require_memory(elements: int, dtype: torch.dtype, what: Path) -> None:
+    needed, free = elements * dtype.itemsize, free_memory()
+    if free is not None and needed * _SPARE > free:
+        cure = "give a smaller dtype, such as bfloat16" if dtype.itemsize > 2 else "take a smaller"
+        raise CheckpointError(
+            f"the weights of {what} take {needed / 1e9:.1f} GB in {_name(dtype)}, and "
+            f"{free / 1e9:.1f} GB are free: {cure}"
+        )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def load_gguf(
+    file: Path, *, dtype: torch.dtype, device: torch.device | str
+) -> tuple[nn.Module, PretrainedTokenizer]:
+    """Load a causal model from a GGUF, its weights dequantised one after another.
+
+    Args:
+        file: the file.
+        dtype: of the weights.
+        device: where it computes.
+
+    Raises:
+        CheckpointError: for a file that is damaged or of an architecture that transformers does not
+            know, and if there is too little memory.
+    """
+    with needing("transformers"):
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+        from transformers.initialization import no_init_weights
+        from transformers.modeling_gguf_pytorch_utils import (
+            TENSOR_PROCESSORS,
+            TensorProcessor,
+            get_gguf_hf_weights_map,
+            load_gguf_checkpoint,
+        )
+    with needing("hub"):
+        from gguf import GGUFReader
+
+    with _reading(file), _quiet():
+        parsed = load_gguf_checkpoint(str(file))
+        tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+        reader = GGUFReader(file)
+        (architecture,) = (reader.fields["general.architecture"].contents(),)
+        stored = [_Stored(tensor) for tensor in reader.tensors]
+        del reader
+        gc.collect()  # of its many small arrays, before the weights come
+        _require_memory(sum(prod(one.shape) for one in stored), dtype, file)
+        config = AutoConfig.for_model(**parsed["config"])
+        with no_init_weights():
+            module = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        module.tie_weights()
+        processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=parsed["config"])
+        names = get_gguf_hf_weights_map(module, processor)
+        parsed["tensors"] = {}
+        written = _write(module, stored, names, processor, parsed, file)
+    tied = {id(p) for name, p in module.state_dict(keep_vars=True).items() if name in written}
+    missing = {name for name, p in module.named_parameters() if id(p) not in tied}
+    if missing:
+        raise CheckpointError(f"{file} lacks {len(missing)} weights, such as {min(missing)}")
+    return module.to(device).eval(), PretrainedTokenizer(tokenizer, str(file))
+
+
+class _Stored:
+    """A tensor of a GGUF: its type, its shape, and where its bytes are."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.name: str = tensor.name
+        self.type = tensor.tensor_type
+        self.shape = [int(size) for size in reversed(tensor.shape)]
+        self.start, self.size = int(tensor.data_offset), int(tensor.n_bytes)
+
+    def read(self, file: Path, first: int = 0, stop: int | None = None) -> Any:
+        """Return dequantised rows, float32."""
+        import numpy as np
+        from gguf import dequantize
+
+        rows = prod(self.shape[:-1])
+        row = self.size // rows
+        stop = rows if stop is None else stop
+        data = np.fromfile(
+            file, np.uint8, count=(stop - first) * row, offset=self.start + first * row
+        )
+        if len(data) != (stop - first) * row:
+            raise ValueError(f"it ends within {self.name}")
+        whole = stop - first == rows
+        shape = [*self.shape[:-1], row] if whole else [stop - first, row]
+        values = dequantize(data.reshape(shape), self.type)
+        return values.astype(np.float32, copy=False)
+
+
+@torch.no_grad()
+def _write(
+    module: nn.Module,
+    stored: list[_Stored],
+    names: Mapping[str, str],
+    processor: Any,
+    parsed: dict[str, Any],
+    file: Path,
+) -> set[str]:
+    """Write a file's tensors into a module; return the names of its weights that were written."""
+    targets = module.state_dict(keep_vars=True)
+    written = set()
+    for one in stored:
+        if one.name in {"token_embd.weight", "output.weight"} and one.name in names:
+            target = _target(targets, names[one.name], one.shape, file)
+            for first in range(0, len(target), _ROWS):
+                stop = min(first + _ROWS, len(target))
+                target[first:stop] = torch.from_numpy(one.read(file, first, stop))
+            written.add(names[one.name])
+            continue
+        result = processor.process(
+            weights=one.read(file),
+            name=one.name,
+            tensor_key_mapping=names,
+            parsed_parameters=parsed,
+        )
+        if result.name in names:
+            values = torch.from_numpy(result.weights)
+            _target(targets, names[result.name], list(values.shape), file).copy_(values)
+            written.add(names[result.name])
+    for name, values in parsed["tensors"].items():  # put together of several, such as experts
+        _target(targets, name, list(values.shape), file).copy_(values)
+        written.add(name)
+    return written
+
+
+def _target(targets: Mapping[str, Any], name: str, shape: list[int], file: Path) -> Tensor:
+    target: Tensor = targets[name].data
+    if list(target.shape) != shape:
+        raise CheckpointError(
+            f"{file} has {name} of {shape}, and its own configuration asks for "
+            f"{list(target.shape)}: the file is damaged"
+        )
+    return target
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Report what the libraries raise for a path as a `CheckpointError` of one line."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except ModuleNotFoundError as error:
+        raise CheckpointError(
+            f"{path} needs the library {error.name}: pip install {error.name}"
+        ) from None
+    except (*_UNREADABLE, json.JSONDecodeError, NotImplementedError, RuntimeError) as error:
+        reason = shorten(str(error) or type(error).__name__, _SHOWN, placeholder=" …")
+        raise CheckpointError(
+            f"{path} holds no language model that transformers can read: {reason}; take one with "
+            "its weights and tokenizer"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Disable progress bars and remarks of transformers inside the block."""
+    from transformers.utils import logging
+
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
