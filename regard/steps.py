@@ -187,6 +187,24 @@ def explain(
     problem = check(
         query, key, value, scoring, dropout=dropout, generator=generator, check_finite=True
     )
+    return _steps(problem, query, key, value, sink=scoring.sink)
+
+
+def explain_problem(problem: Problem) -> Steps:
+    """Compute every step of an attention call that was checked already, such as a recorded one.
+
+    Args:
+        problem: one with a value.
+    """
+    assert problem.value is not None, "the context is a step"
+    inputs = problem.query, problem.repeated(problem.key), problem.repeated(problem.value)
+    query, key, value = map(problem.restore, inputs)
+    return _steps(problem, query, key, value, sink=problem.sink)
+
+
+def _steps(
+    problem: Problem, query: Tensor, key: Tensor, value: Tensor, *, sink: Tensor | None
+) -> Steps:
     results = {name: problem.restore(tensor) for name, tensor in written_out(problem)}
     rows = problem.rows
     visible = rows.visible(slice(0, problem.queries), slice(0, problem.keys))
@@ -198,9 +216,9 @@ def explain(
         visible=problem.restore(visible),
         positions=problem.restore(rows.spread(rows.positions)),
         scale=problem.scale,
-        softcap=scoring.softcap,
-        sink=scoring.sink,
-        dropout=dropout,
+        softcap=problem.softcap,
+        sink=sink,
+        dropout=problem.dropout,
         **results,
     )
 

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from regard.gpt.config import HAS_READ
 
-__all__ = ["SHIPPED", "Device", "Fetch", "Model", "Shown", "Weights"]
+__all__ = [
+    "SHIPPED",
+    "Chat",
+    "Device",
+    "Dtype",
+    "Fetch",
+    "Model",
+    "NoBos",
+    "RecordingFolder",
+    "System",
+    "Weights",
+]
 
 SHIPPED = "the model that comes with regard"
 
-Shown = Annotated[
-    str | None,
-    typer.Argument(
-        help="Folder of a recording; or a model, as --model names it.",
-        metavar="[RECORDING_DIR | MODEL]",
-    ),
+RecordingFolder = Annotated[
+    Path | None,
+    typer.Option("--recording", help="Show a recording in place of a model.", metavar="DIR"),
 ]
 
 Model = Annotated[
     str | None,
     typer.Option(
-        help="Folder of a model, or name of a GPT-2 of the Hugging Face hub, such as "
-        f"openai-community/gpt2; by default {SHIPPED}. {HAS_READ}",
-        metavar="DIR|NAME",
+        help="A language model: its name on the Hugging Face hub, such as "
+        "HuggingFaceTB/SmolLM2-135M, a folder, a .gguf file, ollama:NAME, or smollm2; by default "
+        f"{SHIPPED}. {HAS_READ}",
+        metavar="NAME",
     ),
 ]
 
@@ -37,8 +47,32 @@ Fetch = Annotated[
 Weights = Annotated[
     str | None,
     typer.Option(
-        help="Keep the matrices as int8, in a quarter of the memory; by default float32.",
+        help="Keep the matrices of a model of regard or a GPT-2 as int8; by default float32.",
         metavar="int8",
+    ),
+]
+
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        help="Of the weights of another model; by default float32.",
+        metavar="float32|bfloat16|float16",
+    ),
+]
+
+Chat = Annotated[
+    bool,
+    typer.Option("--chat", help="The text is a message: the model's own template surrounds it."),
+]
+
+System = Annotated[
+    str | None, typer.Option(help="With --chat: what the system says.", metavar="TEXT")
+]
+
+NoBos = Annotated[
+    bool,
+    typer.Option(
+        "--no-bos", help="Leave out the tokens that the tokenizer adds, as for the beginning."
     ),
 ]
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from regard._interrupt import quiet_interrupts
-from regard.cli.arguments import Device, Fetch, Model, Weights
+from regard.cli.arguments import Chat, Device, Dtype, Fetch, Model, NoBos, System, Weights
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.text import as_unicode, read_text
-from regard.page.example import EXAMPLE
-
-if TYPE_CHECKING:
-    from regard.gpt import Tokenizer
 
 __all__ = ["effects"]
 
@@ -51,9 +47,13 @@ def effects(
         ),
     ] = "both",
     device: Device = "cpu",
+    dtype: Dtype = None,
     weights: Weights = None,
     *,
     fetch: Fetch = False,
+    chat: Chat = False,
+    system: System = None,
+    no_bos: NoBos = False,
 ) -> None:
     """Show which heads and tokens the prediction of the next token depends on.
 
@@ -78,51 +78,50 @@ def effects(
 
         from regard import lens
         from regard.cli.device import device_of
-        from regard.cli.model import about, open_model, read
+        from regard.cli.model import (
+            about,
+            added_note,
+            open_model,
+            prompt_of,
+            read,
+            require_next_token,
+            require_text,
+        )
+        from regard.page.example import examples_for
         from regard.view.effects import effects_report
 
+    require_text("effects", text, model)
     place = device_of(device)
     content = read_text(text, file)
-    network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)
-    with user_errors(ValueError):  # a character that this tokenizer has no token for
-        whole = tokenizer.encode(EXAMPLE if content is None else content)
-        watched = None if target is None else _token(tokenizer, target)
-    ids = whole[-network.config.context :]
+    opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
+    require_next_token(opened, "effects")
+    example = next(iter(examples_for(opened).values()))
+    prompt = prompt_of(
+        opened, example if content is None else content, chat=chat, system=system, bos=not no_bos
+    )
+    with user_errors(ValueError, rewrite="--target {}".format):
+        watched = None if target is None else opened.token(target)
+    size = opened.context or len(prompt)
+    ids, added = prompt.ids[-size:], prompt.added[-size:]
     with user_errors(ValueError):  # of a model whose logits are NaN
-        result = read(network, tokenizer, ids)
+        result = read(opened, ids, len(ids) - 1)
     text_ids = torch.tensor(ids, device=place)
     if watched is None:
-        with torch.inference_mode():
-            watched = int(network(text_ids)[-1].argmax())
+        watched = opened.likeliest(text_ids)
 
     console = Console(highlight=False)
-    for note in about(model, network, result, ids, len(ids) - 1):
+    for note in [*about(opened, result, ids, len(ids) - 1), *added_note(prompt)]:
         console.print(Text(note, "dim"))
     if content is None:
         console.print(Text("no text given: this is an example", "dim"))
-    if len(whole) > len(ids):
-        note = f"the text has {len(whole)} tokens: its last {len(ids)} are the model's context"
+    if len(prompt) > len(ids):
+        note = f"the text has {len(prompt)} tokens: its last {len(ids)} are the model's context"
         console.print(Text(note, "dim"))
     number = lens.LogProbability(watched)
     measured = [
-        lens.effects(network, text_ids, number, over=what, tokens=tokenizer) for what in _OVER[over]
+        lens.effects(opened, text_ids, number, over=what, tokens=opened.tokenizer)
+        for what in _OVER[over]
     ]
-    (name,) = tokenizer.tokens([watched])
-    for renderable in effects_report(result, name, measured):
+    (name,) = opened.tokenizer.tokens([watched])
+    for renderable in effects_report(result, name, measured, added):
         console.print(renderable)
-
-
-def _token(tokenizer: Tokenizer, target: str) -> int:
-    """Return the id of a token by its text.
-
-    Raises:
-        MisuseError: if the text is not exactly one token.
-    """
-    ids = tokenizer.encode(target)
-    if len(ids) != 1:
-        pieces = ", ".join(map(repr, tokenizer.tokens(ids))) or "none"
-        raise MisuseError(
-            f"--target {target!r} must be one token, but is {len(ids)}: {pieces}; a word after a "
-            "space begins with that space, such as ' on'"
-        )
-    return ids[0]

@@ -8,10 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from regard._interrupt import quiet_interrupts
-from regard.cli.arguments import Device, Fetch, Model, Weights
+from regard.cli.arguments import Chat, Device, Dtype, Fetch, Model, NoBos, System, Weights
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.text import read_text
-from regard.page.example import EXAMPLE
 
 __all__ = ["explain"]
 
@@ -36,9 +35,13 @@ def explain(
         int, typer.Option(help="Which piece of a text longer than the model's context; from 0.")
     ] = 0,
     device: Device = "cpu",
+    dtype: Dtype = None,
     weights: Weights = None,
     *,
     fetch: Fetch = False,
+    chat: Chat = False,
+    system: System = None,
+    no_bos: NoBos = False,
 ) -> None:
     """Show what each token of a text attends to.
 
@@ -58,43 +61,60 @@ def explain(
     regard explain "Tom had a red kite and a blue drum. Tom wanted the blue"
 
     regard explain --file notes.txt --layer 2 --head 1 --query 7
+
+    regard explain --model HuggingFaceTB/SmolLM2-135M "The capital of France is"
     """
     if (layer is None) != (head is None):
         raise MisuseError("--layer and --head go together: give both, or neither")
     with quiet_interrupts():
         from regard.cli.device import device_of
-        from regard.cli.model import about, head_steps, open_model, read
+        from regard.cli.model import (
+            about,
+            added_note,
+            head_steps,
+            needed_heads,
+            open_model,
+            prompt_of,
+            read,
+            require_text,
+        )
+        from regard.page.example import examples_for
         from regard.view.report import all_heads, one_head
 
+    require_text("explain", text, model)
     place = device_of(device)
     content = read_text(text, file)
-    network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)
-    with user_errors(ValueError):  # a character that this tokenizer has no token for
-        whole = tokenizer.encode(EXAMPLE if content is None else content)
-    config = network.config
-    chunks = [whole[i : i + config.context] for i in range(0, len(whole), config.context)]
+    opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
+    example = next(iter(examples_for(opened).values()))
+    prompt = prompt_of(
+        opened, example if content is None else content, chat=chat, system=system, bos=not no_bos
+    )
+    size = opened.context or len(prompt)
+    chunks = [prompt.ids[i : i + size] for i in range(0, len(prompt), size)]
     ids = chunks[_number("--chunk", chunk, len(chunks), "the text makes chunks")]
     query = len(ids) - 1 if query is None else query
     _number("--query", query, len(ids), "this text has tokens")
 
     notes = ["no text given: this is an example"] if content is None else []
+    notes += added_note(prompt)
     if len(chunks) > 1:
         notes.append(
-            f"the text has {len(whole)} tokens and the context {config.context}: it is cut into "
+            f"the text has {len(prompt)} tokens and the context {size}: it is cut into "
             f"{len(chunks)} chunks, and this is --chunk {chunk} of 0 … {len(chunks) - 1}"
         )
+    added = prompt.added[chunk * size : (chunk + 1) * size]
     with user_errors(ValueError):  # of a model whose logits are NaN
-        result = read(network, tokenizer, ids)
+        result = read(opened, ids, query)
     if layer is None or head is None:
-        report = all_heads(result, query)
+        report = all_heads(result, query, added, needed_heads(opened, result, ids, query))
     else:
-        _number("--layer", layer, config.layers, "the model has layers")
-        _number("--head", head, config.heads, "a layer has heads")
+        _number("--layer", layer, len(result.patterns), "the model has layers")
+        _number("--head", head, result.patterns[layer].shape[0], "a layer has heads")
         chosen = result.heads.at(layer, head)
-        report = one_head(result, chosen, head_steps(network, ids, layer, head), query)
+        report = one_head(result, chosen, head_steps(opened, ids, layer, head), query)
 
     console = Console(highlight=False)
-    for note in [*about(model, network, result, ids, query), *notes]:
+    for note in [*about(opened, result, ids, query), *notes]:
         console.print(Text(note, "dim"))
     for renderable in report:
         console.print(renderable)

@@ -1,5 +1,7 @@
 """`regard explore`."""
 
+from __future__ import annotations
+
 import gc
 import os
 import sys
@@ -10,7 +12,17 @@ from typing import Annotated
 import typer
 
 from regard._interrupt import quiet_interrupts
-from regard.cli.arguments import Device, Fetch, Model, Shown, Weights
+from regard.cli.arguments import (
+    Chat,
+    Device,
+    Dtype,
+    Fetch,
+    Model,
+    NoBos,
+    RecordingFolder,
+    System,
+    Weights,
+)
 from regard.cli.errors import user_errors
 from regard.cli.text import read_text
 
@@ -18,8 +30,9 @@ __all__ = ["explore"]
 
 
 def explore(
-    shown: Shown = None,
-    text: Annotated[str | None, typer.Option(help="Text that is open at first.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="Text that is open at first; - reads standard input.")
+    ] = None,
     file: Annotated[
         Path | None, typer.Option(help="File whose text is open at first.", metavar="FILE")
     ] = None,
@@ -28,10 +41,15 @@ def explore(
         int, typer.Option(help="Port to listen on; 0 takes one that is free.", min=0, max=65535)
     ] = 0,
     model: Model = None,
+    recording: RecordingFolder = None,
     device: Device = "cpu",
+    dtype: Dtype = None,
     weights: Weights = None,
     *,
     fetch: Fetch = False,
+    chat: Chat = False,
+    system: System = None,
+    no_bos: NoBos = False,
     open_page: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
     ] = True,
@@ -39,16 +57,31 @@ def explore(
     """Show what every token attends to on a page, at any length, until interrupted.
 
     Examples:
-    regard explore --text "Tom had a red kite and a blue drum. Tom wanted the blue"
+    regard explore "Tom had a red kite and a blue drum. Tom wanted the blue"
 
-    regard explore runs/mine --file notes.txt
+    regard explore --model HuggingFaceTB/SmolLM2-135M "The capital of France is"
+
+    regard explore --model runs/mine --file notes.txt
     """
     with quiet_interrupts():
-        from regard.cli.subject import one_name, print_notes, subject_of
+        from regard.cli.model import require_text
+        from regard.cli.subject import print_notes, subject_of
         from regard.page import Explorer
 
-    name, opened = one_name(shown, model), read_text(text, file)
-    subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)
+    require_text("explore", text, model)
+    opened = read_text(text, file)
+    subject = subject_of(
+        opened,
+        recording=recording,
+        model=model,
+        fetch=fetch,
+        device=device,
+        dtype=dtype,
+        weights=weights,
+        chat=chat,
+        system=system,
+        no_bos=no_bos,
+    )
     with user_errors(OSError):
         explorer = Explorer(subject, host=host, port=port)
     if opened is not None:

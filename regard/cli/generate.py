@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from regard._interrupt import quiet_interrupts
-from regard.cli.arguments import Device, Fetch, Model, Weights
+from regard.cli.arguments import Chat, Device, Dtype, Fetch, Model, NoBos, System, Weights
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import as_unicode, read_text
 from regard.gpt.config import Sampling
 
 if TYPE_CHECKING:
-    from regard.gpt import GPT, Tokenizer
+    from regard.gpt import Tokenizer
     from regard.gpt.generate import Past
+    from regard.models import LanguageModel
 
 __all__ = ["generate"]
 
@@ -42,21 +43,30 @@ def generate(
     past: Annotated[
         str,
         typer.Option(
-            help="Past the model's context: drop the oldest tokens, or refuse.",
+            help="Past the context of a model of regard: drop the oldest tokens, or refuse.",
             metavar="slide|refuse",
         ),
     ] = "slide",
     model: Model = None,
     fetch: Fetch = False,
     device: Device = "cpu",
+    dtype: Dtype = None,
     weights: Weights = None,
+    chat: Chat = False,
+    system: System = None,
+    no_bos: NoBos = False,
     sampling: Overrides[Sampling],
 ) -> None:
     """Continue texts, one token after another.
 
     Several texts are continued together and shown one below the other, with a blank line between.
 
-    Example: regard generate "Once upon a time" --temperature 0.5
+    With --chat each text is a message, and the answer alone is shown.
+
+    Examples:
+    regard generate "Once upon a time" --temperature 0.5
+
+    regard generate --model HuggingFaceTB/SmolLM2-135M-Instruct --chat "What is a llama?"
     """
     arguments: list[str | None] = [*prompt] if prompt else [None]
     prompts = [text for one in arguments if (text := read_text(one, file)) is not None]
@@ -68,11 +78,36 @@ def generate(
     settings = sampling.apply()
     with quiet_interrupts():
         from regard.cli.device import device_of
-        from regard.cli.model import open_model
-        from regard.gpt import Engine, stream_texts
+        from regard.cli.model import open_model, prompt_of, require_next_token, require_text
+        from regard.gpt import GPT, Engine, stream_texts
 
+    require_text("generate", prompts[0] if len(prompts) == 1 else None, model)
     place = device_of(device)
-    network, tokenizer = open_model(model, fetch=fetch, device=place, weights=weights)
+    opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
+    require_next_token(opened, "generate")
+    network = opened.module
+    if not isinstance(network, GPT):
+        if past != "slide":
+            raise MisuseError(
+                f"--past {past} is for models of regard; another ends at its context: leave it out"
+            )
+        for number, text in enumerate(prompts):
+            read = prompt_of(opened, text, chat=chat, system=system, bos=not no_bos)
+            with (
+                memory_errors("lower --tokens, or give a shorter text"),
+                user_errors(ValueError, rewrite=naming_options("tokens", "stop")),
+            ):
+                typer.echo(("\n" if number else "") + ("" if chat else text), nl=False)
+                drawn = opened.stream_text(read.ids, tokens=tokens, sampling=settings, stop=stop)
+                for piece in drawn:
+                    typer.echo(piece, nl=False)
+            typer.echo()
+        return
+    if chat or system is not None:
+        prompt_of(
+            opened, prompts[0], chat=chat, system=system
+        )  # which says that it has no template
+    tokenizer = cast("Tokenizer", opened.tokenizer)
     with (
         memory_errors("lower --tokens, or give fewer texts"),
         user_errors(ValueError, rewrite=naming_options("tokens", "past", "stop")),
@@ -89,23 +124,23 @@ def generate(
         first = next(pieces, None)  # fails before any output where logits are NaN
     with user_errors(ValueError):
         _show(prompts, pieces if first is None else chain([first], pieces))
-    if network.has_read is not None:
-        _note_what_it_has_read(network, tokenizer, prompts)
+    if opened.has_read is not None:
+        _note_what_it_has_read(opened, prompts)
 
 
-def _note_what_it_has_read(network: "GPT", tokenizer: "Tokenizer", prompts: list[str]) -> None:
+def _note_what_it_has_read(model: "LanguageModel", prompts: list[str]) -> None:
     """Print a note on each text unlike the training text; if there is none, what that was."""
     from regard.cli.model import has_read
     from regard.gpt.outside import NOTE
 
-    notes = {text: has_read(network, tokenizer.encode(text)) for text in prompts}
+    notes = {text: has_read(model, model.read(text).ids) for text in prompts}
     outside = [text for text, note in notes.items() if note == NOTE]
     for text in outside:
         start = shorten(text, _SHOWN, placeholder=" …")
         of = "" if len(prompts) == 1 else f"{start!r}: "
         typer.echo(f"regard: {of}{NOTE}", err=True)
     if not outside:
-        typer.echo(f"regard: {network.has_read}", err=True)
+        typer.echo(f"regard: {model.has_read}", err=True)
 
 
 def _show(prompts: list[str], pieces: Iterator[tuple[int, str]]) -> None:

@@ -1,57 +1,86 @@
-"""The model of a command: found by its name, run over a text, one head step by step."""
+"""The model of a command: opened by its name, run over a text, one head step by step."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import typer
-from torch import Tensor
 
-import regard
-from regard.cli.arguments import SHIPPED
+from regard import models
 from regard.cli.errors import MisuseError, user_errors
-from regard.gpt import CheckpointError, load
-from regard.gpt.hub import model_folder
+from regard.gpt import CheckpointError
 from regard.gpt.outside import NOTE, is_outside
+from regard.lens import Effects, LogProbability, effects
 from regard.lens.naming.forward_pass import ForwardPass, forward_pass
+from regard.models import LanguageModel
+from regard.pattern import Pattern
+from regard.record import RecordError
+from regard.steps import Steps, explain_problem
+from regard.view.summary import FEW
 
 if TYPE_CHECKING:
-    from regard.gpt import GPT, GPTConfig, Tokenizer
-    from regard.gpt.layers import Attention
+    from regard.models import Prompt
 
 __all__ = [
     "about",
+    "added_note",
     "describe",
-    "folder_of",
     "has_read",
     "head_steps",
+    "needed_heads",
     "open_model",
+    "prompt_of",
     "read",
+    "require_next_token",
+    "require_text",
     "weights_of",
 ]
 
+_LONGEST = 2048
+"""Tokens of the longest text that a backward pass is run over."""
+_LONGEST_NAME = 250
+"""Characters; a system refuses longer names of files."""
+_HUB = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+
 
 def open_model(
-    name: str | None, *, fetch: bool, device: torch.device, weights: str | None = None
-) -> tuple[GPT, Tokenizer]:
-    """Load the model that ``--model`` names, and its tokenizer.
+    name: str | None,
+    *,
+    fetch: bool,
+    device: torch.device,
+    weights: str | None = None,
+    dtype: str | None = None,
+) -> LanguageModel:
+    """Open the model that ``--model`` names.
 
     Args:
         name: the model; None is the one that comes with regard.
         fetch: whether a model of the hub may be downloaded.
         device: the device to compute on.
         weights: the format of the matrices, as for `regard.gpt.load`.
+        dtype: the dtype of the weights.
 
     Raises:
-        MisuseError: if there is no such model, it is damaged, or `weights` is not supported.
+        MisuseError: if there is no such model, it is damaged, or an option does not fit it.
     """
     kept = weights_of(weights, device)
-    folder = folder_of(name, fetch=fetch)
-    with user_errors(CheckpointError, OSError):
-        return load(folder, device=device, weights=kept)
+    if fetch and name is None:
+        raise MisuseError("--fetch needs the name of a model: add --model NAME")
+    errors = (CheckpointError, OSError, ModuleNotFoundError, ValueError)
+    with user_errors(*errors, rewrite=_with_options):
+        return models.open(
+            name,
+            fetch=fetch,
+            device=device,
+            weights=kept,
+            dtype=dtype,
+            announce=lambda line: typer.echo(line, err=True),
+        )
 
 
 def weights_of(weights: str | None, device: torch.device) -> Literal["int8"] | None:
@@ -69,74 +98,145 @@ def weights_of(weights: str | None, device: torch.device) -> Literal["int8"] | N
     return cast('Literal["int8"] | None', weights)
 
 
-def folder_of(name: str | None, *, fetch: bool) -> Path | None:
-    """Return the folder of ``--model``; a model of the hub is downloaded if `fetch` is true.
+def _with_options(message: str) -> str:
+    message = message.replace("fetch=True", "--fetch")
+    return re.sub(r"^(dtype|weights|chat|system) (is|goes)", r"--\1 \2", message)
 
-    None without a name: the model that comes with regard.
+
+def require_text(command: str, text: str | None, model: str | None) -> None:
+    """Refuse a lone argument that is a model or a recording: the argument is the text.
 
     Raises:
-        MisuseError: if there is no such model, or `fetch` is true without a name.
+        MisuseError: with the command line that was probably meant.
     """
-    if name is None:
-        if fetch:
-            raise MisuseError("--fetch needs the name of a model: add --model NAME")
+    if text is None or model is not None or len(text) > _LONGEST_NAME or "\n" in text:
+        return
+    path = Path(text)
+    if path.is_dir() and (path / "recording.json").is_file():
+        raise MisuseError(
+            f"{text} is a recording, and the argument is the text: "
+            f"regard explore --recording {text}"
+        )
+    if path.is_dir() or text.endswith(".gguf") or _HUB.fullmatch(text):
+        raise MisuseError(
+            f"{text} names a model, and the argument is the text: regard {command} --model {text} "
+            "TEXT; a text that looks like this goes into a file: --file FILE"
+        )
+
+
+def prompt_of(
+    model: LanguageModel,
+    text: str,
+    *,
+    chat: bool = False,
+    system: str | None = None,
+    bos: bool = True,
+) -> Prompt:
+    """Return what the model reads of a text.
+
+    Raises:
+        MisuseError: for a character without a token, options that do not fit the model, and a text
+            without tokens.
+    """
+    with user_errors(ValueError, rewrite=_with_options):
+        prompt = model.read(text, chat=chat, system=system, special=bos)
+    if not prompt.ids:
+        raise MisuseError("the text has no token: give at least one character")
+    return prompt
+
+
+def require_next_token(model: LanguageModel, command: str) -> None:
+    """Refuse an encoder.
+
+    Raises:
+        MisuseError: for a model that has no next token.
+    """
+    if not model.predicts:
+        raise MisuseError(
+            f"{model.name} is an encoder, which has no next token, as regard {command} needs one: "
+            "take a causal model, or regard explain"
+        )
+
+
+def read(model: LanguageModel, ids: Sequence[int], query: int) -> ForwardPass:
+    """Run the model over a text, score its heads, and predict what follows one token.
+
+    Raises:
+        MisuseError: for attention that cannot be recorded.
+    """
+    with user_errors(RecordError):
+        done = model.record(torch.tensor(ids, device=model.device), query)
+    heads = [_of_one_text(layer.pattern) for layer in done.layers]
+    logits = None if done.logits is None else done.logits[None].float()
+    text = torch.tensor(ids, device="cpu")
+    return forward_pass(text, heads, logits, queries=[query], name=model.tokenizer.tokens)
+
+
+def _of_one_text(pattern: Pattern) -> Pattern:
+    return pattern[0] if pattern.ndim == 4 else pattern
+
+
+def needed_heads(
+    model: LanguageModel, result: ForwardPass, ids: Sequence[int], query: int
+) -> Effects | None:
+    """Estimate what each of many heads does for the token after one token, to first order.
+
+    None for a model of few heads, which are all shown, for an encoder, and for a text so long that
+    the backward pass would take more memory than the model.
+    """
+    if len(result.heads) <= FEW or not model.predicts or query >= _LONGEST:
         return None
-    with user_errors(CheckpointError, OSError, rewrite=_with_options):
-        return model_folder(name, fetch=fetch, announce=lambda line: typer.echo(line, err=True))
+    text = torch.tensor(ids[: query + 1], device=model.device)
+    target = LogProbability(model.likeliest(text))
+    return effects(model, text, target, method="gradient", progress=False)
 
 
-def _with_options(message: str) -> str:
-    return message.replace("fetch=True", "--fetch")
+def added_note(prompt: Prompt) -> list[str]:
+    """Say how many tokens the user did not write, if there are any; in a list of lines."""
+    count = sum(prompt.added)
+    if not count:
+        return []
+    said = "the chat template's, in grey" if prompt.roles else "added by the tokenizer, in grey"
+    return [f"{count} of the {len(prompt)} tokens are {said}"]
 
 
-def read(model: GPT, tokenizer: Tokenizer, ids: Sequence[int]) -> ForwardPass:
-    """Run the model over a text and score its heads."""
-    text = torch.tensor(ids, device=model.device)
-    with torch.inference_mode():
-        logits, patterns = model.with_patterns(text)
-    return forward_pass(text, patterns, logits, name=tokenizer.tokens)
-
-
-def head_steps(model: GPT, ids: Sequence[int], layer: int, head: int) -> regard.steps.Steps:
+def head_steps(model: LanguageModel, ids: Sequence[int], layer: int, head: int) -> Steps:
     """Compute one head's attention on a text, step by step.
 
-    Query, key and value are the layer's projections of its input.
+    Raises:
+        MisuseError: for a layer whose values are not seen.
     """
-    attention = cast("Attention", model.h[layer].attn)
-    projections: list[tuple[Tensor, ...]] = []
-
-    def project(_: object, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
-        projections.append(attention.project(inputs[0], options["rotation"]))
-
-    hook = attention.register_forward_pre_hook(project, with_kwargs=True)
-    with torch.inference_mode():
-        model(torch.tensor(ids, device=model.device))
-    hook.remove()
-    query, key, value = projections[0]  # (H, T, D), (G, T, D), (G, T, D)
-    group = head // (attention.heads // attention.groups)
-    return regard.explain(query[head], key[group], value[group], mask=attention.mask)
+    done = model.record(torch.tensor(ids, device=model.device))
+    values = done.values_of(layer)
+    if values is None:
+        raise MisuseError(
+            f"the values of layer {layer} of {model.name} are not seen: leave out --head"
+        )
+    problem = _of_one_text(done.layers[layer].pattern)[head].problem
+    return explain_problem(replace(problem, value=values[head][None, None]))
 
 
 def about(
-    name: str | None, model: GPT, result: ForwardPass, ids: Sequence[int], query: int
+    model: LanguageModel, result: ForwardPass, ids: Sequence[int], query: int
 ) -> Iterator[str]:
     """Yield lines on a model, and on how well it predicts the token after one token.
 
     Args:
-        name: the value of ``--model``; None is the model that comes with regard.
         model: the model.
         result: its forward pass over the text.
         ids: the token ids of the text.
         query: index of the token.
     """
-    yield f"{name or SHIPPED}: {describe(model.config)}"
+    yield f"{model.name}: {describe(model, result.patterns)}"
+    if not result.predictions:
+        return
     (_, probability), *_ = result.predictions[query]
     note = has_read(model, ids, probability)
     if note is not None:
         yield note
 
 
-def has_read(model: GPT, ids: Sequence[int], probability: float = 0.0) -> str | None:
+def has_read(model: LanguageModel, ids: Sequence[int], probability: float = 0.0) -> str | None:
     """Describe a model's training text, or that a text is unlike it; None if it is unknown.
 
     Args:
@@ -144,18 +244,14 @@ def has_read(model: GPT, ids: Sequence[int], probability: float = 0.0) -> str | 
         ids: the token ids of the text.
         probability: probability of the answer, as for `is_outside`.
     """
-    if model.has_read is not None and is_outside(model, ids, probability):
+    if model.has_read is not None and is_outside(cast("Any", model.module), ids, probability):
         return NOTE
     return model.has_read
 
 
-def describe(config: GPTConfig) -> str:
-    """Describe a model's shape in a line.
-
-    >>> from regard.gpt import GPTConfig
-    >>> describe(GPTConfig(layers=4, heads=6, dim=12, context=256))
-    '4 layers × 6 heads, context 256'
-    """
-    layers = f"{config.layers} layer{'s' if config.layers > 1 else ''}"
-    heads = f"{config.heads} head{'s' if config.heads > 1 else ''}"
-    return f"{layers} × {heads}, context {config.context}"
+def describe(model: LanguageModel, patterns: Sequence[Pattern]) -> str:
+    """Describe a model's shape in a line: '4 layers × 6 heads, context 256'."""
+    heads = max(pattern.shape[0] for pattern in patterns)
+    layers = f"{len(patterns)} layer{'s' if len(patterns) > 1 else ''}"
+    shape = f"{layers} × {heads} head{'s' if heads > 1 else ''}"
+    return shape if model.context is None else f"{shape}, context {model.context}"

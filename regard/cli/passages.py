@@ -6,25 +6,24 @@ import json
 import math
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from regard._interrupt import quiet_interrupts
-from regard.cli.arguments import SHIPPED, Device, Fetch, Model, Weights
+from regard.cli.arguments import Chat, Device, Dtype, Fetch, Model, System, Weights
 from regard.cli.errors import MisuseError, memory_errors, user_errors
 from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
-    from regard.cli.reader import Encoded, Reader
-    from regard.gpt import GPT
     from regard.lens import Effects, Passage, SpanWeights
     from regard.lens.spans.links import Span
+    from regard.models import LanguageModel
 
 __all__ = ["passages"]
 
@@ -48,8 +47,11 @@ def passages(
         ),
     ] = "question",
     device: Device = "cpu",
+    dtype: Dtype = None,
     weights: Weights = None,
     *,
+    chat: Chat = False,
+    system: System = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
     fetch: Fetch = False,
 ) -> None:
@@ -58,10 +60,9 @@ def passages(
     The document is split into paragraphs and headings. The weight of each stands beside what the
     answer's log-probability loses without it.
 
-    The model is one of regard, or a causal language model of transformers in a folder whose
-    attention can be recorded.
+    Document and question are what the model reads; with --chat they are a message to it.
 
-    Example: regard passages --context notes.md --question "When was it built?" --model DIR
+    Example: regard passages --context notes.md --question "When was it built?" --model NAME --chat
     """
     if hidden_from not in ("question", "answer"):
         raise MisuseError(f"--hidden-from must be question or answer, but is {hidden_from}")
@@ -76,8 +77,7 @@ def passages(
 
         from regard import lens
         from regard.cli.device import device_of
-        from regard.cli.model import has_read
-        from regard.cli.reader import open_reader
+        from regard.cli.model import has_read, open_model, require_next_token
         from regard.lens.effect.caveats import hybrid_note
         from regard.view.passages_report import passages_report
 
@@ -85,28 +85,29 @@ def passages(
     document = (read_text(None, context) or "").rstrip()
     if not document:
         raise MisuseError(f"{context} holds white space alone: give a file with text")
-    reader = open_reader(model, fetch=fetch, device=place, weights=weights)
-    text, start = _prompt(reader, document, question)
+    opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
+    require_next_token(opened, "passages")
+    reading = _Reading(opened, f"{document}\n\n{question}", chat=chat, system=system)
     with memory_errors("give a shorter document, or a smaller model"):
-        encoded, span = _with_answer(reader, text, answer, tokens)
-        parts = lens.split_passages(document, encoded.offsets, start=start)
+        encoded, span = reading.with_answer(answer, tokens)
+        parts = lens.split_passages(document, encoded.offsets, start=reading.start)
         # Raised for NaN in the logits, or attention that cannot be recorded.
         with user_errors(ValueError, Error), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "tokens reach", RuntimeWarning)  # `note` says it
             ids, target = torch.tensor(encoded.ids, device=place), lens.Answer(slice(*span))
-            looked = _weights(reader, ids, parts, target.queries(len(ids)))
+            looked = _weights(opened.module, ids, parts, target.queries(len(ids)))
             effects = lens.effects(
-                reader.model,
+                opened.module,
                 ids,
                 target,
                 over=parts,
                 hidden_from=cast("Literal['question', 'answer']", hidden_from),
             )
-    said, note = reader.decode(encoded.ids[slice(*span)]), hybrid_note(reader.model)
+    said = opened.tokenizer.decode(encoded.ids[slice(*span)])
+    note = hybrid_note(opened.module)
     read = None
-    if getattr(reader.model, "has_read", None) is not None:  # a model of this package
-        probability = math.exp(effects.unchanged)
-        read = has_read(cast("GPT", reader.model), encoded.ids[: span[0]], probability)
+    if opened.has_read is not None:
+        read = has_read(opened, encoded.ids[: span[0]], math.exp(effects.unchanged))
     notes = [line for line in (read, note) if line is not None]
     if as_json:
         content = {"answer": said, **_as_dict(parts, looked, effects, span)}
@@ -115,14 +116,16 @@ def passages(
         typer.echo(json.dumps(content, ensure_ascii=False))
         return
     console = Console(highlight=False)
-    console.print(Text(f"{model or SHIPPED}: {len(encoded.ids)} tokens", "dim"))
+    console.print(Text(f"{opened.name}: {len(encoded.ids)} tokens", "dim"))
     for line in notes:
         console.print(Text(line, "dim"))
     for renderable in passages_report(parts, looked, effects, said):
         console.print(renderable)
 
 
-def _weights(reader: Reader, ids: Tensor, parts: tuple[Passage, ...], queries: Span) -> SpanWeights:
+def _weights(
+    module: nn.Module, ids: Tensor, parts: tuple[Passage, ...], queries: Span
+) -> SpanWeights:
     """Read the weights on passages while the model runs, since a recording would keep all keys."""
     import torch
 
@@ -130,10 +133,10 @@ def _weights(reader: Reader, ids: Tensor, parts: tuple[Passage, ...], queries: S
     from regard.lens.spans.weights import passage_readouts, share_out
     from regard.record import read_while_running
 
-    last = last_logits(1) if takes_logits_to_keep(reader.model) else {}
-    reading = read_while_running(reader.model, *passage_readouts(queries))
+    last = last_logits(1) if takes_logits_to_keep(module) else {}
+    reading = read_while_running(module, *passage_readouts(queries))
     with torch.inference_mode(), reading as readings:
-        reader.model(ids[None], **last)
+        module(ids[None], **last)
     return share_out(readings.of_kind().layers, parts, queries)
 
 
@@ -172,43 +175,69 @@ def _as_dict(
     }
 
 
-def _prompt(reader: Reader, document: str, question: str) -> tuple[str, int]:
-    """Return the prompt, and the index in it of the document's first character."""
-    content = f"{document}\n\n{question}"
-    text = reader.prompt(content)
-    if text.count(content) != 1:
-        raise MisuseError(
-            "the model's chat template changes the document, so its passages cannot be placed; "
-            "give a document without white space at its ends"
-        )
-    return text, text.index(content)
+class _Encoded(NamedTuple):
+    ids: tuple[int, ...]
+    offsets: tuple[Span, ...]
+    """Start and stop of each token, in characters of the text."""
 
 
-def _with_answer(
-    reader: Reader, text: str, answer: str | None, tokens: int
-) -> tuple[Encoded, Span]:
-    """Return the tokens of a prompt with its answer, and the span of the answer."""
-    from regard.cli.reader import Encoded
+class _Reading:
+    """What a model reads of a document and a question, and its answer.
 
-    if answer is None:
-        prompt = reader.encode(text)
-        _require_room(reader, len(prompt.ids) + tokens, "give a shorter document or fewer --tokens")
-        own = reader.answer(prompt.ids, tokens)
+    Args:
+        model: the model.
+        content: document and question.
+        chat: whether they are a message, which the model's template surrounds.
+        system: what the system says there.
+    """
+
+    def __init__(
+        self, model: LanguageModel, content: str, *, chat: bool, system: str | None
+    ) -> None:
+        from regard.cli.model import prompt_of
+
+        self._model, self._chat = model, chat
+        self._prompt = prompt_of(model, content, chat=chat, system=system)
+        self._text = self._prompt.text
+        if self._text.count(content) != 1:
+            raise MisuseError(
+                "the model's chat template changes the document, so its passages cannot be placed; "
+                "give a document without white space at its ends"
+            )
+        self.start = self._text.index(content)
+        """Index in the text of the document's first character."""
+
+    def with_answer(self, answer: str | None, tokens: int) -> tuple[_Encoded, Span]:
+        """Return the tokens of the text with its answer, and the span of the answer."""
+        if answer is None:
+            return self._own_answer(tokens)
+        text = self._text
+        apart = self._chat or text[-1:].isspace() or answer[:1].isspace()
+        whole = self._model.read(f"{text}{'' if apart else ' '}{answer}", special=not self._chat)
+        self._require_room(len(whole), "give a shorter document")
+        own = [number for number, (_, stop) in enumerate(whole.offsets) if stop > len(text)]
+        return _Encoded(whole.ids, whole.offsets), (own[0], own[-1] + 1)
+
+    def _own_answer(self, tokens: int) -> tuple[_Encoded, Span]:
+        from regard.gpt import Sampling
+
+        prompt = self._prompt
+        self._require_room(len(prompt) + tokens, "give a shorter document or fewer --tokens")
+        greedy = Sampling(temperature=0.0)
+        with user_errors(ValueError):  # of a model whose logits are NaN
+            drawn = list(self._model.stream(prompt.ids, tokens=tokens, sampling=greedy))
+        ends = [number for number, token in enumerate(drawn) if token in self._model.ends]
+        own = drawn[: ends[0]] if ends else drawn
         if not own:
             raise MisuseError("the model ends the text at once: give --answer TEXT")
-        end = (len(text), len(text))
-        whole = Encoded([*prompt.ids, *own], [*prompt.offsets, *[end] * len(own)])
-        return whole, (len(prompt.ids), len(whole.ids))
-    apart = reader.is_chat or text[-1:].isspace() or answer[:1].isspace()
-    whole = reader.encode(f"{text}{'' if apart else ' '}{answer}")
-    _require_room(reader, len(whole.ids), "give a shorter document")
-    own = [number for number, (_, stop) in enumerate(whole.offsets) if stop > len(text)]
-    return whole, (own[0], own[-1] + 1)
+        end = (len(self._text), len(self._text))
+        whole = _Encoded((*prompt.ids, *own), (*prompt.offsets, *[end] * len(own)))
+        return whole, (len(prompt), len(whole.ids))
 
-
-def _require_room(reader: Reader, length: int, cure: str) -> None:
-    if reader.context is not None and length > reader.context:
-        raise MisuseError(
-            f"document, question and answer have {length} tokens, but the model's context is "
-            f"{reader.context}: {cure}"
-        )
+    def _require_room(self, length: int, cure: str) -> None:
+        context = self._model.context
+        if context is not None and length > context:
+            raise MisuseError(
+                f"document, question and answer have {length} tokens, but the model's context is "
+                f"{context}: {cure}"
+            )

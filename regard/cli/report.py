@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard._interrupt import quiet_interrupts
-from regard.cli.arguments import Device, Fetch, Model, Shown, Weights
+from regard.cli.arguments import (
+    Chat,
+    Device,
+    Dtype,
+    Fetch,
+    Model,
+    NoBos,
+    RecordingFolder,
+    System,
+    Weights,
+)
 from regard.cli.errors import MisuseError
 from regard.cli.text import read_text
 from regard.errors import RecordError
@@ -21,8 +31,9 @@ __all__ = ["report"]
 
 
 def report(
-    shown: Shown = None,
-    text: Annotated[str | None, typer.Option(help="Text to look into.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="Text to look into; - reads standard input.")
+    ] = None,
     file: Annotated[
         Path | None, typer.Option(help="File with the text to look into.", metavar="FILE")
     ] = None,
@@ -30,7 +41,9 @@ def report(
         Path, typer.Option(help="File to write; one that is there is replaced.", metavar="FILE")
     ] = Path("report.html"),
     model: Model = None,
+    recording: RecordingFolder = None,
     device: Device = "cpu",
+    dtype: Dtype = None,
     weights: Weights = None,
     *,
     live: Annotated[
@@ -41,6 +54,9 @@ def report(
         ),
     ] = False,
     fetch: Fetch = False,
+    chat: Chat = False,
+    system: System = None,
+    no_bos: NoBos = False,
 ) -> None:
     """Write the explorer's page as one HTML file that opens offline.
 
@@ -49,9 +65,9 @@ def report(
     With --live the model runs in it: type other texts, generate, switch heads off.
 
     Examples:
-    regard report --text "Tom had a red kite and a blue drum. Tom wanted the blue"
+    regard report "Tom had a red kite and a blue drum. Tom wanted the blue"
 
-    regard report runs/mine --file notes.txt --out notes.html
+    regard report --model runs/mine --file notes.txt --out notes.html
 
     regard report --live --out live.html
     """
@@ -63,10 +79,23 @@ def report(
     if file and file.exists() and out.exists() and file.samefile(out):
         raise MisuseError(f"--out {out} is the text itself, which would be lost: name another")
     with quiet_interrupts():
-        from regard.cli.subject import one_name, print_notes, subject_of
+        from regard.cli.model import require_text
+        from regard.cli.subject import print_notes, subject_of
 
-    name, opened = one_name(shown, model), read_text(text, file)
-    subject = subject_of(name, opened, fetch=fetch, device=device, weights=weights)
+    require_text("report", text, model)
+    opened = read_text(text, file)
+    subject = subject_of(
+        opened,
+        recording=recording,
+        model=model,
+        fetch=fetch,
+        device=device,
+        dtype=dtype,
+        weights=weights,
+        chat=chat,
+        system=system,
+        no_bos=no_bos,
+    )
     line = _write(subject, out, live=live)
     if opened is not None:
         print_notes(subject)

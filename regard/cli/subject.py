@@ -2,68 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
 
-from regard.cli.arguments import SHIPPED
 from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import folder_of, weights_of
-from regard.gpt import CheckpointError, load
+from regard.cli.model import open_model
 from regard.page import ModelSubject, PageError, RecordingSubject
 from regard.page.training import training_of
-from regard.record import RecordError
-from regard.record import load as load_recording
+from regard.record import RecordError, load
 
-__all__ = [
-    "one_name",
-    "print_notes",
-    "subject_of",
-]
-
-
-def one_name(shown: str | None, model: str | None) -> str | None:
-    """Return the name from the argument or from ``--model``; None without either.
-
-    Raises:
-        MisuseError: if both are set.
-    """
-    if shown is not None and model is not None:
-        raise MisuseError(f"the folder is given twice: leave out {shown}, or --model")
-    return shown if model is None else model
+__all__ = ["print_notes", "subject_of"]
 
 
 def subject_of(
-    name: str | None, text: str | None, *, fetch: bool, device: str, weights: str | None = None
+    text: str | None,
+    *,
+    recording: Path | None,
+    model: str | None,
+    fetch: bool,
+    device: str,
+    dtype: str | None,
+    weights: str | None,
+    chat: bool,
+    system: str | None,
+    no_bos: bool,
 ) -> ModelSubject | RecordingSubject:
-    """Open a recording or a model; None is the model that comes with regard.
+    """Open a recording, or a model; without either that which comes with regard.
 
     Args:
-        name: the folder of either, or the model's name on the hub.
         text: the model's first text.
+        recording: the folder of a recording.
+        model: the model's name.
         fetch: whether a model of the hub may be downloaded.
         device: the device to compute on.
+        dtype: the dtype of the weights.
         weights: the format of a model's matrices, as for `regard.gpt.load`.
+        chat: whether a text is a message, which the model's template surrounds.
+        system: what the system says there.
+        no_bos: whether the tokenizer's own tokens are left out.
 
     Raises:
-        MisuseError: if there is neither, a text or weights are given for a recording, the device
-            does not exist, or `weights` is not supported.
+        MisuseError: if there is none, the device does not exist, or an option does not fit.
     """
     place = device_of(device)
-    kept = weights_of(weights, place)
-    folder = folder_of(name, fetch=fetch)
-    with user_errors(CheckpointError, RecordError, PageError, OSError):
-        if folder is not None and _is_recording(folder):
-            if text is not None:
-                raise MisuseError("a recording takes no text; leave out --text and --file")
-            if weights is not None:
-                raise MisuseError("a recording has no model's weights; leave out --weights")
-            return RecordingSubject(load_recording(folder, device=place), title=folder.name)
-        training = None if folder is None else training_of(folder)
-        model, tokenizer = load(folder, device=place, weights=kept)
-        title = _title(name, folder)
-        return ModelSubject(model, tokenizer, title=title, text=text, training=training)
+    if recording is not None:
+        _require_unset({"a text": text, "--model": model, "--dtype": dtype, "--weights": weights})
+        flags = {"--fetch": fetch, "--chat": chat, "--system": system, "--no-bos": no_bos}
+        _require_unset(flags)
+        with user_errors(RecordError, PageError, OSError):
+            kept = load(recording, device=place)
+            return RecordingSubject(kept, title=recording.resolve().name)
+    opened = open_model(model, fetch=fetch, device=place, dtype=dtype, weights=weights)
+    folder = None if model is None else Path(model)
+    with user_errors(PageError, RecordError, OSError):
+        return ModelSubject(
+            opened.module,
+            opened.tokenizer,
+            title=opened.name,
+            text=text,
+            training=None if folder is None or not folder.is_dir() else training_of(folder),
+            chat=chat,
+            system=system,
+            special=not no_bos,
+        )
+
+
+def _require_unset(options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if value:
+            raise MisuseError(f"a recording has no model, with which {name} goes; leave it out")
 
 
 def print_notes(subject: ModelSubject | RecordingSubject) -> None:
@@ -72,14 +82,3 @@ def print_notes(subject: ModelSubject | RecordingSubject) -> None:
         _, _, run, _ = subject.first()
         for note in run.notes:
             typer.echo(note)
-
-
-def _title(name: str | None, folder: Path | None) -> str:
-    """Return the folder's name, or the name of a model on the hub."""
-    if name is None or folder is None:
-        return SHIPPED
-    return folder.name if folder == Path(name) else name
-
-
-def _is_recording(folder: Path) -> bool:
-    return (folder / "recording.json").is_file()  # may be damaged; `regard.load` checks it

@@ -6,6 +6,7 @@ Axes: T tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,15 +17,37 @@ from regard.gpt import GPT, Engine, Sampling, stream
 from regard.gpt.sampling import Sampler
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.utf8 import normalized
-from regard.intercept import last_logits, takes_logits_to_keep
+from regard.intercept import Call, last_logits, observe_calls, takes_logits_to_keep
 from regard.lens import token_offsets
 from regard.models.places import Places, find_places, run_once, text_config
 from regard.models.proof import Check, prove
 from regard.models.text import PretrainedTokenizer, Prompt, prompt_of
+from regard.record import Layer, record
 
-__all__ = ["LanguageModel"]
+__all__ = ["LanguageModel", "TextRun"]
 
+_TAIL = 8  # tokens of a prompt that drawn ones are decoded behind
 _PROBE = 7  # tokens that the places are found on
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TextRun:
+    """What a run over one text leaves behind.
+
+    Args:
+        layers: the layers of self-attention.
+        values: their values ``(G, T, Dv)``; None for a layer whose are not known.
+        logits: after one token; None for an encoder.
+    """
+
+    layers: tuple[Layer, ...]
+    values: tuple[Float[Tensor, "G T Dv"] | None, ...]
+    logits: Float[Tensor, " V"] | None
+
+    def values_of(self, layer: int) -> tuple[Float[Tensor, "T Dv"], ...] | None:
+        """Return the values of each head of a layer; the heads of a group share theirs."""
+        own, heads = self.values[layer], self.layers[layer].heads
+        return None if own is None else tuple(own[h * len(own) // len(heads)] for h in heads)
 
 
 class LanguageModel:
@@ -34,7 +57,7 @@ class LanguageModel:
 
     Args:
         module: the model, in evaluation mode.
-        tokenizer: its tokenizer.
+        tokenizer: its tokenizer: of `regard.gpt`, or a fast one of transformers.
         name: what it is called.
         places: paths of modules, by the names of the fields of `Places`, in place of those that are
             found.
@@ -53,13 +76,15 @@ class LanguageModel:
     def __init__(
         self,
         module: nn.Module,
-        tokenizer: Tokenizer | PretrainedTokenizer,
+        tokenizer: Any,
         *,
         name: str,
         places: Mapping[str, str | None] | None = None,
     ) -> None:
         self.module = module
-        self.tokenizer = tokenizer
+        self.tokenizer: Tokenizer | PretrainedTokenizer = (
+            tokenizer if hasattr(tokenizer, "tokens") else PretrainedTokenizer(tokenizer, name)
+        )
         self.name = name
         # The output of a GPT is its embedding, transposed, which is no module of its own.
         own = {"embed": "wte", "unembed": "wte"} if isinstance(module, GPT) else {}
@@ -172,7 +197,7 @@ class LanguageModel:
             return prompt_of(self.tokenizer, text, chat=chat, system=system, special=special)
         text = normalized(text)
         ids = self.tokenizer.encode(text)
-        offsets = token_offsets(self.tokenizer.tokens(ids))
+        offsets = token_offsets(self.tokenizer.tokens(ids)) if ids else []
         return Prompt(text=text, ids=tuple(ids), offsets=tuple(offsets), added=(False,) * len(ids))
 
     def token(self, text: str) -> int:
@@ -199,10 +224,42 @@ class LanguageModel:
         ids = torch.tensor(self.read(text).ids) if isinstance(text, str) else text
         return self._logits(ids.to(self.device))
 
-    def next_logits(self, ids: Int[Tensor, " T"]) -> Float[Tensor, " V"]:
-        """Return the logits of the next token alone."""
-        last = last_logits(1) if takes_logits_to_keep(self.module) else {}
-        return self._logits(ids, **last)[-1]
+    def record(self, ids: Int[Tensor, " T"], position: int = -1) -> TextRun:
+        """Run over a text, and keep its attention and the logits after one token.
+
+        Args:
+            ids: the text.
+            position: the token whose logits are computed, of a model that has a next token.
+
+        Raises:
+            RecordError: for attention that cannot be recorded.
+        """
+        values: dict[int, Tensor] = {}
+
+        def keep(call: Call) -> None:
+            if call.modules and call.value is not None:
+                value = call.value[0] if call.value.ndim == 4 else call.value
+                values[id(call.modules[-1])] = value  # (G, T, Dv)
+
+        with torch.no_grad(), record(self.module) as recording, observe_calls(keep):
+            logits = self._logits_at(ids, position) if self.predicts else None
+            if logits is None:
+                self.module(**self._inputs(ids[None]))
+        layers = recording.of_kind().layers
+        found = [values.get(id(self.module.get_submodule(layer.name))) for layer in layers]
+        return TextRun(layers=layers, values=tuple(found), logits=logits)
+
+    @torch.no_grad()
+    def likeliest(self, ids: Int[Tensor, " T"], position: int = -1) -> int:
+        """Return the likeliest token after one token of a text."""
+        return int(self._logits_at(ids, position).argmax())
+
+    def _logits_at(self, ids: Int[Tensor, " T"], position: int) -> Float[Tensor, " V"]:
+        """Return the logits after one token, computing no others where that is possible."""
+        if not takes_logits_to_keep(self.module):
+            return self._logits(ids)[position]
+        kept = torch.tensor([range(len(ids))[position]], device=ids.device)
+        return self._logits(ids, logits_to_keep=kept)[-1]
 
     def _logits(self, ids: Int[Tensor, " T"], **options: Any) -> Tensor:
         if not self.predicts:
@@ -212,13 +269,6 @@ class LanguageModel:
             return own
         output: Tensor = self.module(**self._inputs(ids[None]), **options).logits[0]
         return output
-
-    def run(self, ids: Int[Tensor, " T"]) -> None:
-        """Run over a text for what is recorded of it alone, without logits."""
-        if self.predicts:
-            self.next_logits(ids)
-        else:
-            self.module(**self._inputs(ids[None]))
 
     def _inputs(self, ids: Int[Tensor, "B T"]) -> dict[str, Any]:
         if isinstance(self.module, GPT):
@@ -249,6 +299,55 @@ class LanguageModel:
             drawn = stream(self._generator(self.module), prompt, tokens=tokens, sampling=sampling)
             return map(int, drawn)
         return self._draw(list(ids), tokens, sampling or Sampling())
+
+    def stream_text(
+        self,
+        ids: Sequence[int],
+        *,
+        tokens: int,
+        sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
+    ) -> Iterator[str]:
+        """Return an iterator over the text that the model draws, piece by piece.
+
+        Args:
+            ids: what it reads, as for `stream`.
+            tokens: the largest number to draw.
+            sampling: how they are drawn; None is `Sampling()`.
+            stop: strings; the text ends before the first one that is complete.
+
+        Raises:
+            ValueError, TypeError: as for `stream`.
+        """
+        return self._pieces(
+            list(ids[-_TAIL:]), self.stream(ids, tokens=tokens, sampling=sampling), stop
+        )
+
+    def _pieces(
+        self, before: list[int], drawn: Iterator[int], stop: Sequence[str]
+    ) -> Iterator[str]:
+        # Decoded behind tokens of the prompt, since a decoder strips the space that begins a text.
+        start, shown, text = len(self.tokenizer.decode(before)), 0, ""
+        for token in drawn:
+            if token in self.ends:
+                break
+            before.append(token)
+            text = self.tokenizer.decode(before)[start:]
+            ends = [place for end in stop if (place := text.find(end)) >= 0]
+            if ends:
+                text = text[: min(ends)]
+                break
+            # The rest may be an incomplete character, or begin a string to stop at.
+            whole = len(text.rstrip("\ufffd"))
+            whole -= max(
+                (n for end in stop for n in range(len(end)) if text[:whole].endswith(end[:n])),
+                default=0,
+            )
+            if whole > shown:
+                yield text[shown:whole]
+                shown = whole
+        if text[shown:]:
+            yield text[shown:]
 
     def _generator(self, module: GPT) -> Engine | GPT:
         try:

@@ -137,8 +137,8 @@ def _require_gguf(file: Path) -> None:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from None
     if magic != _MAGIC:
         raise CheckpointError(
-            f"{file} is no GGUF file: it begins with {magic!r}; expected a folder with config.json "
-            "and model.safetensors, or a file that llama.cpp can read"
+            f"{file} is a file, and no GGUF: it begins with {magic!r}; expected a folder with "
+            "config.json and model.safetensors, or a GGUF file"
         )
 
 

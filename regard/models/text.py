@@ -30,6 +30,11 @@ class Prompt:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def characters(self, span: Span) -> str:
+        """Return the text of a span of tokens."""
+        own = self.offsets[slice(*span)]
+        return self.text[own[0][0] : own[-1][1]] if own else ""
+
 
 class PretrainedTokenizer:
     """A tokenizer of transformers as regard uses one; it has the methods of `regard.gpt`'s.

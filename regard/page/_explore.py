@@ -20,7 +20,9 @@ from regard.page.file.notebook import explorer_html, heads_png, in_notebook, sho
 from regard.page.subjects import as_subject
 
 if TYPE_CHECKING:
-    from regard.gpt import GPT, Tokenizer
+    from torch import nn
+
+    from regard.models import LanguageModel
     from regard.page._widget import ExplorerWidget
     from regard.page.subjects import Subject
     from regard.record import Recording
@@ -183,10 +185,10 @@ class Explorer:
 
 
 def explore(
-    shown: Recording | GPT | Subject,
-    *,
-    tokenizer: Tokenizer | None = None,
+    shown: Recording | LanguageModel | nn.Module | Subject,
     text: str | None = None,
+    *,
+    tokenizer: Any = None,
     title: str | None = None,
     host: str | None = None,
     port: int | None = None,
@@ -195,9 +197,10 @@ def explore(
     """Show a recording or a model as a page, from Python; in a notebook, below the cell.
 
     Args:
-        shown: a recording, a model of `regard.gpt`, or another subject.
-        tokenizer: the model's.
+        shown: a recording, a language model as `regard.models.open` returns, a module with its
+            tokenizer, or another subject.
         text: what the model reads first; None takes an example.
+        tokenizer: of a module, its own.
         title: what the page calls it; None takes "recording" or "model".
         host: where to listen; the loopback, unless other machines are to see it.
         port: None and 0 take one that is free.
@@ -213,13 +216,11 @@ def explore(
             read by the model.
         OSError: if the port is taken.
         ValueError: for a port that is not 0 to 65535.
-        TypeError: for a model without a tokenizer, and a recording with a tokenizer or a text.
+        TypeError: for a module without a tokenizer, and a recording with a tokenizer or a text.
 
     Example:
         >>> import regard
-        >>> from regard.gpt import load
-        >>> model, tokenizer = load()
-        >>> page = regard.explore(model, tokenizer=tokenizer, text="The cat sat.", port=0)
+        >>> page = regard.explore(regard.models.open(), "The cat sat.", port=0)
         >>> page.url.startswith("http://127.0.0.1:")
         True
         >>> page.stop()

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard._files import replace_file
+from regard.gpt import GPT
 from regard.page._errors import PageError
 from regard.page.file.live import live_page, objection_to_tokenizer
 from regard.page.file.report import ReportRun, objection, report_page, tokens_within
 from regard.page.subjects import ModelSubject, as_subject
 
 if TYPE_CHECKING:
-    from regard.gpt import GPT, Tokenizer
+    from torch import nn
+
     from regard.inputs import Problem
+    from regard.models import LanguageModel
     from regard.page._run import Run
     from regard.page.subjects import Subject
     from regard.record import Recording
@@ -34,13 +37,13 @@ WEIGHTS = 2**27
 
 
 def report(
-    shown: Recording | GPT | Subject,
+    shown: Recording | LanguageModel | nn.Module | Subject,
     path: str | os.PathLike[str],
     *,
     title: str | None = None,
     start: str = "",
     live: bool = False,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Any = None,
     text: str | None = None,
 ) -> int:
     """Write the page as one HTML file that opens offline, without a server.
@@ -52,13 +55,14 @@ def report(
     other, and with its attention changed.
 
     Args:
-        shown: a recording, a model of `regard.gpt`, or another subject.
+        shown: a recording, a language model as `regard.models.open` returns, a module with its
+            tokenizer, or another subject.
         path: the file; one that is there is replaced.
         title: what the page calls a recording or a model.
         start: what the page opens with, as in a page's address after ``#``.
         live: whether the file holds the model, its weights in half precision where that holds them
             exactly; of at most 12 MB.
-        tokenizer: of a model, its own.
+        tokenizer: of a module, its own.
         text: of a model, what it reads first; None is an example.
 
     Returns:
@@ -68,8 +72,8 @@ def report(
         PageError: for masks and biases that are not intervals, NaN, and what is too
             long for a file; live, for a recording, a tokenizer that a page can't reproduce, and a
             model that is too large.
-        TypeError: a model comes without its tokenizer, something else with one, or what is neither
-            a model nor a recording.
+        TypeError: a module comes without its tokenizer, something else with one, or what is
+            neither a model nor a recording.
         OSError: if the file can't be written, or is a folder, a pipe or the like.
 
     Example:
@@ -154,6 +158,11 @@ def live_html(subject: Subject, *, start: str = "") -> str:
     if not isinstance(subject, ModelSubject):
         raise PageError("a recording has no model that could run in the page; leave live out")
     model, tokenizer, run, ids = subject.first()
+    if not isinstance(model, GPT):
+        raise PageError(
+            f"a live report holds a model of regard.gpt or a GPT-2, and this is a "
+            f"{type(model).__name__}: leave live out, or use regard explore"
+        )
     if model.has_int8_weights:
         raise PageError(
             "a page computes in float32, and the model has int8 weights: load it without "

@@ -57,8 +57,10 @@ class Run:
     """For a run with changes: the probabilities of `following` without them."""
     causal: bool | None = None
     """Whether all its attention is causal; None to ask its patterns."""
-    values: tuple[Tensor, ...] | None = None
-    """The values ``(H, S, Dv)`` of each layer, if they are known."""
+    added: tuple[bool, ...] | None = None
+    """True for each token that the user did not write, such as a template's; None for none."""
+    values: tuple[tuple[Tensor, ...], ...] | None = None
+    """The values ``(S, Dv)`` of each head by layer, if they are known."""
     notes: tuple[str, ...] = ()
     effects: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Measured effects on its next token, by what was switched off."""
@@ -76,7 +78,11 @@ class Run:
             "id": self.id,
             "title": self.title,
             "text": self.text,
-            "tokens": [{"text": readable(t), "label": visible(t)} for t in self.tokens],
+            "tokens": [
+                {"text": readable(token), "label": visible(token)}
+                | ({"added": True} if self.added is not None and self.added[place] else {})
+                for place, token in enumerate(self.tokens)
+            ],
             "length": len(self.tokens),
             "causal": self.is_causal,
             "layers": [

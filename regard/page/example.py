@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.gpt import Tokenizer
+    from regard.models import LanguageModel
 
 EXAMPLE = (
     "In the primer there were two pictures that rhymed with animals. One rhymed with bat and one "
@@ -29,20 +29,34 @@ EXAMPLES = {
 """Texts by what decides their next word; without some head the shipped model says another one."""
 
 
-def readable_examples(tokenizer: Tokenizer) -> dict[str, str]:
-    """The examples that a model can read: some have no token for characters they never saw."""
-    return {name: text for name, text in EXAMPLES.items() if not _unknown(tokenizer, text)}
+EXAMPLES_OF_REAL = {
+    "who gets it?": "When Mary and John went to the store, John gave a drink to",
+    "a fact": "The capital of France is",
+    "copying": (
+        "The code of the shed is 7291 and the code of the barn is 4836. Say it again: the code of "
+        "the shed is"
+    ),
+}
+"""Texts for models that have read more than stories; the next word hangs on an earlier one."""
 
 
-def readable_example(tokenizer: Tokenizer) -> str:
-    """The first example, without what a model has no token for."""
-    (text, *_) = EXAMPLES.values()
-    unknown = _unknown(tokenizer, text)
-    readable = "".join(character for character in text if character not in unknown)
-    return readable or tokenizer.decode([0])
+def examples_for(model: LanguageModel) -> dict[str, str]:
+    """The examples that a model can read, by what decides their next word.
+
+    A tokenizer may have no token for characters that it never saw. If no text can be read, the
+    first one is given without them.
+    """
+    examples = EXAMPLES if model.is_own else EXAMPLES_OF_REAL
+    unknown = {name: _unknown(model.tokenizer, text) for name, text in examples.items()}
+    readable = {name: text for name, text in examples.items() if not unknown[name]}
+    if readable:
+        return readable
+    (name, text), *_ = examples.items()
+    known = "".join(character for character in text if character not in unknown[name])
+    return {name: known or model.tokenizer.decode([0])}
 
 
-def _unknown(tokenizer: Tokenizer, text: str) -> set[str]:
+def _unknown(tokenizer: Any, text: str) -> set[str]:
     def known(character: str) -> bool:
         try:
             tokenizer.encode(character)

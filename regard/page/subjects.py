@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
-from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from regard._modules import require_whole, unwrapped
-from regard.gpt import GPT, CheckpointError, Engine, Sampling, load, stream
+from regard.gpt import GPT, CheckpointError, Sampling, load
 from regard.gpt.unwrap import as_gpt
-from regard.gpt.utf8 import normalized
-from regard.intercept import last_logits, takes_logits_to_keep
+from regard.models import LanguageModel
 from regard.page._changes import (
     Change,
     Over,
@@ -30,11 +30,11 @@ from regard.page._changes import (
 )
 from regard.page._errors import PageError
 from regard.page._run import Run
-from regard.page.example import readable_example, readable_examples
-from regard.record import Recording, record
+from regard.page.example import examples_for
+from regard.record import Recording
 
 if TYPE_CHECKING:
-    from regard.gpt import Tokenizer
+    from regard.models import Prompt
     from regard.page.training import TrainingHistory
 
 LIKELIEST = 10
@@ -42,6 +42,8 @@ CHARACTERS = 200_000
 """Longest text, in characters."""
 GENERATED = 500
 """Largest number of tokens that are generated at a time."""
+LONGEST = 100_000
+"""Longest text in tokens of a model that names no context."""
 _KEPT = 16  # runs that stay open
 _EARLIER = 2  # models of earlier updates that stay open
 
@@ -57,7 +59,7 @@ class Subject(Protocol):
 
 
 class ModelSubject:
-    """A model of `regard.gpt` and its tokenizer.
+    """A language model, of `regard.gpt` or of transformers, and its tokenizer.
 
     Args:
         model: the model.
@@ -67,6 +69,9 @@ class ModelSubject:
         ids: token ids in place of a text.
         notes: sentences that the page shows with them.
         training: the recorded history of its heads.
+        chat: whether a text is a message, which the model's template surrounds.
+        system: with `chat`, what the system says.
+        special: whether the tokens that the tokenizer adds to every text are added.
 
     Example:
         >>> from regard.page import ModelSubject
@@ -78,59 +83,65 @@ class ModelSubject:
 
     def __init__(
         self,
-        model: GPT,
-        tokenizer: Tokenizer,
+        model: nn.Module,
+        tokenizer: Any,
         *,
         title: str,
         text: str | None = None,
         ids: Sequence[int] | None = None,
         notes: Sequence[str] = (),
         training: TrainingHistory | None = None,
+        chat: bool = False,
+        system: str | None = None,
+        special: bool = True,
     ) -> None:
         self.training = training
         self._earlier: OrderedDict[int, ModelSubject] = OrderedDict()
         self._loading = Lock()
-        self._model = as_gpt(model).eval()
-        self._device = self._model.device
-        self._tokenizer = tokenizer
+        module = unwrapped(model)
+        module = as_gpt(module) if isinstance(module, GPT) else module
+        self._model = LanguageModel(module.eval(), tokenizer, name=title)
+        self._module, self._tokenizer = self._model.module, self._model.tokenizer
+        self._read = partial(self._model.read, chat=chat, system=system, special=special)
         self._title = title
-        self._runs: OrderedDict[str, tuple[Run, list[int]]] = OrderedDict()
+        self._runs: OrderedDict[str, _Open] = OrderedDict()
         self._lock = Lock()
         self._first = ""
-        self._example = readable_example(tokenizer)
-        self._examples = [
-            {"name": name, "text": example}
-            for name, example in readable_examples(tokenizer).items()
-        ]
+        examples = examples_for(self._model)
+        self._example = next(iter(examples.values()))
+        self._examples = [{"name": name, "text": one} for name, one in examples.items()]
         if ids is None:
             first = self.read(self._example if text is None else text)
         else:
-            first = self._open(list(ids), notes)
+            first = self._open(_Open(ids=list(ids), notes=notes))
         self._first = first.id
 
     def about(self) -> dict[str, Any]:
         """Title, shape and limits of the subject, and what the page can do with it."""
-        config = self._model.config
+        layers = self._runs[self._first].run.layers
+        shape = shape_text(len(layers), max((len(layer.heads) for layer in layers), default=0))
+        context = self._model.context
         return {
             "title": self._title,
-            "shape": f"{shape_text(config.layers, config.heads)}, context {config.context}",
+            "shape": shape if context is None else f"{shape}, context {context}",
             "has_read": self._model.has_read,
             "writes": True,
-            "generates": True,
+            "generates": self._model.predicts,
             "example": self._example,
             "examples": self._examples,
             "limits": {
                 "characters": CHARACTERS,
-                "tokens": config.context,
+                "tokens": LONGEST if context is None else context,
                 "generate": GENERATED,
             },
             "runs": [self._first],
             **({} if self.training is None else {"training": len(self.training.steps)}),
         }
 
-    def first(self) -> tuple[GPT, Tokenizer, Run, list[int]]:
+    def first(self) -> tuple[nn.Module, Any, Run, list[int]]:
         """The model and its tokenizer, and the text that was open at first, with its ids."""
-        return self._model, self._tokenizer, *self._runs[self._first]
+        first = self._runs[self._first]
+        return self._module, self._tokenizer, first.run, first.ids
 
     def at(self, update: int) -> ModelSubject:
         """The model at an update of its training run; the last two are cached.
@@ -144,7 +155,7 @@ class ModelSubject:
         with self._loading:
             if update not in self._earlier:
                 try:
-                    model, tokenizer = load(kept[update], device=self._device)
+                    model, tokenizer = load(kept[update], device=self._model.device)
                 except (CheckpointError, OSError) as error:
                     raise PageError(str(error)) from error
                 self._earlier[update] = ModelSubject(
@@ -167,15 +178,14 @@ class ModelSubject:
         """
         with self._lock:
             self._runs.move_to_end(name)
-            return self._runs[name][0]
+            return self._runs[name].run
 
     def read(self, text: str) -> Run:
-        """Run the model over a text, normalized like the texts of training.
+        """Run the model over a text.
 
         Raises:
             PageError: the text is empty, too long, or has characters without a token.
         """
-        text = normalized(text)
         if not text:
             raise PageError("the text is empty; give at least one character")
         if len(text) > CHARACTERS:
@@ -183,17 +193,19 @@ class ModelSubject:
                 f"the text has {len(text):,} characters; at most {CHARACTERS:,} are taken at a time"
             )
         try:
-            ids = self._tokenizer.encode(text)
+            prompt = self._read(text)
         except ValueError as error:  # a character that this tokenizer has no token for
             raise PageError(str(error)) from error
-        context = self._model.config.context
+        if not prompt.ids:
+            raise PageError("the text has no token; give at least one character")
+        context = self._model.context
         notes = []
-        if len(ids) > context:
+        if context is not None and len(prompt) > context:
             notes.append(
-                f"the text has {len(ids):,} tokens; these are the first {context}, the model's "
+                f"the text has {len(prompt):,} tokens; these are the first {context}, the model's "
                 "context"
             )
-        return self._open(ids[:context], notes)
+        return self._open(_Open.of(prompt, context, notes))
 
     def append(self, run: Run, token: int) -> Run:
         """Run over the same tokens and one more.
@@ -201,10 +213,10 @@ class ModelSubject:
         Raises:
             PageError: the token is not one of the vocabulary.
         """
-        vocabulary = self._model.config.vocab_size
+        vocabulary = self._model.vocab_size
         if not 0 <= token < vocabulary:
             raise PageError(f"token {token} is not one of 0 … {vocabulary - 1}")
-        return self._open_last([*self._ids(run), token])
+        return self._open_last(self._known(run), [token])
 
     def change(self, run: Run, changes: Sequence[Change]) -> Run:
         """Run over the same tokens with some attention changed; the result has both probabilities.
@@ -216,19 +228,17 @@ class ModelSubject:
             raise PageError("this run is changed already; change the text as it is")
         check_changes(changes, run)
         distinct = tuple(dict.fromkeys(changes))
-        return self._open(self._ids(run), run.notes, changes=distinct, plain=run)
+        return self._open(replace(self._known(run), changes=distinct), plain=run)
 
     def effects(self, run: Run, over: Over, progress: Callable[[int, int], None]) -> dict[str, Any]:
         """Measure what the likeliest next token rests on; see `measure_effects`."""
-        ids = torch.tensor(self._ids(run), device=self._device)
-        return measure_effects(self._model, ids, run, over, progress)
+        return measure_effects(self._module, self._ids(run), run, over, progress)
 
     def passages(
         self, run: Run, spans: Sequence[tuple[int, int]], progress: Callable[[int, int], None]
     ) -> dict[str, Any]:
         """Measure which passages the next token needs; see `measure_passages`."""
-        ids = torch.tensor(self._ids(run), device=self._device)
-        return measure_passages(self._model, ids, run, spans, progress)
+        return measure_passages(self._module, self._ids(run), run, spans, progress)
 
     def generate(
         self, run: Run, *, tokens: int, temperature: float, seed: int | None
@@ -240,87 +250,77 @@ class ModelSubject:
         """
         if not 1 <= tokens <= GENERATED:
             raise PageError(f"tokens is {tokens}; 1 … {GENERATED} are drawn at a time")
-        ids = self._ids(run)
+        known = self._known(run)
         try:
             sampling = Sampling(temperature=temperature, seed=seed)
-            prompt = torch.tensor(ids, device="cpu")
-            drawn = stream(self._generator(), prompt, tokens=tokens, sampling=sampling)
+            drawn = self._model.stream(known.ids, tokens=tokens, sampling=sampling)
         except ValueError as error:
             raise PageError(str(error)) from error
-        return self._draw(ids, drawn)
+        return self._draw(known, drawn)
 
-    def _generator(self) -> Engine | GPT:
-        try:
-            return Engine(self._model)
-        except ValueError:  # an objection, such as the hooks of a run in another thread
-            return self._model
-
-    def _draw(self, ids: list[int], drawn: Iterator[Tensor]) -> Iterator[dict[str, Any]]:
-        longer = list(ids)
+    def _draw(self, known: _Open, drawn: Iterator[int]) -> Iterator[dict[str, Any]]:
+        new: list[int] = []
         for token in drawn:
-            longer.append(int(token))
-            (piece,) = self._tokenizer.tokens([int(token)])
-            yield {"token": int(token), "piece": piece}
-        yield {"run": self._open_last(longer)}
+            new.append(token)
+            (piece,) = self._tokenizer.tokens([token])
+            yield {"token": token, "piece": piece}
+        yield {"run": self._open_last(known, new)}
 
-    def _ids(self, run: Run) -> list[int]:
+    def _known(self, run: Run) -> _Open:
         with self._lock:
             known = self._runs.get(run.id)
         if known is None:
             raise PageError("this text is not open any more; open it again")
-        return known[1]
+        return known
 
-    def _open_last(self, ids: list[int]) -> Run:
-        context = self._model.config.context
-        notes = []
-        if len(ids) > context:
-            notes.append(f"the context is full: these are the last {context} tokens")
-        return self._open(ids[-context:], notes)
+    def _ids(self, run: Run) -> Tensor:
+        return torch.tensor(self._known(run).ids, device=self._model.device)
 
-    def _open(
-        self,
-        ids: list[int],
-        notes: Sequence[str],
-        *,
-        changes: tuple[Change, ...] = (),
-        plain: Run | None = None,
-    ) -> Run:
+    def _open_last(self, known: _Open, new: Sequence[int]) -> Run:
+        """Open a text and more tokens, of which the model sees its context."""
+        context = self._model.context
+        ids, added = [*known.ids, *new], [*known.marks, *[False] * len(new)]
+        if context is None or len(ids) <= context:
+            return self._open(replace(known, ids=ids, added=added, notes=()))
+        notes = [f"the context is full: these are the last {context} tokens"]
+        return self._open(replace(known, ids=ids[-context:], added=added[-context:], notes=notes))
+
+    def _open(self, asked: _Open, plain: Run | None = None) -> Run:
+        ids, changes = asked.ids, asked.changes
         name = sha256(repr((ids, changes) if changes else ids).encode()).hexdigest()[:16]
         with self._lock:
             known = self._runs.get(name)
-        run = self._compute(name, ids, notes, changes, plain) if known is None else known[0]
+        if known is None:
+            known = replace(asked, opened=self._compute(name, asked, plain))
         with self._lock:
-            self._runs[name] = run, ids
+            self._runs[name] = known
             self._runs.move_to_end(name)
             for old in [other for other in self._runs if other != self._first][:-_KEPT]:
                 del self._runs[old]
-        return run
+        return known.run
 
-    def _compute(
-        self,
-        name: str,
-        ids: list[int],
-        notes: Sequence[str],
-        changes: Sequence[Change],
-        plain: Run | None,
-    ) -> Run:
-        outputs: list[Tensor] = []
-        here = get_ident()
+    def _compute(self, name: str, asked: _Open, plain: Run | None) -> Run:
+        ids = torch.tensor(asked.ids, device=self._model.device)
+        with changed(self._module, asked.changes):
+            done = self._model.record(ids)
+        values = [done.values_of(layer) for layer in range(len(done.layers))]
+        following = {} if done.logits is None else self._following(done.logits, plain)
+        return Run(
+            id=name,
+            title=self._title,
+            tokens=tuple(self._tokenizer.tokens(asked.ids)),
+            added=tuple(asked.marks) if any(asked.marks) else None,
+            layers=done.layers,
+            text=self._text(asked),
+            causal=None if plain is None else plain.is_causal,
+            values=None if None in values else tuple(one for one in values if one is not None),
+            notes=tuple(asked.notes),
+            **following,
+        )
 
-        def keep(_module: object, _given: object, out: Tensor) -> None:
-            if get_ident() == here:  # another thread may run the same model
-                outputs.append(out)
-
-        last = last_logits(1) if takes_logits_to_keep(self._model) else {}
-        with ExitStack() as stack:
-            for block in self._model.h:
-                stack.callback(block.attn.c_attn.register_forward_hook(keep).remove)  # type: ignore[union-attr]
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(changed(self._model, changes))
-            with record(self._model) as recording:
-                text = torch.tensor(ids, device=self._device)[None]
-                logits = self._model(text, **last)[0, -1]
-        shares = logits.softmax(-1)
+    def _following(self, logits: Tensor, plain: Run | None) -> dict[str, Any]:
+        """Return the fields of a run that its next token gives."""
+        shares = logits.float().softmax(-1)
         if shares.isnan().any():
             raise PageError("the model's logits are not numbers; its weights are damaged")
         before = None if plain is None else plain.probabilities
@@ -328,27 +328,54 @@ class ModelSubject:
         most = shares if before is None else shares.maximum(before)
         top = most.topk(min(LIKELIEST, len(shares))).indices
         pieces = self._tokenizer.tokens(top.tolist())
-        config = self._model.config
-        shared = config.heads // config.group_count
-        return Run(
-            id=name,
-            title=self._title,
-            tokens=tuple(self._tokenizer.tokens(ids)),
-            layers=recording.of_kind().layers,
-            text=self._tokenizer.decode(ids),
-            following=tuple(zip(top.tolist(), pieces, shares[top].tolist(), strict=True)),
-            probabilities=shares,
-            before=None if before is None else tuple(before[top].tolist()),
-            causal=None if plain is None else plain.is_causal,
-            values=tuple(
-                out[0][:, -config.group_count * config.head_dim :]  # after queries and keys
-                .unflatten(-1, (config.group_count, -1))
-                .transpose(0, 1)  # (G, T, D)
-                .repeat_interleave(shared, dim=0)
-                for out in outputs
-            ),  # (H, T, D) each
-            notes=tuple(notes),
+        return {
+            "following": tuple(zip(top.tolist(), pieces, shares[top].tolist(), strict=True)),
+            "probabilities": shares,
+            "before": None if before is None else tuple(before[top].tolist()),
+        }
+
+    def _text(self, asked: _Open) -> str:
+        """Return what the user wrote, and what was drawn after it."""
+        if asked.said is not None:
+            return asked.said
+        pairs = zip(asked.ids, asked.marks, strict=True)
+        return self._tokenizer.decode([token for token, added in pairs if not added])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Open:
+    """A text that is open: its tokens, and what they came from."""
+
+    ids: list[int]
+    added: Sequence[bool] = ()
+    """True for each token that the user did not write; empty for none."""
+    said: str | None = None
+    """The user's message, where a template surrounds it."""
+    notes: Sequence[str] = ()
+    changes: tuple[Change, ...] = ()
+    opened: Run | None = None
+
+    @classmethod
+    def of(cls, prompt: Prompt, context: int | None, notes: Sequence[str]) -> _Open:
+        """Return the first tokens of a prompt, as many as the context has."""
+        said = [prompt.characters(span) for role, span in prompt.roles if role == "user"]
+        return cls(
+            ids=list(prompt.ids[:context]),
+            added=list(prompt.added[:context]),
+            said=said[0] if said else None,
+            notes=notes,
         )
+
+    @property
+    def marks(self) -> Sequence[bool]:
+        """Whether each token was added."""
+        return self.added or [False] * len(self.ids)
+
+    @property
+    def run(self) -> Run:
+        """The run over it."""
+        assert self.opened is not None, "it is kept once it was computed"
+        return self.opened
 
 
 def shape_text(layers: int, heads: int) -> str:
@@ -436,38 +463,41 @@ def _names(
 
 
 def as_subject(
-    shown: Recording | GPT | Subject,
+    shown: Recording | LanguageModel | nn.Module | Subject,
     *,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Any = None,
     text: str | None = None,
     title: str | None = None,
 ) -> Subject:
-    """The subject for a recording, or for a model with its tokenizer.
+    """The subject for a recording, for a language model, or for a module with its tokenizer.
 
     Raises:
         PageError: a recording that a page can't show.
         ValueError: for a model that FSDP shards.
-        TypeError: for a model without a tokenizer, anything else with a tokenizer or a text, and
+        TypeError: for a module without a tokenizer, anything else with a tokenizer or a text, and
             what is neither.
     """
+    if isinstance(shown, LanguageModel):
+        if tokenizer is not None:
+            raise TypeError("a LanguageModel has its own tokenizer; leave tokenizer out")
+        name = title or shown.name
+        return ModelSubject(shown.module, shown.tokenizer, title=name, text=text)
     if isinstance(shown, nn.Module):
         require_whole(shown)
-        shown = cast("GPT", unwrapped(shown))
-    if isinstance(shown, GPT):
         if tokenizer is None:
             raise TypeError(
                 "a model reads texts by its tokenizer; give tokenizer=..., which regard.gpt.load "
-                "returns with the model"
+                "returns with the model, or what regard.models.open returns"
             )
         return ModelSubject(shown, tokenizer, title=title or "model", text=text)
     kind = type(shown).__name__
     if tokenizer is not None or text is not None:
-        raise TypeError(f"tokenizer and text go with a model of regard.gpt; this is a {kind}")
+        raise TypeError(f"tokenizer and text go with a model; this is a {kind}")
     if isinstance(shown, Recording):
         return RecordingSubject(shown, title=title or "recording")
     if not hasattr(shown, "about"):
         raise TypeError(
             f"shown is a {kind}; it must be a recording, as regard.record makes of any model's "
-            "run, or a model of regard.gpt"
+            "run, or a language model, as regard.models.open returns"
         )
     return shown

@@ -39,7 +39,7 @@ _ROUNDING = 0.005
 
 
 def effects_report(
-    result: ForwardPass, target: str, measured: Sequence[Effects]
+    result: ForwardPass, target: str, measured: Sequence[Effects], added: Sequence[bool] = ()
 ) -> Iterator[RenderableType]:
     """Render the effects on the prediction after the last token.
 
@@ -47,6 +47,7 @@ def effects_report(
         result: the forward pass over the text.
         target: the token whose log-probability is the target of the effects.
         measured: effects over heads, over keys, or both.
+        added: True for each token that the user did not write.
     """
     last = len(result.tokens) - 1
     weights = torch.stack([pattern[:, -1] for pattern in result.patterns]).double().cpu()
@@ -55,7 +56,7 @@ def effects_report(
     found = (_finding(*pair, weights) for pair in zip(measured, subjects, strict=False))
     yield Text(" ".join(found))
     yield heading(f"{len(result.tokens)} token{'s' if last else ''}, token {last} marked")
-    yield TokenStrip(result.tokens, last)
+    yield TokenStrip(result.tokens, last, added)
     yield NextTokens(result, last)
     probability = _probability(measured[0].unchanged)
     for effects in measured:

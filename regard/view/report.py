@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -17,6 +17,7 @@ from regard.view.summary import (
     findings,
     head_table,
     heading,
+    needed_table,
     strongest_keys,
     walk,
 )
@@ -26,22 +27,44 @@ from regard.view.tokens import visible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from regard.lens import Effects
+
 __all__ = ["all_heads", "one_head"]
 
 _SIDE_BY_SIDE = 3  # key tables that fit on 80 columns
+_NEEDED = 8  # heads that the next token hangs on
 
 
-def all_heads(result: ForwardPass, query: int) -> Iterator[RenderableType]:
-    """Render the findings, the tokens, a line for each head, and one query's strongest keys."""
+def all_heads(
+    result: ForwardPass,
+    query: int,
+    added: Sequence[bool] = (),
+    needed: Effects | None = None,
+) -> Iterator[RenderableType]:
+    """Render the findings, the tokens, what heads do, and one query's strongest keys.
+
+    Args:
+        result: the forward pass over the text.
+        query: the token to look from.
+        added: True for each token that the user did not write, such as a template's.
+        needed: for a model of many heads, the estimated effect of each on the next token.
+    """
     yield Text()
     yield findings(result, query)
     yield heading(f"{_tokens(result)}, token {query} marked")
-    yield TokenStrip(result.tokens, query)
+    yield TokenStrip(result.tokens, query, added)
     yield NextTokens(result, query)
+    shown, which = result.heads.most_informative(_SIDE_BY_SIDE), "most informative heads"
+    if needed is not None:
+        places = [one.place for one in needed.largest(_NEEDED)]
+        heads = [result.heads.at(*place) for place in places]
+        shown, which = heads[:_SIDE_BY_SIDE], "heads that it hangs on"
+        yield heading(f"What comes after {_named(result, query)} hangs on these heads")
+        yield needed_table(result, needed, query, _NEEDED)
     yield heading("What each head does on this text")
     yield head_table(result)
-    yield heading(f"What {_named(result, query)} attends to, in the most informative heads")
-    yield strongest_keys(result, result.heads.most_informative(_SIDE_BY_SIDE), query)
+    yield heading(f"What {_named(result, query)} attends to, in the {which}")
+    yield strongest_keys(result, shown, query)
 
 
 def one_head(

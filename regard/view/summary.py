@@ -23,8 +23,11 @@ from regard.view.tokens import readable, visible
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
+    from regard.lens import Effects
+
 __all__ = [
     "ACCENT",
+    "FEW",
     "NextTokens",
     "TokenStrip",
     "bar",
@@ -32,6 +35,7 @@ __all__ = [
     "findings",
     "head_table",
     "heading",
+    "needed_table",
     "strongest_keys",
     "walk",
 ]
@@ -42,6 +46,12 @@ QUERIES = 40
 """Maximum number of queries in `every_query`; the others are counted."""
 KEYS = 6
 """Number of a query's strongest keys that are shown; the weight of the others is summed."""
+
+FEW = 48
+"""Heads of a model that get a line each; of more, the most informative get one, and a map all."""
+_LISTED = 12  # of many heads
+_MAP_ROWS = 16  # of the map of many heads; a cell then stands for several heads
+_MAP_COLUMNS = 76  # layers side by side
 
 ACCENT = "#e5793a"
 _UNNAMED = (Role.MIXED, Role.BETWEEN, Role.TOO_SHORT)
@@ -65,6 +75,8 @@ class TokenStrip:
 
     tokens: Sequence[str]
     query: int
+    added: Sequence[bool] = ()
+    """True for each token that the user did not write: it is dim."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line = Text()
@@ -86,10 +98,9 @@ class TokenStrip:
                 yield Text(f" … {i - shown - 1} more … ", "dim"), False
             token, shown = self.tokens[i], i
             text = readable(token) if token.strip(" ") else visible(token)  # only spaces: as signs
-            yield (
-                Text.assemble((text, "reverse" if i == self.query else ""), ("│", "dim")),
-                "\n" in token,
-            )
+            style = "dim" if i < len(self.added) and self.added[i] else ""
+            style = "reverse" if i == self.query else style
+            yield Text.assemble((text, style), ("│", "dim")), "\n" in token
         if left := len(self.tokens) - shown - 1:
             yield Text(f" … {left} more", "dim"), False
 
@@ -102,6 +113,8 @@ class NextTokens:
     query: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.query not in self.result.predictions:  # of an encoder
+            return
         token = visible(self.result.tokens[self.query])
         line = Text.assemble((f"after {self.query} ", "dim"), token, ("  →", "dim"))
         for number, (name, probability) in enumerate(self.result.predictions[self.query]):
@@ -114,9 +127,11 @@ class NextTokens:
 
 def findings(result: ForwardPass, query: int) -> Text:
     """Describe in a few sentences the prediction after one token and the roles of the heads."""
-    token, probability = result.predictions[query][0]
-    expected = f"“{visible(token)}” ({probability:.2f})"
-    sentences = [f"After “{visible(result.tokens[query])}” the model expects {expected}."]
+    sentences = []
+    if query in result.predictions:
+        token, probability = result.predictions[query][0]
+        expected = f"“{visible(token)}” ({probability:.2f})"
+        sentences.append(f"After “{visible(result.tokens[query])}” the model expects {expected}.")
     sentences.append(_counted(result.heads))
     ranked = result.heads.most_informative(len(result.heads))
     named = (head for head in ranked if head.role not in (*_UNNAMED, Role.ALONE))
@@ -129,15 +144,87 @@ def findings(result: ForwardPass, query: int) -> Text:
 def head_table(result: ForwardPass) -> RenderableType:
     """Render a line for each head: role, evidence, shares; the role's own share in bold.
 
-    A narrow terminal shows as many whole columns as fit; the others are counted.
+    A narrow terminal shows as many whole columns as fit; the others are counted. Of more than `FEW`
+    heads a map has a letter for each, and the most informative have lines.
     """
+    if len(result.heads) > FEW:
+        listed = result.heads.most_informative(_LISTED)
+        left = Text(f"… {len(result.heads) - _LISTED} more heads", "dim")
+        return Group(*_map(result.heads), Text(), _HeadTable(result, listed), left)
     undecided = [Text(line, "dim") for line in _undecided(result)]
-    return Group(_HeadTable(result), *undecided)
+    return Group(_HeadTable(result, result.heads), *undecided)
+
+
+_SIGNS = {
+    Role.INDUCTION: "I",
+    Role.DUPLICATE: "D",
+    Role.PREVIOUS: "P",
+    Role.LOCAL: "N",
+    Role.CURRENT: "C",
+    Role.FIRST: "f",
+    Role.SPREAD: "·",
+}
+
+
+def _map(heads: Sequence[HeadScores]) -> Iterable[Text]:
+    """Yield the heads as letters for their roles: a column a layer, a row a head."""
+    by_layer: dict[int, list[HeadScores]] = {}
+    for head in heads:
+        by_layer.setdefault(head.layer, []).append(head)
+    most = max(map(len, by_layer.values()))
+    together = -(-most // _MAP_ROWS)
+    layers = sorted(by_layer)
+    for first in range(0, len(layers), _MAP_COLUMNS):
+        part = layers[first : first + _MAP_COLUMNS]
+        tens = "".join(str(n // 10 % 10) if n % 10 == 0 else " " for n in part)
+        yield Text(f"    {tens}\n    {''.join(str(n % 10) for n in part)} layer", "dim")
+        for row in range(0, most, together):
+            line = Text(f"{row:>3} ", "dim")
+            for layer in part:
+                own = by_layer[layer][row : row + together]
+                best = min(own, key=lambda one: INFORMATIVE.index(one.role), default=None)
+                sign = " " if best is None else _SIGNS.get(best.role, "–")
+                line.append(sign, "bold" if best and best.role not in _PLAIN else "dim")
+            yield line
+    used = {head.role for head in heads}
+    shown = [role for role in _SIGNS if role in used]
+    named = [f"{_SIGNS[role]} {role.removesuffix(' token')}" for role in shown]
+    if used - set(_SIGNS):
+        named.append("– no role")
+    together_note = f"; each letter the most telling of {together} heads" if together > 1 else ""
+    yield Text(f"row: head; {', '.join(named)}{together_note}", "dim")
+
+
+def needed_table(result: ForwardPass, needed: Effects, query: int, count: int) -> RenderableType:
+    """Render the heads with the largest estimated effects on a next token, and where each looks.
+
+    Args:
+        result: the forward pass over the text.
+        needed: over heads, by the gradient.
+        query: the token before the next one.
+        count: how many heads.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("head", justify="right", no_wrap=True)
+    table.add_column("Δ log p, estimated", justify="right", no_wrap=True)
+    table.add_column("role", no_wrap=True)
+    table.add_column("looks most at", no_wrap=True)
+    largest = needed.largest(count)
+    for one in largest:
+        head = result.heads.at(*one.place)
+        weight, key = result.pattern(head)[query].max(dim=-1)
+        looks = Text.assemble(f"{float(weight):.2f} ", _name(result, int(key)))
+        change = f"{one.value:+.3f}".replace("-", "−")
+        table.add_row("{}.{}".format(*one.place), change, Text(head.role), looks)
+    left = needed.values.numel() - len(largest)
+    note = "to first order: the gradient times what switching the head off changes"
+    return Group(table, Text(f"… {left} more; {note}", "dim"))
 
 
 @dataclass(frozen=True)
 class _HeadTable:
     result: ForwardPass
+    heads: Sequence[HeadScores]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = len(_COLUMNS)
@@ -159,7 +246,7 @@ class _HeadTable:
         table.add_column("role", no_wrap=True, max_width=max(1, width - len("head ")))
         for name in _COLUMNS[:shown]:
             table.add_column(name, justify="right")
-        for head in self.result.heads:
+        for head in self.heads:
             role = Text(head.role, "dim" if head.role in _PLAIN else "bold")
             table.add_row(f"{head.layer}.{head.head}", role, *_cells(head)[:shown])
         if self.result.uniform.spread is not None:
@@ -204,8 +291,9 @@ def every_query(result: ForwardPass, head: HeadScores, query: int) -> Renderable
 
 def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
     """Render one query from scores to weights: its strongest keys, and the sum of the others."""
-    weights = steps.weights[query, : query + 1]
-    top = weights.topk(min(KEYS, query + 1))
+    count = int(steps.visible[query].sum())
+    weights = steps.weights[query]
+    top = weights.topk(min(KEYS, count))
     scores = steps.scores[query, top.indices].tolist()
     scaled = steps.scaled[query, top.indices].tolist()
     pattern = figure_format(max(map(abs, scores)))
@@ -224,7 +312,7 @@ def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
             f"{weight:.4f}",
             bar(weight, 4 * _BAR),
         )
-    others = query + 1 - len(scores)
+    others = count - len(scores)
     if others:
         rest = float(weights.sum() - top.values.sum())
         table.add_row(Text(_others(others), "dim"), "", "", Text(f"{max(rest, 0):.4f}", "dim"))
@@ -274,15 +362,17 @@ def _undecided(result: ForwardPass) -> Iterable[str]:
 
 
 def _keys_of(result: ForwardPass, head: HeadScores, query: int) -> RenderableType:
-    weights = result.pattern(head)[query, : query + 1]
-    top = weights.topk(min(KEYS, query + 1))
+    pattern = result.pattern(head)
+    weights = pattern[query]
+    count = query + 1 if pattern.is_causal else len(result.tokens)
+    top = weights.topk(min(KEYS, count))
     table = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(width=_LABEL, no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(width=_BAR)
     for weight, key in zip(top.values.tolist(), top.indices.tolist(), strict=True):
         table.add_row(_name(result, key), f"{weight:.2f}", bar(weight, _BAR))
-    others = query + 1 - len(top.values)
+    others = count - len(top.values)
     if others:
         rest = max(float(weights.sum() - top.values.sum()), 0)
         table.add_row(Text(_others(others), "dim"), Text(f"{rest:.2f}", "dim"))

@@ -91,7 +91,7 @@ def test_runs_that_are_made_at_the_same_time_do_not_mix(network):
         expected = other.run(other.about()["runs"][0])
         assert len(run.values) == 2
         for given, value in zip(run.values, expected.values, strict=True):
-            near(given, value)
+            near(torch.stack(given), torch.stack(value))
 
 
 def test_a_text_beyond_the_context_is_cut_and_it_is_said(subject):

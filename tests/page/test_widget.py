@@ -108,5 +108,7 @@ def test_without_anywidget_a_notebook_is_told_how_to_get_it(notebook, subject, m
 
 
 def test_other_objects_are_refused():
-    with pytest.raises(TypeError, match="shown is a Linear; it must be a recording"):
+    with pytest.raises(TypeError, match="shown is a list; it must be a recording"):
+        regard.explore([1, 2])
+    with pytest.raises(TypeError, match="reads texts by its tokenizer"):
         regard.explore(torch.nn.Linear(3, 2))

@@ -50,13 +50,13 @@ class ReportRun:
     """Of the heads of each layer, as the server sends them."""
     layers: list[list[Problem]]
     """The heads of each layer; `objection` has none to them."""
-    values: Sequence[Tensor] | None
-    """For each layer the values ``(H, S, Dv)``, if they are known."""
+    values: Sequence[Sequence[Tensor]] | None
+    """For each layer the values ``(S, Dv)`` of each head, if they are known."""
 
     def first(self, tokens: int) -> ReportRun:
         """The same of its first tokens alone."""
         few = slice(0, tokens)
-        values = None if self.values is None else [layer[:, few] for layer in self.values]
+        values = self.values and [[one[few] for one in layer] for layer in self.values]
         layers = [[head.crop(few, few) for head in heads] for heads in self.layers]
         return replace(self, layers=layers, values=values)
 
