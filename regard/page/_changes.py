@@ -5,9 +5,9 @@ Axes: T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from regard.intervene import intervene
 from regard.lens import LogProbability, effects
 from regard.lens.spans.weights import weigh_passages
 from regard.page._errors import PageError
+from regard.page._heads import for_json
 
 if TYPE_CHECKING:
     from regard.page._run import Run
@@ -142,20 +143,35 @@ def require_range(name: str, span: Span, length: int) -> None:
 
 Over = Literal["heads", "keys"]
 
+FEW = 64
+"""Heads of a model that are measured at once; of more, an estimate comes first."""
+LONGEST_ESTIMATED = 2048
+"""Tokens of the longest text that a backward pass is run over, which keeps all activations."""
+_TOGETHER = 24  # heads that are measured between two answers
+
+
+class Report(Protocol):
+    """Takes how much of a computation is done, and what is known by then."""
+
+    def __call__(self, done: int, total: int, /, **known: Any) -> None:
+        """Report, or raise to cancel."""
+
 
 def measure_effects(
-    model: nn.Module, ids: Tensor, run: Run, over: Over, progress: Callable[[int, int], None]
+    model: nn.Module, ids: Tensor, run: Run, over: Over, progress: Report
 ) -> dict[str, Any]:
     """Measure the log-probability of the next token without each head, or each token.
 
-    The run caches the result.
+    Of many heads an estimate comes first, to first order in one pass; then they are measured, those
+    with the largest estimate first. The run caches the result.
 
     Args:
         model: whose run it is.
         ids: the run's tokens, ``(T,)``.
         run: a run that is not changed.
         over: what is removed, one at a time: heads, or tokens, in long texts blocks of tokens.
-        progress: called with the number of runs done and of all runs; may raise to cancel.
+        progress: called with the number of runs done and of all runs, and with what is known by
+            then; may raise to cancel.
 
     Raises:
         PageError: the run is changed.
@@ -163,15 +179,42 @@ def measure_effects(
     token = _next_token(run)
     if over not in run.effects:
         target = LogProbability(token)
-        measured = effects(model, ids, target, over=over, progress=progress)
+        heads = sum(len(layer.heads) for layer in run.layers)
+        if over == "heads" and heads > FEW and len(ids) <= LONGEST_ESTIMATED:
+            values, unchanged = _strongest_first(model, ids, target, progress)
+            spans = None
+        else:
+            measured = effects(model, ids, target, over=over, progress=progress)
+            values, unchanged = measured.values.tolist(), measured.unchanged
+            spans = [list(place) for place in measured.places] if over == "keys" else None
         run.effects[over] = {
             "over": over,
             "token": target.token,
-            "unchanged": measured.unchanged,
-            "effects": measured.values.tolist(),
-            "spans": [list(place) for place in measured.places] if over == "keys" else None,
+            "unchanged": unchanged,
+            "effects": values,
+            "spans": spans,
         }
     return run.effects[over]
+
+
+def _strongest_first(
+    model: nn.Module, ids: Tensor, target: LogProbability, progress: Report
+) -> tuple[list[list[float | None]], float]:
+    """Measure heads in the order of their estimated effects; return the values and the target."""
+    estimated = effects(model, ids, target, method="gradient", progress=False)
+    rows = {layer: row for row, layer in enumerate(estimated.labels[0])}
+    values: list[list[float | None]] = [[None] * len(row) for row in estimated.values]
+    places = [one.place for one in estimated.largest(len(estimated.places))]
+    about = {"unchanged": estimated.unchanged, "estimates": for_json(estimated.values.tolist())}
+    progress(0, len(places), **about)
+    for first in range(0, len(places), _TOGETHER):
+        some = places[first : first + _TOGETHER]
+        known = []
+        for (layer, head), value in zip(some, estimated.measure(some).tolist(), strict=True):
+            values[rows[layer]][head] = value
+            known.append([rows[layer], head, value])
+        progress(first + len(some), len(places), measured=known)
+    return values, estimated.unchanged
 
 
 def measure_passages(
@@ -179,7 +222,7 @@ def measure_passages(
     ids: Tensor,
     run: Run,
     spans: Sequence[tuple[int, int]],
-    progress: Callable[[int, int], None],
+    progress: Report,
 ) -> dict[str, Any]:
     """Measure the log-probability of the next token with each passage hidden from what follows.
 

@@ -11,6 +11,7 @@ from fastapi import Depends, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import Field
 
+from regard.page._changes import Report
 from regard.page._errors import NAME, PLACE, RANGE, PageError
 from regard.page._run import MEAN, Run
 from regard.page._work import Lane, ReplacedError, Work, require_wanted
@@ -177,7 +178,7 @@ def numbers(tensor: torch.Tensor, *names: str) -> Numbers:
 def token_entry(step: dict[str, Any]) -> dict[str, Any]:
     """Describe a token that was drawn, or the run over all of them."""
     if "run" in step:
-        return {"run": step["run"].describe()}
+        return {"run": step["run"].describe(), "ended": step["ended"]}
     piece = step["piece"]
     return {"token": step["token"], "text": readable(piece), "label": visible(piece)}
 
@@ -208,7 +209,7 @@ async def lines(
 async def progress_lines(
     work: Work,
     view: str | None,
-    compute: Callable[[Callable[[int, int], None], Event], dict[str, Any]],
+    compute: Callable[[Report, Event], dict[str, Any]],
     lane: Lane = Lane.BACKGROUND,
 ) -> AsyncIterator[bytes]:
     """Stream the progress of a long computation as lines of JSON, then its result or error.
@@ -216,18 +217,18 @@ async def progress_lines(
     Args:
         work: the threads that compute.
         view: the view of the page that asks.
-        compute: the computation. It takes a callback for its progress, the amount done and the
-            total, and an event. Once nobody reads the lines, the callback raises `ReplacedError`
-            and the event is set.
+        compute: the computation. It takes a callback for its progress, with the amount done, the
+            total and what is known by then, and an event. Once nobody reads the lines, the callback
+            raises `ReplacedError` and the event is set.
         lane: the queue that it waits in.
     """
     loop = asyncio.get_running_loop()
     reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     def begin(cancelled: Event) -> dict[str, Any]:
-        def progress(done: int, total: int) -> None:
+        def progress(done: int, total: int, /, **known: Any) -> None:
             require_wanted(cancelled)
-            loop.call_soon_threadsafe(reports.put_nowait, {"done": done, "total": total})
+            loop.call_soon_threadsafe(reports.put_nowait, {"done": done, "total": total, **known})
 
         return compute(progress, cancelled)
 

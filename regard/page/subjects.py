@@ -6,7 +6,7 @@ Axes: H heads, T tokens, E model dimension, D head dimension.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -23,6 +23,7 @@ from regard.models import LanguageModel
 from regard.page._changes import (
     Change,
     Over,
+    Report,
     changed,
     check_changes,
     measure_effects,
@@ -197,7 +198,7 @@ class ModelSubject:
         except ValueError as error:  # a character that this tokenizer has no token for
             raise PageError(str(error)) from error
         if not prompt.ids:
-            raise PageError("the text has no token; give at least one character")
+            raise PageError("the text is empty; give at least one character")
         context = self._model.context
         notes = []
         if context is not None and len(prompt) > context:
@@ -230,12 +231,12 @@ class ModelSubject:
         distinct = tuple(dict.fromkeys(changes))
         return self._open(replace(self._known(run), changes=distinct), plain=run)
 
-    def effects(self, run: Run, over: Over, progress: Callable[[int, int], None]) -> dict[str, Any]:
+    def effects(self, run: Run, over: Over, progress: Report) -> dict[str, Any]:
         """Measure what the likeliest next token rests on; see `measure_effects`."""
         return measure_effects(self._module, self._ids(run), run, over, progress)
 
     def passages(
-        self, run: Run, spans: Sequence[tuple[int, int]], progress: Callable[[int, int], None]
+        self, run: Run, spans: Sequence[tuple[int, int]], progress: Report
     ) -> dict[str, Any]:
         """Measure which passages the next token needs; see `measure_passages`."""
         return measure_passages(self._module, self._ids(run), run, spans, progress)
@@ -256,15 +257,16 @@ class ModelSubject:
             drawn = self._model.stream(known.ids, tokens=tokens, sampling=sampling)
         except ValueError as error:
             raise PageError(str(error)) from error
-        return self._draw(known, drawn)
+        return self._draw(known, drawn, tokens)
 
-    def _draw(self, known: _Open, drawn: Iterator[int]) -> Iterator[dict[str, Any]]:
+    def _draw(self, known: _Open, drawn: Iterator[int], asked: int) -> Iterator[dict[str, Any]]:
         new: list[int] = []
         for token in drawn:
             new.append(token)
             (piece,) = self._tokenizer.tokens([token])
             yield {"token": token, "piece": piece}
-        yield {"run": self._open_last(known, new)}
+        ended = len(new) < asked or (not self._model.is_own and new[-1] in self._model.ends)
+        yield {"run": self._open_last(known, new), "ended": ended}
 
     def _known(self, run: Run) -> _Open:
         with self._lock:

@@ -17,7 +17,11 @@ interface Measured<Values = number[]> {
   spans: Span[] | null;
 }
 /** What the next token of a run rests on, as far as that was measured. */
-type Effects = { run: string; heads: Measured<number[][]> | null; keys: Measured | null };
+type Effects = { run: string; heads: MeasuredHeads | null; keys: Measured | null };
+/** Of many heads an estimate comes first, to first order; null: not measured yet. */
+interface MeasuredHeads extends Omit<Measured<(number | null)[][]>, "token" | "spans"> {
+  estimates?: (number | null)[][];
+}
 /** What the next token looks at and needs of each passage, as far as that was measured. */
 type Passages = { run: string; spans: Span[]; measured: (Measured & { weights: number[]; without: number }) | null };
 /** A key on which heads rest, and the share of all weight that it has. */
@@ -37,7 +41,8 @@ interface Run {
   id: string;
   title: string;
   text: string | null;
-  tokens: { text: string; label: string }[];
+  /** added: not written by the user, as those of a chat template. */
+  tokens: { text: string; label: string; added?: boolean }[];
   length: number;
   causal: boolean;
   layers: { index: number; name: string; heads: number[] }[];
@@ -207,12 +212,19 @@ interface StreamLine {
   layer?: number;
   heads?: Figures[];
   run?: Run;
+  /** Whether the model ended before it had drawn as many tokens as were asked for. */
+  ended?: boolean;
   token?: number;
   text?: string;
   label?: string;
   done?: number;
   total?: number;
   effects?: number[] | number[][];
+  unchanged?: number;
+  /** The first-order estimate of each head's effect, `[layer][head]`. */
+  estimates?: (number | null)[][];
+  /** Measured effects of some heads: layer, head and effect. */
+  measured?: [number, number, number][];
   weights?: number[];
 }
 

@@ -135,6 +135,32 @@ class Effects:
         present = int(flat.isnan().logical_not().sum())
         return [self._entry(number) for number in order[: min(count, present)].tolist()]
 
+    def measure(self, places: Sequence[Place]) -> Float[Tensor, " K"]:
+        """Ablate some of the heads whose effects are approximate, and return their true effects.
+
+        Args:
+            places: layer and head of each.
+
+        Returns:
+            ``(K,)``, in the order of `places`, CPU, float64.
+
+        Raises:
+            ValueError: for effects that are not approximate, or were pickled or copied without the
+                model.
+        """
+        if self.method != "gradient":
+            raise ValueError(
+                "these effects are those of ablation, not approximate; measure(...) and check(...) "
+                "are for method='gradient'"
+            )
+        if self._ablate is None:
+            raise ValueError(
+                "these effects were pickled or copied, which leaves the model behind that "
+                "measure(...) and check(...) run; call them before, or regard.lens.effects(...) "
+                "again"
+            )
+        return self._ablate(places)
+
     def check(self, count: int) -> Check:
         """Ablate the heads with the largest effects by gradient, and compare.
 
@@ -145,20 +171,10 @@ class Effects:
             ValueError: for effects that are not approximate, or were pickled or copied without the
                 model; and for fewer than 2 heads.
         """
-        if self.method != "gradient":
-            raise ValueError(
-                "these effects are those of ablation, not approximate; check(...) is for "
-                "method='gradient'"
-            )
-        if self._ablate is None:
-            raise ValueError(
-                "these effects were pickled or copied, which leaves the model behind that "
-                "check(...) runs; call it before, or regard.lens.effects(...) again"
-            )
         if count < 2:
             raise ValueError(f"count must be at least 2 to compare an order, but is {count}")
         approximate = self.largest(count)
-        true = self._ablate([effect.place for effect in approximate])
+        true = self.measure([effect.place for effect in approximate])
         return Check(
             approximate=tuple(approximate),
             true=tuple(

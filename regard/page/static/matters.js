@@ -44,9 +44,10 @@ async function measure(run, wanted) {
         (line) => {
           if (control.signal.aborted) return;
           if (line.error) set({ problem: line.error });
-          else if (line.total)
+          else if (line.total) {
             set({ measuring: `${over === "heads" ? "head" : "token"} ${line.done} of ${line.total}` });
-          else if (line.effects) Object.assign(effects, { [over]: line });
+            keepPart(effects, line);
+          } else if (line.effects) Object.assign(effects, { [over]: { ...effects[over], ...line } });
         },
         control.signal,
       );
@@ -59,6 +60,18 @@ async function measure(run, wanted) {
   }
   if (measuring === control) measuring = null;
   set({ measuring: "" });
+}
+
+/** Of many heads the estimates come first, then the measured effects, the strongest first. */
+function keepPart(/** @type {Effects} */ effects, /** @type {StreamLine} */ line) {
+  if (line.estimates && line.unchanged !== undefined)
+    effects.heads = {
+      unchanged: line.unchanged,
+      estimates: line.estimates,
+      effects: line.estimates.map((row) => row.map(() => null)),
+    };
+  for (const [layer, head, value] of line.measured ?? []) if (effects.heads) effects.heads.effects[layer][head] = value;
+  if (line.estimates || line.measured) set({ effects: { ...effects } });
 }
 
 function show() {
@@ -112,16 +125,22 @@ export function worstHead() {
   if (!heads) return null;
   const flat = heads.effects.flatMap((row, layer) => row.map((value, head) => ({ layer, head, value })));
   const at = mostTaken(flat.map(({ value }) => value));
-  return at < 0 ? null : { ...flat[at], left: left(heads, flat[at].value) };
+  const value = flat[at]?.value;
+  return value == null ? null : { ...flat[at], left: left(heads, value) };
 }
 
 /** What a head takes away by being switched off, as a part of the most that any does, and in words; null before. */
 export function needOfHead(/** @type {number} */ layer, /** @type {number} */ head) {
   const { effects, plain } = get();
-  const value = effects?.heads?.effects[layer]?.[head];
-  if (!effects?.heads || value == null || !plain?.next) return null;
-  const most = Math.max(...effects.heads.effects.flat().map(Math.abs), 1e-9);
-  return { part: value / most, words: words("switched off", plain.next[0], effects.heads, value) };
+  const { heads } = effects ?? {};
+  const measured = heads?.effects[layer]?.[head];
+  const value = measured ?? heads?.estimates?.[layer]?.[head];
+  if (!heads || value == null || !plain?.next) return null;
+  let most = 1e-9;
+  for (const row of [...heads.effects, ...(heads.estimates ?? [])])
+    for (const one of row) most = Math.max(most, Math.abs(one ?? 0));
+  const how = measured == null ? "estimated to first order, not measured: switched off" : "switched off";
+  return { part: value / most, words: words(how, plain.next[0], heads, value) };
 }
 
 const words = (

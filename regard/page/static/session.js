@@ -181,8 +181,10 @@ async function generated({ tokens, temperature }, each) {
         { tokens: Math.min(GROWTH, left), temperature, seed: null },
         (line) => {
           if (line.error) set({ problem: line.error });
-          else if (line.run) longer = line.run;
-          else {
+          else if (line.run) {
+            longer = line.run;
+            if (line.ended) left = 0; // the model has ended its answer, or its context is full
+          } else {
             drawn.push(line);
             each(drawn, side);
           }

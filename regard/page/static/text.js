@@ -348,7 +348,7 @@ function greatestAt(/** @type {Float32Array} */ weights) {
 
 /** A token; of one that is part of a character, its bytes, to stand below that. */
 function tokenOf(/** @type {Run} */ run, /** @type {number} */ k, character = "") {
-  const { text, label } = run.tokens[k];
+  const { text, label, added } = run.tokens[k];
   const blank = !text.trim();
   const bytes =
     character &&
@@ -358,13 +358,22 @@ function tokenOf(/** @type {Run} */ run, /** @type {number} */ k, character = ""
   // Where a token breaks the line, the text goes on in the next; its sign shows that it does.
   const written = bytes || (blank ? label : text).replaceAll("↵", "↵\n");
   // A frame is drawn around the word: the space before it can be at the end of another line.
-  const word = written.trimStart();
-  const name = character ? `token ${k}: ${bytes}, of ${character}` : `token ${k}: ${label}`;
+  const shown = written.trimStart();
+  const word = shown.replace(/\n+$/, ""); // of an end of line, which the frame would be drawn around too
+  const what = character ? `token ${k}: ${bytes}, of ${character}` : `token ${k}: ${label}`;
+  const name = added ? `${what}, added by the model's tokenizer or template` : what;
   return make(
     "span",
-    { className: "token", tabIndex: -1, role: "button", dataset: { at: k }, "aria-label": name },
-    written.slice(0, written.length - word.length),
+    {
+      className: added ? "token added" : "token",
+      tabIndex: -1,
+      role: "button",
+      dataset: { at: k },
+      "aria-label": name,
+    },
+    written.slice(0, written.length - shown.length),
     make("span", { className: "word", textContent: word }),
+    shown.slice(word.length),
   );
 }
 
