@@ -11,6 +11,7 @@ Axes: T tokens, E model dimension, H heads, Dv head dimension of values.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,8 +24,10 @@ from regard._shapes import Float
 from regard.intercept import Call, observe_calls
 from regard.record import Recording, record
 
-__all__ = ["Block", "Places", "Run", "find_places", "run_once"]
+__all__ = ["Block", "Places", "Run", "find_places", "run_once", "unembedded"]
 
+_CAP = re.compile(r"(final_|output_)?logits?_soft_?cap(ping)?")
+"""What configurations call the softcap of logits."""
 _SUMMANDS = 3  # at most: attention, MLP, and a second mixer beside the attention, as in hybrids
 
 
@@ -406,21 +409,37 @@ def _norm(run: Run, last: _Visit, unembed: str | None) -> str | None:
     return None
 
 
+@torch.no_grad()
+def unembedded(module: nn.Module, run: Run, places: Places) -> Float[Tensor, "T V"] | None:
+    """Return the unembedding of the last residual, normed; None if a part of it is not known."""
+    last = run.visit(places.blocks[-1].name) if places.blocks else None
+    if places.unembed is None or last is None or last.given is None:
+        return None
+    x = last.given[None]
+    if places.norm is not None:
+        x = module.get_submodule(places.norm)(x)
+    head = module.get_submodule(places.unembed)
+    logits: Tensor = getattr(head, "unembed", head)(x)[0].double()
+    return logits
+
+
 def _logit_options(module: nn.Module, run: Run, places: Places) -> dict[str, Any]:
-    """Return scale and softcap, with which the unembedding's output gives the logits."""
-    head = run.visit(places.unembed)
-    if head is None or head.given is None or run.logits is None:
+    """Return scale and softcap, with which the unembedded residual gives the logits."""
+    raw = unembedded(module, run, places)
+    if raw is None or run.logits is None or raw.shape != run.logits.shape:
         return {}
-    raw, logits = head.given.double(), run.logits.double()
-    cap = getattr(text_config(module), "final_logit_softcapping", None)
-    if cap:
-        raw_before = torch.atanh((logits / cap).clamp(-1 + 1e-12, 1 - 1e-12)) * cap
-        scale = float((raw * raw_before).sum() / raw.square().sum())
-        return {"softcap": float(cap), "scale": 1.0 if abs(scale - 1) < 1e-3 else scale}
-    if raw.shape != logits.shape or not float(raw.square().sum()):
-        return {}
-    scale = float((raw * logits).sum() / raw.square().sum())
-    return {"scale": 1.0 if abs(scale - 1) < 1e-6 else scale}
+    logits, size = run.logits.double(), float(raw.square().sum())
+    config = text_config(module)
+    names = [name for name in dir(config) if _CAP.fullmatch(name)]
+    cap = next((one for name in names if isinstance(one := getattr(config, name), float)), None)
+    if cap is not None:
+        # Near the cap no digits of a logit are left to tell the scale by.
+        inner = logits.abs() < 0.9 * cap
+        logits, raw = torch.atanh(logits[inner] / cap) * cap, raw[inner]
+        size = float(raw.square().sum())
+    scale = float((raw * logits).sum()) / size if size else 1.0
+    near = tolerance(run.logits.dtype)
+    return {"softcap": cap, "scale": 1.0 if abs(scale - 1) < near else scale}
 
 
 def text_config(module: nn.Module) -> Any:

@@ -15,7 +15,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from regard.models.places import Block, Places, Run, relative_error, tolerance
+from regard.models.places import (
+    Block,
+    Places,
+    Run,
+    relative_error,
+    tolerance,
+    unembedded,
+)
 
 __all__ = ["Check", "prove"]
 
@@ -114,16 +121,12 @@ def _sum_error(run: Run, block: Block, before: Tensor, after: Tensor) -> float:
 
 def _logits(module: nn.Module, run: Run, places: Places) -> Check:
     """Logits = softcap(scale · unembed(norm(x)))."""
-    last = run.visit(places.blocks[-1].name) if places.blocks else None
     if run.logits is None or places.unembed is None:
         return _unknown("logits", "the model has no next token")
-    if last is None or last.given is None:
+    raw = unembedded(module, run, places)
+    if raw is None:
         return _unknown("logits", "the last residual is not known")
-    x = last.given[None]
-    if places.norm is not None:
-        x = module.get_submodule(places.norm)(x)
-    head = module.get_submodule(places.unembed)
-    logits = places.scale * getattr(head, "unembed", head)(x)[0].double()
+    logits = places.scale * raw
     if places.softcap is not None:
         logits = places.softcap * torch.tanh(logits / places.softcap)
     error, allowed = relative_error(logits, run.logits), tolerance(run.logits.dtype)
@@ -170,10 +173,11 @@ def _behind(module: nn.Module, run: Run, block: Block, contexts: Tensor) -> Tens
     assert output.given is not None
     assert adds is not None
     if relative_error(contexts, output.taken) > tolerance(output.taken.dtype):
-        gated = _gated(run, block, contexts, output.taken)
-        if gated is None:
+        found = _normed(run, block, contexts, output.taken)
+        found = _gated(run, block, contexts, output.taken) if found is None else found
+        if found is None:
             return None
-        contexts = gated
+        contexts = found
     x = module.get_submodule(block.output or "")(contexts.to(output.taken.dtype)[None])[0]
     if adds.given is not None and adds.given.equal(output.given):
         return x
@@ -199,6 +203,17 @@ def _behind(module: nn.Module, run: Run, block: Block, contexts: Tensor) -> Tens
         x = (x if isinstance(x, Tensor) else x[0])[0]
         if at.given is not None and adds.given is not None and at.given.equal(adds.given):
             return x
+
+
+def _normed(run: Run, block: Block, contexts: Tensor, taken: Tensor) -> Tensor | None:
+    """Return what a module of the block makes of the contexts for W_O; None if none is such."""
+    for one in run.visits:
+        if not one.path.startswith(f"{block.name}.") or one.given is None or one.taken is None:
+            continue
+        if one.given.equal(taken) and relative_error(contexts, one.taken) <= tolerance(taken.dtype):
+            normed: Tensor = one.module(contexts.to(taken.dtype)[None])
+            return normed[0]
+    return None
 
 
 def _gated(run: Run, block: Block, contexts: Tensor, taken: Tensor) -> Tensor | None:
