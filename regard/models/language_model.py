@@ -19,13 +19,15 @@ from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.utf8 import normalized
 from regard.intercept import Call, last_logits, observe_calls, takes_logits_to_keep
 from regard.lens import token_offsets
+from regard.models.memory import free_memory
 from regard.models.places import Places, find_places, run_once, text_config
 from regard.models.proof import Check, prove
 from regard.models.text import PretrainedTokenizer, Prompt, prompt_of
-from regard.record import Layer, record
+from regard.record import Layer, RecordError, record
 
 __all__ = ["LanguageModel", "TextRun"]
 
+_PART = 0.5  # of the free memory, which a recording may take
 _TAIL = 8  # tokens of a prompt that drawn ones are decoded behind
 _PROBE = 7  # tokens that the places are found on
 
@@ -232,8 +234,10 @@ class LanguageModel:
             position: the token whose logits are computed, of a model that has a next token.
 
         Raises:
-            RecordError: for attention that cannot be recorded.
+            RecordError: for attention that cannot be recorded, and for a text whose queries, keys
+                and values would take more than half of the free memory.
         """
+        self._require_room(len(ids))
         values: dict[int, Tensor] = {}
 
         def keep(call: Call) -> None:
@@ -248,6 +252,24 @@ class LanguageModel:
         layers = recording.of_kind().layers
         found = [values.get(id(self.module.get_submodule(layer.name))) for layer in layers]
         return TextRun(layers=layers, values=tuple(found), logits=logits)
+
+    def _require_room(self, tokens: int) -> None:
+        """Refuse a text whose recording does not fit, before the model runs over it."""
+        config, free = text_config(self.module), free_memory()
+        heads = getattr(config, "num_attention_heads", None) or getattr(config, "heads", None)
+        width = getattr(config, "hidden_size", None) or getattr(config, "dim", None)
+        layers = getattr(config, "num_hidden_layers", None) or getattr(config, "layers", None)
+        if free is None or not heads or not width or not layers or self.device.type != "cpu":
+            return
+        # Queries, keys and values of every head are at least as wide as the stream: three of it.
+        each = 3 * layers * max(width, heads * (getattr(config, "head_dim", None) or 0)) * 4
+        if tokens * each > free * _PART:
+            raise RecordError(
+                f"recording {tokens:,} tokens of {self.name} would keep "
+                f"{tokens * each / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: give at most "
+                f"{int(free * _PART / each):,} tokens, or read while it runs: "
+                "regard.record.read_while_running"
+            )
 
     @torch.no_grad()
     def likeliest(self, ids: Int[Tensor, " T"], position: int = -1) -> int:

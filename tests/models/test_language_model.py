@@ -10,6 +10,7 @@ import regard
 from regard.gpt import Sampling
 from regard.models.places import find_places, run_once
 from regard.models.proof import prove
+from regard.record import RecordError
 
 from .conftest import fast_tokenizer, llama
 
@@ -203,3 +204,13 @@ def test_a_model_whose_weights_are_not_those_it_used_is_found_out(model, monkeyp
         type(layer.pattern), "dense", lambda self, **_: torch.full((1, 6, 7, 7), 1 / 7)
     )
     assert not wrong(run, places, module)["attention"].holds
+
+
+def test_a_text_whose_recording_does_not_fit_is_refused_before_it_is_read(model, monkeypatch):
+    ids = torch.tensor(model.read("the cat sat on the mat").ids)
+    each = 3 * 3 * 24 * 4  # queries, keys, values × layers × width × bytes
+    monkeypatch.setattr("regard.models.language_model.free_memory", lambda: 2 * each * len(ids) - 1)
+    with pytest.raises(RecordError, match=f"give at most {len(ids) - 1} tokens"):
+        model.record(ids)
+    monkeypatch.setattr("regard.models.language_model.free_memory", lambda: 2 * each * len(ids))
+    assert model.record(ids).logits is not None

@@ -44,25 +44,33 @@ def test_every_equation_of_minilm_that_an_encoder_has_holds():
     assert not model.predicts
 
 
-def test_the_examples_of_the_page_flip_with_the_word_that_decides_them(smollm2):
-    swaps = {
-        "who gets it?": (("John gave", "Mary gave"), (" Mary", " John")),
-        "a fact": (("France", "Italy"), (" Paris", " Rome")),
-        "copying": (
-            ("Say it again: the code of the shed", "Say it again: the code of the barn"),
-            None,
-        ),
-    }
-    assert set(swaps) == set(EXAMPLES_OF_REAL)
-    for name, ((old, new), answers) in swaps.items():
-        text = EXAMPLES_OF_REAL[name]
-        assert text.count(old) == 1
-        if answers is None:
-            continue
-        first, second = answers
-        for read, right, wrong in ((text, first, second), (text.replace(old, new), second, first)):
-            gap = log_probability(smollm2, read, right) - log_probability(smollm2, read, wrong)
-            assert gap > 0.5, (name, read, gap)
+@pytest.mark.parametrize(
+    ("name", "swap", "answers"),
+    [
+        ("who gets it?", ("John gave", "Mary gave"), (" Mary", " John")),
+        ("a fact", ("France", "Italy"), (" Paris", " Rome")),
+    ],
+)
+def test_an_example_of_the_page_flips_with_the_word_that_decides_it(smollm2, name, swap, answers):
+    text, (first, second) = EXAMPLES_OF_REAL[name], answers
+    assert text.count(swap[0]) == 1
+    for read, right, wrong in ((text, first, second), (text.replace(*swap), second, first)):
+        gap = log_probability(smollm2, read, right) - log_probability(smollm2, read, wrong)
+        assert gap > 0.5, read
+
+
+@pytest.mark.parametrize(("asked", "code"), [("shed", "7291"), ("barn", "4836")])
+def test_the_code_that_is_copied_is_that_of_the_place_that_is_asked_for(smollm2, asked, code):
+    text = EXAMPLES_OF_REAL["copying"]
+    assert text.endswith("of the shed is")
+    ids = smollm2.read(text.removesuffix("shed is") + f"{asked} is").ids
+    greedy = regard.gpt.Sampling(temperature=0.0)
+    drawn = smollm2.tokenizer.decode(list(smollm2.stream(ids, tokens=6, sampling=greedy)))
+    assert drawn.split()[0].rstrip(".") == code
+
+
+def test_every_example_of_the_page_is_tested_here():
+    assert set(EXAMPLES_OF_REAL) == {"who gets it?", "a fact", "copying"}
 
 
 def test_its_own_template_makes_an_answer_that_ends(smollm2):
