@@ -1,8 +1,8 @@
 """Run the Python blocks of a page, as the tests do before anyone reads it.
 
 A block that starts with ``>>>`` shows a session: what it prints must be what the page says. Any
-other block is plain code, whose asserts must hold. All blocks of a page share one namespace. A block
-after the comment `smollm2` runs where that model's weights are, which `make real` brings.
+other block is plain code, whose asserts must hold. All blocks of a page share one namespace. A
+block after the comment `smollm2` runs where that model's weights are, which `make real` brings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from sybil.evaluators.doctest import NUMBER, OutputChecker
 FOLDER = Path(__file__).resolve().parent
 
 _REAL = FOLDER.parent / "build" / "real"
-_FENCE = re.compile(r"^(?P<real><!-- smollm2 -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^(?P<real><!-- smollm2 -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 _DECIMAL = re.compile(r"[+-]?\d*\.\d+")
 _CHECKER = OutputChecker()
 
