@@ -1,14 +1,11 @@
 """A problem for the native library: flat arguments, and the struct that they are packed in.
 
-The layout of the struct is that of ``regard_problem`` in src/native/abi.h.
-
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value, N spans; b is B or 1, and h, l and s likewise.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
 import torch
@@ -16,14 +13,15 @@ from torch import Tensor
 
 from regard._contexts import in_memory
 from regard._shapes import Bool, Float, Int
+from regard.backends.native._structs import PROBLEM, pack_integer_into
 from regard.inputs import Problem
 from regard.masks.bounds import AffineBounds
 
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 DTYPES = tuple(CODES)
 
-# The fields of `regard_problem`, eight bytes each: 9 integers, 3 doubles, 46 integers.
-PROBLEM = struct.Struct("9q3d46q")
+_THREADS = PROBLEM.offset("threads")
+_POINTERS = [PROBLEM.offset(f"{name}.data") for name in ("query", "key", "value")]
 _NONE = (0, 0, 0, 0, 0)
 # Bounds are clamped to this magnitude, so that adding an index to one does not overflow.
 _FAR = 2**48
@@ -131,6 +129,15 @@ class Packed(NamedTuple):
     kept: list[Tensor]
 
 
+def repointed(packed: bytes, *tensors: int) -> bytes:
+    """Replace the pointers of query, key and value, and the number of threads by torch's."""
+    numbers = bytearray(packed)
+    pack_integer_into(numbers, _THREADS, torch.get_num_threads())
+    for place, pointer in zip(_POINTERS, tensors, strict=True):
+        pack_integer_into(numbers, place, pointer)
+    return bytes(numbers)
+
+
 def _tables(*tables: Int[Tensor, "... L"]) -> tuple[Int[Tensor, "... L"], ...]:
     """Convert tables to int64 with equal strides and a contiguous last axis."""
     tables = tuple(in_memory(t.long()) for t in torch.broadcast_tensors(*tables))
@@ -157,9 +164,9 @@ def _affine_numbers(bounds: AffineBounds) -> list[int]:
     ]
 
 
-def pointers(*tensors: Tensor | None) -> tuple[int, ...]:
+def pointers(*tensors: Tensor | None) -> list[int]:
     """Return the addresses of tensors; 0 for None."""
-    return tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
 def vectors(tensor: Float[Tensor, "B heads n d"]) -> tuple[int, ...]:
