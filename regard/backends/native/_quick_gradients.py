@@ -15,7 +15,7 @@ from regard._contexts import are_plain, must_dispatch
 from regard._shapes import Float
 from regard.backends.native._arguments import Arguments, vectors
 from regard.backends.native._backward import fill
-from regard.backends.native._derivatives import gradients
+from regard.backends.native._derivatives import compute
 from regard.backends.native._plan import Plan
 from regard.backends.native._structs import TENSOR
 from regard.backends.native.library import call
@@ -103,12 +103,11 @@ def _checked_gradients(
     scoring: Scoring, gradient: Tensor, tensors: tuple[Tensor, ...], wanted: tuple[bool, ...]
 ) -> list[Tensor | None]:
     """Compute them by the checked path, which supports all tensors or raises an error."""
-    from regard.backends.native import _operators  # noqa: F401 - registers the operator
-
     context, logsumexp, query, key, value = tensors
     arguments = Arguments.of(check(query, key, value, scoring))
     others = [False] * (len(arguments) - len(wanted))
-    of = iter(gradients(gradient, context, logsumexp, [*wanted, *others], *arguments))
+    every = gradient, context, logsumexp, [*wanted, *others], *arguments
+    of = iter(compute("attention_backward", *every))
     return [next(of) if want else None for want in wanted]
 
 
