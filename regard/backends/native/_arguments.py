@@ -20,8 +20,9 @@ from regard.masks.bounds import AffineBounds
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 DTYPES = tuple(CODES)
 
-_THREADS = PROBLEM.offset("threads")
-_POINTERS = [PROBLEM.offset(f"{name}.data") for name in ("query", "key", "value")]
+_THREADS, _QUERY, _KEY, _VALUE = map(
+    PROBLEM.offset, ("threads", "query.data", "key.data", "value.data")
+)
 _NONE = (0, 0, 0, 0, 0)
 # Bounds are clamped to this magnitude, so that adding an index to one does not overflow.
 _FAR = 2**48
@@ -91,15 +92,15 @@ class Arguments(NamedTuple):
             *(batch, heads, self.key.shape[1], queries, self.key.shape[2], dim),
             self.value.shape[-1],
             *(self.scale, self.softcap, self.dropout, _signed(self.seed)),
-            *_vectors(self.query, kept),
-            *_vectors(self.key, kept),
-            *_vectors(self.value, kept),
+            *_placed(_contiguous_rows(self.query), 3, kept),
+            *_placed(_contiguous_rows(self.key), 3, kept),
+            *_placed(_contiguous_rows(self.value), 3, kept),
             *self._rows(kept),
             *self._spans(kept),
-            *_matrix(self.allowed, kept),
-            *_matrix(None if self.bias is None else self.bias.float(), kept),
-            *_numbers(self.alibi, kept),
-            *_numbers(self.sink, kept),
+            *_placed(self.allowed, 4, kept),
+            *_placed(self.bias, 4, kept, torch.float32),
+            *_placed(self.alibi, 2, kept, torch.float32),
+            *_placed(self.sink, 2, kept, torch.float32),
         )
         return Packed(numbers, kept)
 
@@ -129,12 +130,13 @@ class Packed(NamedTuple):
     kept: list[Tensor]
 
 
-def repointed(packed: bytes, *tensors: int) -> bytes:
-    """Replace the pointers of query, key and value, and the number of threads by torch's."""
+def repointed(packed: bytes, query: int, key: int, value: int) -> bytes:
+    """Replace the pointers of three tensors in a problem, and the number of threads by torch's."""
     numbers = bytearray(packed)
     pack_integer_into(numbers, _THREADS, torch.get_num_threads())
-    for place, pointer in zip(_POINTERS, tensors, strict=True):
-        pack_integer_into(numbers, place, pointer)
+    pack_integer_into(numbers, _QUERY, query)
+    pack_integer_into(numbers, _KEY, key)
+    pack_integer_into(numbers, _VALUE, value)
     return bytes(numbers)
 
 
@@ -174,33 +176,20 @@ def vectors(tensor: Float[Tensor, "B heads n d"]) -> tuple[int, ...]:
     return tensor.data_ptr(), *_strides(tensor, 3)
 
 
-def _vectors(tensor: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
-    return vectors(_contiguous_rows(tensor, kept))
-
-
-def _contiguous_rows(tensor: Tensor, kept: list[Tensor]) -> Tensor:
+def _contiguous_rows(tensor: Tensor) -> Tensor:
     """Return a tensor whose last axis is contiguous; a copy if necessary."""
     tensor = in_memory(tensor)
-    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
-        tensor = tensor.contiguous()
-    kept.append(tensor)
-    return tensor
+    return tensor.contiguous() if tensor.stride(-1) != 1 and tensor.shape[-1] > 1 else tensor
 
 
-def _matrix(tensor: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
+def _placed(
+    tensor: Tensor | None, axes: int, kept: list[Tensor], dtype: torch.dtype | None = None
+) -> tuple[int, ...]:
+    """Return the address of a tensor, converted to a dtype, and its first strides; 0 for None."""
     if tensor is None:
-        return _NONE
-    tensor = in_memory(tensor)
-    kept.append(tensor)
-    return tensor.data_ptr(), *_strides(tensor, 4)
-
-
-def _numbers(tensor: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
-    if tensor is None:
-        return 0, 0, 0
-    tensor = in_memory(tensor.float())
-    kept.append(tensor)
-    return tensor.data_ptr(), *_strides(tensor, 2)
+        return (0,) * (1 + axes)
+    kept.append(in_memory(tensor if dtype is None else tensor.to(dtype)))
+    return kept[-1].data_ptr(), *_strides(kept[-1], axes)
 
 
 def _strides(tensor: Tensor, axes: int) -> tuple[int, ...]:

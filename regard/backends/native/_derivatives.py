@@ -20,7 +20,7 @@ from torch import Tensor
 from regard._contexts import are_plain, has_tangent, must_dispatch, transforms
 from regard.backends.native import _backward, _forward
 from regard.backends.native._arguments import Arguments
-from regard.backends.native._fold import fold_backward, fold_forward
+from regard.backends.native._fold import fold
 from regard.errors import Error
 
 _FIRST_ONLY = (
@@ -100,13 +100,11 @@ class _Rules(NamedTuple):
     """Allocates the results."""
     save: Callable[..., None] | None
     differentiate: Callable[..., Any]
-    fold: Callable[..., tuple[Sequence[Tensor], Sequence[int]]]
-    """The rule for `torch.func.vmap`."""
 
 
 RULES = {
-    "attention": _Rules(_forward.forward, _forward.like, save, differentiate, fold_forward),
-    "attention_backward": _Rules(_backward.backward, _backward.like, None, refuse, fold_backward),
+    "attention": _Rules(_forward.forward, _forward.like, save, differentiate),
+    "attention_backward": _Rules(_backward.backward, _backward.like, None, refuse),
 }
 """By the names of the operators."""
 
@@ -130,6 +128,4 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], name: str, *arguments: Any) -> Any:
-        call = partial(compute, name)
-        results, places = RULES[name].fold(call, info, in_dims[1:], *arguments)
-        return tuple(results), tuple(places)
+        return fold(partial(compute, name), info, in_dims[1:], *arguments)

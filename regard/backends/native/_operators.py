@@ -14,6 +14,7 @@ from functools import partial
 import torch
 
 from regard.backends.native._derivatives import RULES
+from regard.backends.native._fold import fold
 
 # The arguments, as in `Arguments`.
 _ARGUMENTS = (
@@ -22,20 +23,19 @@ _ARGUMENTS = (
     "float softcap, Tensor? allowed, Tensor? bias, Tensor? alibi, Tensor? sink, float dropout, "
     "Tensor? seed"
 )
-_RESULTS = "(Tensor context, Tensor logsumexp)"
 _SCHEMAS = {
-    "attention": f"({_ARGUMENTS}) -> {_RESULTS}",
-    "attention_backward": "(Tensor gradient, Tensor context, Tensor logsumexp, bool[] wanted, "
+    "attention": f"{_ARGUMENTS}) -> (Tensor context, Tensor logsumexp)",
+    "attention_backward": "Tensor gradient, Tensor context, Tensor logsumexp, bool[] wanted, "
     f"{_ARGUMENTS}) -> Tensor[]",
 }
 _LIBRARY = torch.library.Library("regard", "DEF")
 for _name, _rules in RULES.items():
-    _LIBRARY.define(f"{_name}{_SCHEMAS[_name]}")
+    _LIBRARY.define(f"{_name}({_SCHEMAS[_name]}")
     _LIBRARY.impl(_name, _rules.kernel, "CPU")
     _operator = f"regard::{_name}"
     torch.library.register_fake(_operator, _rules.like, lib=_LIBRARY)
-    _fold = partial(_rules.fold, getattr(torch.ops.regard, _name))
-    torch.library.register_vmap(_operator, _fold, lib=_LIBRARY)
+    _vmap = partial(fold, getattr(torch.ops.regard, _name))
+    torch.library.register_vmap(_operator, _vmap, lib=_LIBRARY)
     torch.library.register_autograd(
         _operator, _rules.differentiate, setup_context=_rules.save, lib=_LIBRARY
     )

@@ -222,7 +222,6 @@ def gelu(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
 
 def compute_gelu(x: Float[Tensor, "*b"], result: Float[Tensor, "*b"]) -> None:
     """Write `gelu` of a contiguous tensor to another."""
-    assert x.dtype == result.dtype, "the kernel reads and writes one"
     _call_gelu(x, 0, result)
 
 
@@ -236,18 +235,15 @@ def gelu_gradient(
         gradient: the gradient of its GELU.
         result: output buffer, which may be `gradient` itself.
     """
-    assert x.dtype == gradient.dtype == result.dtype, "as it was computed"
+    assert x.dtype == gradient.dtype, "as it was computed"
     _call_gelu(x, gradient.data_ptr(), result)
 
 
 def _call_gelu(x: Tensor, gradient: int, result: Tensor) -> None:
-    library.call(
-        "regard_gelu",
-        ACTIVATION.pack(
-            *(CODES[x.dtype], torch.get_num_threads(), x.numel()),
-            *(x.data_ptr(), gradient, result.data_ptr()),
-        ),
-    )
+    assert x.dtype == result.dtype, "the kernel reads and writes one"
+    sizes = CODES[x.dtype], torch.get_num_threads(), x.numel()
+    packed = ACTIVATION.pack(*sizes, x.data_ptr(), gradient, result.data_ptr())
+    library.call("regard_gelu", packed)
 
 
 def compute_cross_entropy(

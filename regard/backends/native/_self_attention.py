@@ -36,7 +36,7 @@ class _Layout(NamedTuple):
     value: int
     """Offset in bytes of the values in a row."""
     strides: tuple[tuple[int, ...], ...]
-    """Strides of queries, keys and values as ``(B, heads, T, D)``."""
+    """Of queries, keys and values as ``(B, heads, T, D)``."""
     context_strides: tuple[int, ...]
     """Strides of a context as ``(B, H, T, D)``."""
 
@@ -121,26 +121,14 @@ def _layout(
     """Check a problem of these sizes once."""
     projected = torch.empty(batch, tokens, width, dtype=dtype, device="cpu")
     dim = width // (heads + 2 * groups)
-    query, key, value = (
-        _heads(part, count)
-        for part, count in zip(
-            projected.split([count * dim for count in (heads, groups, groups)], dim=-1),
-            (heads, groups, groups),
-            strict=True,
-        )
-    )
+    every = projected.unflatten(-1, (-1, dim)).transpose(1, 2)
+    query, key, value = parts = every.split([heads, groups, groups], dim=1)
     problem = check(query, key, value, Scoring(mask=mask))
-    start = projected.data_ptr()
-    strides = [vectors(part)[1:] for part in (query, key, value)]
-    _, *context_strides = vectors(_heads(projected.new_empty(batch, tokens, heads * dim), heads))
+    context = projected.new_empty(batch, tokens, heads, dim).transpose(1, 2)
     return _Layout(
         Arguments.of(problem).pack().numbers,
-        key.data_ptr() - start,
-        value.data_ptr() - start,
-        tuple(strides),
-        tuple(context_strides),
+        key.data_ptr() - projected.data_ptr(),
+        value.data_ptr() - projected.data_ptr(),
+        tuple(vectors(part)[1:] for part in parts),
+        vectors(context)[1:],
     )
-
-
-def _heads(rows: Float[Tensor, "B T C"], heads: int) -> Float[Tensor, "B H T D"]:
-    return rows.unflatten(-1, (heads, -1)).transpose(1, 2)

@@ -1,47 +1,37 @@
-"""The structs of src/native/abi.h, each declared once: the names and kinds of its fields.
-
-Numbers are packed in the order of the fields; `struct` checks their count.
-"""
+"""The structs of src/native/abi.h, each declared once, by its fields in order."""
 
 from __future__ import annotations
 
 import struct
 
-_INTEGER, _DOUBLE = "q", "d"  # of eight bytes each, as a pointer
-
 
 class Struct:
-    """A struct, whose fields are eight bytes wide.
+    """A struct with fields of eight bytes each, packed in their order; their count is checked.
 
     Args:
         name: its name in abi.h, without the prefix ``regard_``.
-        fields: names in order. ``name:kind`` is a double, or the struct of this kind; all others
-            are integers or pointers.
+        fields: their names; a double and an inner struct are written ``name:kind``, integers and
+            pointers without a kind.
     """
 
-    named: dict[str, Struct] = {}  # noqa: RUF012 - of all instances
-    """All structs by name."""
+    kinds: dict[str, dict[str, str]] = {"": {"": "q"}, "double": {"": "d"}}  # noqa: RUF012 - of all
+    """The format of each field of each kind; those of an inner struct are named ``query.data``."""
 
     def __init__(self, name: str, fields: str) -> None:
-        self.fields: dict[str, str] = {}
-        """The format of each field; those of an inner struct are named ``query.data``."""
-        for field in fields.split():
-            place, _, kind = field.partition(":")
-            if kind in self.named:
-                inner = self.named[kind].fields.items()
-                self.fields |= {f"{place}.{part}": code for part, code in inner}
-            else:
-                self.fields[place] = {"": _INTEGER, "double": _DOUBLE}[kind]
-        packer = struct.Struct("".join(self.fields.values()))
+        formats: dict[str, str] = {}
+        for place, _, kind in (field.partition(":") for field in fields.split()):
+            inner = self.kinds[kind].items()
+            formats |= {f"{place}.{part}".rstrip("."): code for part, code in inner}
+        self.kinds[name], self._fields = formats, list(formats)
+        packer = struct.Struct("".join(formats.values()))
         self.pack, self.size = packer.pack, packer.size
-        self.named[name] = self
 
     def offset(self, field: str) -> int:
         """Return the place of a field in bytes."""
-        return 8 * list(self.fields).index(field)
+        return 8 * self._fields.index(field)
 
 
-pack_integer_into = struct.Struct(_INTEGER).pack_into
+pack_integer_into = struct.Struct("q").pack_into
 """Write an integer or a pointer at an offset of a buffer."""
 
 TENSOR = Struct("tensor", "data batch head row")
