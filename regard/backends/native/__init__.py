@@ -130,6 +130,8 @@ def objection_to_comparing(one: Problem, other: Problem) -> str | None:
 
 def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H L"]]:
     """Compute context and log-sum-exp, natural logarithm."""
+    from regard.backends.native import _operators  # noqa: F401 - registers the operator
+
     context, logsumexp = compute("attention", *Arguments.of(problem))
     return context, logsumexp
 

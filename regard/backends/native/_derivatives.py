@@ -30,13 +30,11 @@ _FIRST_ONLY = (
 
 
 def compute(name: str, *arguments: Any) -> Sequence[Tensor]:
-    """Compute the results of an operator in the current mode; see `RULES`.
+    """Compute the results of an operator in the current mode; `_operators` must be imported.
 
     Raises:
         Error: for a second derivative.
     """
-    from regard.backends.native import _operators  # noqa: F401 - registers them
-
     call: Any = getattr(torch.ops.regard, name)
     tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
     if _under_transform():

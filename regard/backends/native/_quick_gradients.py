@@ -103,6 +103,8 @@ def _checked_gradients(
     scoring: Scoring, gradient: Tensor, tensors: tuple[Tensor, ...], wanted: tuple[bool, ...]
 ) -> list[Tensor | None]:
     """Compute them by the checked path, which supports all tensors or raises an error."""
+    from regard.backends.native import _operators  # noqa: F401 - registers the operator
+
     context, logsumexp, query, key, value = tensors
     arguments = Arguments.of(check(query, key, value, scoring))
     others = [False] * (len(arguments) - len(wanted))
