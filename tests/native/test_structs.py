@@ -1,4 +1,4 @@
-"""The structs that Python packs are those of the header."""
+"""Structs and numbers of the header, as Python has them."""
 
 import re
 import struct
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.backends.native import _structs
+from regard.backends.native import _structs, library
+from regard.backends.native._arguments import CODES
 
 HEADER = (Path(__file__).parents[2] / "src" / "native" / "abi.h").read_text("utf-8")
 
@@ -48,3 +49,10 @@ def test_a_struct_is_packed_by_the_fields_of_its_name():
             assert list(map(packed.offset, fields)) == list(range(0, packed.size, 8))
             with pytest.raises(struct.error, match=f"expected {len(fields)} items"):
                 packed.pack(*numbers[1:])
+
+
+def test_the_version_and_the_numbers_of_dtypes_are_those_of_the_header():
+    assert f"#define REGARD_ABI {library._ABI}\n" in HEADER
+    (listed,) = re.findall(r"enum \{ (REGARD_FLOAT32.*?) \};", HEADER)
+    ours = (f"REGARD_{str(dtype).upper()[6:]} = {code}" for dtype, code in CODES.items())
+    assert listed == ", ".join(ours)
