@@ -1,6 +1,6 @@
 /** What the modules of static/live share: a model that runs in the page. */
 
-/** The fields of `regard.gpt.GPTConfig`. */
+/** The fields of `regard.gpt.GPTConfig`, and what follows from them. */
 interface GPTConfig {
   vocab_size: number;
   context: number;
@@ -9,10 +9,11 @@ interface GPTConfig {
   dim: number;
   positions: "learned" | "rotary";
   rotary_base: number;
-  groups: number | null;
+  groups: number;
+  head_dim: number;
   qk_norm: boolean;
-  window: number | null;
-  global_every: number | null;
+  /** Of each layer; null where it sees the whole context. */
+  windows: (number | null)[];
   norm: "layer" | "rms";
   norm_eps: number;
   mlp: "gelu" | "swiglu";

@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import itertools
 import mmap
-import struct
 import sys
 from unittest import mock
 
@@ -22,6 +21,7 @@ import torch
 import regard
 from regard.backends import native
 from regard.backends.native._arguments import Arguments, vectors
+from regard.backends.native._structs import PROBLEM, TENSOR, pack_integer_into
 from regard.backends.native.library import call
 from regard.inputs import check
 from regard.pattern.readouts import Distance, Entropy, Image, Mass, Max, Offsets, Received, TopK
@@ -53,7 +53,6 @@ ALLOCATING = (
     *((torch, name) for name in ("empty_like", "zeros")),
 )
 KINDS = ("plain", "transposed", "everything")
-PLACE_OF_DIM = 7  # in the struct, whose numbers have eight bytes
 
 
 class Fences:
@@ -203,8 +202,9 @@ def overrun():
     query, key, value = (fences.around(t) for t in tensors.values())
     packed = Arguments.of(check(query, key, value)).pack()
     lie = bytearray(packed.numbers)
-    struct.pack_into("q", lie, 8 * PLACE_OF_DIM, query.shape[-1] + 1)
-    call("regard_forward", bytes(lie), vectors(torch.empty_like(value)), None)
+    pack_integer_into(lie, PROBLEM.offset("dim"), query.shape[-1] + 1)
+    context = TENSOR.pack(*vectors(torch.empty_like(value)))
+    call("regard_forward", bytes(lie), context, None)
 
 
 def main():

@@ -13,7 +13,7 @@ from regard._shapes import Float
 from regard.backends.kernel_spec import KernelSpec, Kind
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, DTYPES, Arguments
-from regard.backends.native._derivatives import attend
+from regard.backends.native._derivatives import compute
 from regard.backends.native._gpt_step import (
     MAX_HEADS_OF_GROUP,
     MAX_SEQUENCES,
@@ -132,7 +132,8 @@ def run(problem: Problem) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "B H
     """Compute context and log-sum-exp, natural logarithm."""
     from regard.backends.native import _operators  # noqa: F401 - registers the operator
 
-    return attend(*Arguments.of(problem))
+    context, logsumexp = compute("attention", *Arguments.of(problem))
+    return context, logsumexp
 
 
 def backward(

@@ -1,14 +1,11 @@
 """A problem for the native library: flat arguments, and the struct that they are packed in.
 
-The layout of the struct is that of ``regard_problem`` in src/native/abi.h.
-
 Axes: B batch, H query heads, G key/value heads, L queries, S keys, D head dimension of query and
 key, Dv of value, N spans; b is B or 1, and h, l and s likewise.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
 import torch
@@ -16,14 +13,16 @@ from torch import Tensor
 
 from regard._contexts import in_memory
 from regard._shapes import Bool, Float, Int
+from regard.backends.native._structs import PROBLEM, pack_integer_into
 from regard.inputs import Problem
 from regard.masks.bounds import AffineBounds
 
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 DTYPES = tuple(CODES)
 
-# The fields of `regard_problem`, eight bytes each: 9 integers, 3 doubles, 46 integers.
-PROBLEM = struct.Struct("9q3d46q")
+_THREADS, _QUERY, _KEY, _VALUE = map(
+    PROBLEM.offset, ("threads", "query.data", "key.data", "value.data")
+)
 _NONE = (0, 0, 0, 0, 0)
 # Bounds are clamped to this magnitude, so that adding an index to one does not overflow.
 _FAR = 2**48
@@ -93,15 +92,15 @@ class Arguments(NamedTuple):
             *(batch, heads, self.key.shape[1], queries, self.key.shape[2], dim),
             self.value.shape[-1],
             *(self.scale, self.softcap, self.dropout, _signed(self.seed)),
-            *_vectors(self.query, kept),
-            *_vectors(self.key, kept),
-            *_vectors(self.value, kept),
+            *_placed(_contiguous_rows(self.query), 3, kept),
+            *_placed(_contiguous_rows(self.key), 3, kept),
+            *_placed(_contiguous_rows(self.value), 3, kept),
             *self._rows(kept),
             *self._spans(kept),
-            *_matrix(self.allowed, kept),
-            *_matrix(None if self.bias is None else self.bias.float(), kept),
-            *_numbers(self.alibi, kept),
-            *_numbers(self.sink, kept),
+            *_placed(self.allowed, 4, kept),
+            *_placed(self.bias, 4, kept, torch.float32),
+            *_placed(self.alibi, 2, kept, torch.float32),
+            *_placed(self.sink, 2, kept, torch.float32),
         )
         return Packed(numbers, kept)
 
@@ -131,6 +130,16 @@ class Packed(NamedTuple):
     kept: list[Tensor]
 
 
+def repointed(packed: bytes, query: int, key: int, value: int) -> bytes:
+    """Replace the pointers of three tensors in a problem, and the number of threads by torch's."""
+    numbers = bytearray(packed)
+    pack_integer_into(numbers, _THREADS, torch.get_num_threads())
+    pack_integer_into(numbers, _QUERY, query)
+    pack_integer_into(numbers, _KEY, key)
+    pack_integer_into(numbers, _VALUE, value)
+    return bytes(numbers)
+
+
 def _tables(*tables: Int[Tensor, "... L"]) -> tuple[Int[Tensor, "... L"], ...]:
     """Convert tables to int64 with equal strides and a contiguous last axis."""
     tables = tuple(in_memory(t.long()) for t in torch.broadcast_tensors(*tables))
@@ -157,9 +166,9 @@ def _affine_numbers(bounds: AffineBounds) -> list[int]:
     ]
 
 
-def pointers(*tensors: Tensor | None) -> tuple[int, ...]:
+def pointers(*tensors: Tensor | None) -> list[int]:
     """Return the addresses of tensors; 0 for None."""
-    return tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
 def vectors(tensor: Float[Tensor, "B heads n d"]) -> tuple[int, ...]:
@@ -167,33 +176,20 @@ def vectors(tensor: Float[Tensor, "B heads n d"]) -> tuple[int, ...]:
     return tensor.data_ptr(), *_strides(tensor, 3)
 
 
-def _vectors(tensor: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
-    return vectors(_contiguous_rows(tensor, kept))
-
-
-def _contiguous_rows(tensor: Tensor, kept: list[Tensor]) -> Tensor:
+def _contiguous_rows(tensor: Tensor) -> Tensor:
     """Return a tensor whose last axis is contiguous; a copy if necessary."""
     tensor = in_memory(tensor)
-    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
-        tensor = tensor.contiguous()
-    kept.append(tensor)
-    return tensor
+    return tensor.contiguous() if tensor.stride(-1) != 1 and tensor.shape[-1] > 1 else tensor
 
 
-def _matrix(tensor: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
+def _placed(
+    tensor: Tensor | None, axes: int, kept: list[Tensor], dtype: torch.dtype | None = None
+) -> tuple[int, ...]:
+    """Return the address of a tensor, converted to a dtype, and its first strides; 0 for None."""
     if tensor is None:
-        return _NONE
-    tensor = in_memory(tensor)
-    kept.append(tensor)
-    return tensor.data_ptr(), *_strides(tensor, 4)
-
-
-def _numbers(tensor: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
-    if tensor is None:
-        return 0, 0, 0
-    tensor = in_memory(tensor.float())
-    kept.append(tensor)
-    return tensor.data_ptr(), *_strides(tensor, 2)
+        return (0,) * (1 + axes)
+    kept.append(in_memory(tensor if dtype is None else tensor.to(dtype)))
+    return kept[-1].data_ptr(), *_strides(kept[-1], axes)
 
 
 def _strides(tensor: Tensor, axes: int) -> tuple[int, ...]:

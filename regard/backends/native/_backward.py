@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.backends.native._arguments import Arguments, vectors
+from regard.backends.native._structs import GRADIENTS
 from regard.backends.native.library import call
 
 DIFFERENTIABLE = ("query", "key", "value", "bias", "alibi", "sink")
@@ -79,7 +80,7 @@ def fill(
     *,
     all_keys: bool = True,
 ) -> None:
-    """Call the library to write gradients, in the layout of ``regard_gradients`` in abi.h.
+    """Call the library to write gradients.
 
     Args:
         problem: the packed problem.
@@ -97,7 +98,7 @@ def fill(
         return vectors(gradients[name]) if name in gradients else (0, 0, 0, 0)
 
     bias = gradients.get("bias")
-    numbers = (
+    numbers = GRADIENTS.pack(
         *vectors(context),
         *vectors(gradient),
         logsumexp.data_ptr(),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.backends.native._arguments import Arguments, vectors
+from regard.backends.native._structs import TENSOR
 from regard.backends.native.library import call
 
 
@@ -19,7 +20,7 @@ def forward(*arguments: Any) -> tuple[Float[Tensor, "B H L Dv"], Float[Tensor, "
     """Compute context and log-sum-exp, natural logarithm, of `Arguments`."""
     context, logsumexp = like(*arguments)
     packed = Arguments(*arguments).pack()
-    call("regard_forward", packed.numbers, vectors(context), logsumexp.data_ptr())
+    call("regard_forward", packed.numbers, TENSOR.pack(*vectors(context)), logsumexp.data_ptr())
     return context, logsumexp
 
 

@@ -9,7 +9,6 @@ V vocabulary; I inputs and O outputs of a matrix.
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from regard._shapes import Float, Int
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, pointers
+from regard.backends.native._structs import GPT, LAYER, MATVEC, pack_integer_into
 
 MAX_VECTORS = {torch.float32: 32, torch.bfloat16: 32, torch.float16: 64}
 """Maximum number of vectors of `matvec`: products with more are bound by arithmetic, for which
@@ -26,11 +26,7 @@ matrix libraries are faster.
 
 In float16 torch is slower on processors without float16 arithmetic: this takes a sixth of the time.
 """
-_MATVEC = struct.Struct("10q")  # regard_matvec in src/native/abi.h
-_LAYER = struct.Struct("3qd3qd3qd3qd33q")  # regard_layer in src/native/abi.h
-_STORED = struct.Struct("2q")  # its fields keys and evicted
-_STORED_AT = _LAYER.size - 13 * 8
-_GPT = struct.Struct("25qdq")  # regard_gpt there
+_KEYS, _EVICTED = LAYER.offset("keys"), LAYER.offset("evicted")
 _UNLIMITED = 2**62
 
 MAX_SEQUENCES = min(MAX_VECTORS.values())
@@ -135,12 +131,13 @@ class GPTStep:
         self._places[: len(places)] = places
         ids = ctypes.addressof(self._places)
         size = count * ctypes.sizeof(ctypes.c_int64)
-        for layer, numbers in enumerate(stored):
-            _STORED.pack_into(self._layers, layer * _LAYER.size + _STORED_AT, *numbers)
+        for layer, (keys, evicted) in enumerate(stored):
+            pack_integer_into(self._layers, layer * LAYER.size + _KEYS, keys)
+            pack_integer_into(self._layers, layer * LAYER.size + _EVICTED, evicted)
         result = weights.tokens.weight.new_empty((count, vocabulary), dtype=weights.dtype)
         library.call(
             "regard_gpt_step",
-            _GPT.pack(
+            GPT.pack(
                 *(CODES[weights.dtype], torch.get_num_threads(), count, len(weights.layers)),
                 *(weights.heads, weights.groups, weights.dim, weights.hidden, vocabulary),
                 *(int(weights.gated), 0, 0, 0),
@@ -156,7 +153,7 @@ class GPTStep:
 
 
 def _packed(layer: GPTLayer) -> bytes:
-    return _LAYER.pack(
+    return LAYER.pack(
         *_numbers(layer.attention_norm),
         *_numbers(layer.query_norm),
         *_numbers(layer.key_norm),
@@ -217,7 +214,7 @@ def matvec(
     result = x.new_empty((*x.shape[:-1], outputs))
     library.call(
         "regard_multiply",
-        _MATVEC.pack(
+        MATVEC.pack(
             CODES[x.dtype],
             torch.get_num_threads(),
             x.numel() // inputs,

@@ -13,9 +13,8 @@ from functools import partial
 
 import torch
 
-from regard.backends.native import _backward, _forward
-from regard.backends.native._derivatives import differentiate, refuse, save
-from regard.backends.native._fold import fold_backward, fold_forward
+from regard.backends.native._derivatives import RULES
+from regard.backends.native._fold import fold
 
 # The arguments, as in `Arguments`.
 _ARGUMENTS = (
@@ -24,27 +23,19 @@ _ARGUMENTS = (
     "float softcap, Tensor? allowed, Tensor? bias, Tensor? alibi, Tensor? sink, float dropout, "
     "Tensor? seed"
 )
+_SCHEMAS = {
+    "attention": f"{_ARGUMENTS}) -> (Tensor context, Tensor logsumexp)",
+    "attention_backward": "Tensor gradient, Tensor context, Tensor logsumexp, bool[] wanted, "
+    f"{_ARGUMENTS}) -> Tensor[]",
+}
 _LIBRARY = torch.library.Library("regard", "DEF")
-_LIBRARY.define(f"attention({_ARGUMENTS}) -> (Tensor context, Tensor logsumexp)")
-_LIBRARY.define(
-    "attention_backward(Tensor gradient, Tensor context, Tensor logsumexp, bool[] wanted, "
-    f"{_ARGUMENTS}) -> Tensor[]"
-)
-
-
-_LIBRARY.impl("attention", _forward.forward, "CPU")
-_LIBRARY.impl("attention_backward", _backward.backward, "CPU")
-torch.library.register_fake("regard::attention", _forward.like, lib=_LIBRARY)
-torch.library.register_fake("regard::attention_backward", _backward.like, lib=_LIBRARY)
-torch.library.register_vmap(
-    "regard::attention", partial(fold_forward, torch.ops.regard.attention), lib=_LIBRARY
-)
-torch.library.register_vmap(
-    "regard::attention_backward",
-    partial(fold_backward, torch.ops.regard.attention_backward),
-    lib=_LIBRARY,
-)
-torch.library.register_autograd(
-    "regard::attention", differentiate, setup_context=save, lib=_LIBRARY
-)
-torch.library.register_autograd("regard::attention_backward", refuse, lib=_LIBRARY)
+for _name, _rules in RULES.items():
+    _LIBRARY.define(f"{_name}({_SCHEMAS[_name]}")
+    _LIBRARY.impl(_name, _rules.kernel, "CPU")
+    _operator = f"regard::{_name}"
+    torch.library.register_fake(_operator, _rules.like, lib=_LIBRARY)
+    _vmap = partial(fold, getattr(torch.ops.regard, _name))
+    torch.library.register_vmap(_operator, _vmap, lib=_LIBRARY)
+    torch.library.register_autograd(
+        _operator, _rules.differentiate, setup_context=_rules.save, lib=_LIBRARY
+    )

@@ -13,11 +13,8 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.backends.native import library, objection
-from regard.backends.native._arguments import PROBLEM, Arguments
+from regard.backends.native._arguments import Arguments, pointers, repointed
 from regard.inputs import Scoring, check
-
-_THREADS, _QUERY, _KEY, _VALUE = 1, 13, 17, 21
-"""Indices of the number of threads and of the pointers in the struct."""
 
 
 class Plan(NamedTuple):
@@ -42,11 +39,7 @@ class Plan(NamedTuple):
 
     def of(self, query: Tensor, key: Tensor, value: Tensor) -> bytes:
         """Pack the problem of these tensors."""
-        numbers = list(PROBLEM.unpack(self.numbers))
-        numbers[_THREADS] = torch.get_num_threads()
-        numbers[_QUERY], numbers[_KEY] = query.data_ptr(), key.data_ptr()
-        numbers[_VALUE] = value.data_ptr()
-        return PROBLEM.pack(*numbers)
+        return repointed(self.numbers, *pointers(query, key, value))
 
 
 def make_plan(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Plan | None:

@@ -15,8 +15,9 @@ from regard._contexts import are_plain, must_dispatch
 from regard._shapes import Float
 from regard.backends.native._arguments import Arguments, vectors
 from regard.backends.native._backward import fill
-from regard.backends.native._derivatives import gradients
+from regard.backends.native._derivatives import compute
 from regard.backends.native._plan import Plan
+from regard.backends.native._structs import TENSOR
 from regard.backends.native.library import call
 from regard.inputs import Scoring, check
 
@@ -60,7 +61,8 @@ class _QuickAttention(torch.autograd.Function):
     ) -> Tensor:
         context = plan.new_context(query)
         logsumexp = query.new_empty(plan.shape[:-1], dtype=torch.float32)
-        call("regard_forward", plan.of(query, key, value), vectors(context), logsumexp.data_ptr())
+        packed, result = plan.of(query, key, value), TENSOR.pack(*vectors(context))
+        call("regard_forward", packed, result, logsumexp.data_ptr())
         tensors = context, logsumexp, query, key, value
         # The same tensors as a checked call: under a profiler a checkpoint recomputes by one.
         ctx.save_for_backward(*tensors, *plan.saved)
@@ -106,7 +108,8 @@ def _checked_gradients(
     context, logsumexp, query, key, value = tensors
     arguments = Arguments.of(check(query, key, value, scoring))
     others = [False] * (len(arguments) - len(wanted))
-    of = iter(gradients(gradient, context, logsumexp, [*wanted, *others], *arguments))
+    every = gradient, context, logsumexp, [*wanted, *others], *arguments
+    of = iter(compute("attention_backward", *every))
     return [next(of) if want else None for want in wanted]
 
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.backends.kernel_spec import Divergence, KernelSpec, Kind
-from regard.backends.native._arguments import Arguments, vectors
+from regard.backends.native._arguments import Arguments, pointers, vectors
 from regard.backends.native._forward import like
+from regard.backends.native._structs import DIVERGENCE, READOUT, READOUTS, TENSOR
 from regard.backends.native.library import call
 from regard.inputs import Problem
 
@@ -61,7 +62,8 @@ def run_and_read(
     results = _results(problem, specs)
     packed = inputs.pack()
     request, _kept = _request(problem, specs, results, logsumexp if known else None, None)
-    call("regard_forward_and_read", packed.numbers, vectors(context), logsumexp.data_ptr(), request)
+    result = TENSOR.pack(*vectors(context))
+    call("regard_forward_and_read", packed.numbers, result, logsumexp.data_ptr(), request)
     return context, logsumexp, results
 
 
@@ -82,7 +84,7 @@ def compare(
     result = torch.empty(logsumexps[0].shape, dtype=torch.float64, device="cpu")
     known = [logsumexp.float().contiguous() for logsumexp in logsumexps]
     packed = [Arguments.of(problem).pack() for problem in (one, other)]
-    request = (_DIVERGENCES[kind], *(tensor.data_ptr() for tensor in known), result.data_ptr())
+    request = DIVERGENCE.pack(_DIVERGENCES[kind], *pointers(*known, result))
     call("regard_compare", *(each.numbers for each in packed), request)
     return result
 
@@ -109,21 +111,18 @@ def _request(
     results: Sequence[tuple[Tensor, ...]],
     logsumexp: Tensor | None,
     columns: slice | None,
-) -> tuple[tuple[int, ...], Sequence[int]]:
-    """Return the fields of ``regard_readouts``, and a buffer to keep alive while they are used."""
-    pairs = zip(specs, results, strict=True)
-    table = array("q", [number for pair in pairs for number in _pack(*pair)])
+) -> tuple[bytes, Sequence[int]]:
+    """Pack a request for readouts; also return a buffer to keep alive while it is used."""
+    table = array("q", b"".join(map(_pack, specs, results)))
     span = slice(0, problem.keys) if columns is None else columns
     known = 0 if logsumexp is None else logsumexp.data_ptr()
-    return (known, span.start, span.stop, len(specs), table.buffer_info()[0]), table
+    return READOUTS.pack(known, span.start, span.stop, len(specs), table.buffer_info()[0]), table
 
 
-def _pack(spec: KernelSpec, result: tuple[Tensor, ...]) -> tuple[int, ...]:
-    """Return the fields of ``regard_readout``."""
-    return (
+def _pack(spec: KernelSpec, result: tuple[Tensor, ...]) -> bytes:
+    positions = result[1] if len(result) > 1 else None
+    return READOUT.pack(
         spec.kind,
-        result[0].data_ptr(),
-        result[1].data_ptr() if len(result) > 1 else 0,
-        0 if spec.operand is None else spec.operand.data_ptr(),
+        *pointers(result[0], positions, spec.operand),
         *(spec.size, spec.columns, spec.height, spec.width),
     )

@@ -5,7 +5,6 @@ Axes: E model dimension, N rows, V vocabulary.
 
 from __future__ import annotations
 
-import struct
 from typing import Any, NamedTuple
 
 import torch
@@ -15,11 +14,12 @@ from regard._shapes import Float, Int
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, pointers
 from regard.backends.native._once_differentiable import once_differentiable
-
-_FORWARD = struct.Struct("5qd8q")  # regard_residual_norm in src/native/abi.h
-_BACKWARD = struct.Struct("15q")  # regard_residual_norm_gradients there
-_GELU_CALL = struct.Struct("6q")  # regard_activation there
-_CROSS_ENTROPY = struct.Struct("9q")  # regard_cross_entropy there
+from regard.backends.native._structs import (
+    ACTIVATION,
+    CROSS_ENTROPY,
+    RESIDUAL_NORM,
+    RESIDUAL_NORM_GRADIENTS,
+)
 
 
 class _ResidualNorm(torch.autograd.Function):
@@ -104,7 +104,7 @@ def compute_residual_norm(
     mean = moments.data_ptr()
     library.call(
         "regard_residual_norm_forward",
-        _FORWARD.pack(
+        RESIDUAL_NORM.pack(
             *(CODES[normed.dtype], torch.get_num_threads(), rows, x.shape[-1], int(rms), epsilon),
             *pointers(x, added, weight, bias, total, normed),
             *(mean, mean + rows * moments.element_size()),
@@ -149,7 +149,7 @@ def residual_norm_gradients(
     mean = moments.data_ptr()
     library.call(
         "regard_residual_norm_backward",
-        _BACKWARD.pack(
+        RESIDUAL_NORM_GRADIENTS.pack(
             *(CODES[normed_gradient.dtype], torch.get_num_threads(), rows, total.shape[-1]),
             *(int(rms), total.data_ptr(), mean, mean + rows * moments.element_size()),
             *pointers(weight, normed_gradient, total_gradient, *results),
@@ -222,7 +222,6 @@ def gelu(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
 
 def compute_gelu(x: Float[Tensor, "*b"], result: Float[Tensor, "*b"]) -> None:
     """Write `gelu` of a contiguous tensor to another."""
-    assert x.dtype == result.dtype, "the kernel reads and writes one"
     _call_gelu(x, 0, result)
 
 
@@ -236,18 +235,15 @@ def gelu_gradient(
         gradient: the gradient of its GELU.
         result: output buffer, which may be `gradient` itself.
     """
-    assert x.dtype == gradient.dtype == result.dtype, "as it was computed"
+    assert x.dtype == gradient.dtype, "as it was computed"
     _call_gelu(x, gradient.data_ptr(), result)
 
 
 def _call_gelu(x: Tensor, gradient: int, result: Tensor) -> None:
-    library.call(
-        "regard_gelu",
-        _GELU_CALL.pack(
-            *(CODES[x.dtype], torch.get_num_threads(), x.numel()),
-            *(x.data_ptr(), gradient, result.data_ptr()),
-        ),
-    )
+    assert x.dtype == result.dtype, "the kernel reads and writes one"
+    sizes = CODES[x.dtype], torch.get_num_threads(), x.numel()
+    packed = ACTIVATION.pack(*sizes, x.data_ptr(), gradient, result.data_ptr())
+    library.call("regard_gelu", packed)
 
 
 def compute_cross_entropy(
@@ -271,9 +267,8 @@ def compute_cross_entropy(
     assert gradient is None or gradient.dtype == logits.dtype, "the kernel reads and writes one"
     library.call(
         "regard_cross_entropy_and_gradient",
-        _CROSS_ENTROPY.pack(
-            *(CODES[logits.dtype], torch.get_num_threads(), *logits.shape, logits.data_ptr()),
-            *(targets.data_ptr(), weights.data_ptr(), losses.data_ptr()),
-            0 if gradient is None else gradient.data_ptr(),
+        CROSS_ENTROPY.pack(
+            *(CODES[logits.dtype], torch.get_num_threads(), *logits.shape),
+            *pointers(logits, targets, weights, losses, gradient),
         ),
     )

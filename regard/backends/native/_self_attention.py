@@ -17,13 +17,11 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.backends.native import library
-from regard.backends.native._arguments import PROBLEM, Arguments, vectors
+from regard.backends.native._arguments import Arguments, repointed, vectors
+from regard.backends.native._structs import GRADIENTS, TENSOR
 from regard.inputs import Scoring, check
 from regard.masks import Mask
 
-# Indices of the number of threads and of the pointers in `regard_problem` of src/native/abi.h;
-# strides follow each pointer.
-_THREADS, _QUERY, _KEY, _VALUE = 1, 13, 17, 21
 _NO_BIAS_OR_NUMBERS = (0,) * 7
 _MAX_LAYOUTS = 256
 
@@ -31,24 +29,21 @@ _MAX_LAYOUTS = 256
 class _Layout(NamedTuple):
     """The part of a problem that depends only on shapes, dtype and mask."""
 
-    numbers: tuple[int | float, ...]
-    """The fields of `regard_problem`."""
+    numbers: bytes
+    """The packed problem, with placeholders for pointers and threads."""
     key: int
     """Offset in bytes of the keys in a row."""
     value: int
     """Offset in bytes of the values in a row."""
     strides: tuple[tuple[int, ...], ...]
-    """Strides of queries, keys and values as ``(B, heads, T, D)``."""
+    """Of queries, keys and values as ``(B, heads, T, D)``."""
     context_strides: tuple[int, ...]
     """Strides of a context as ``(B, H, T, D)``."""
 
     def pack(self, projected: Tensor) -> bytes:
-        """Pack the problem as ``regard_problem``."""
+        """Pack the problem."""
         at = projected.data_ptr()
-        numbers = list(self.numbers)
-        numbers[_THREADS] = torch.get_num_threads()
-        numbers[_QUERY], numbers[_KEY], numbers[_VALUE] = at, at + self.key, at + self.value
-        return PROBLEM.pack(*numbers)
+        return repointed(self.numbers, at, at + self.key, at + self.value)
 
     def parts(self, projected: Tensor) -> tuple[int, ...]:
         """Return queries, keys and values of a ``(B, T, P)``, each as ``regard_tensor``."""
@@ -80,7 +75,7 @@ def self_attention(
     assert context.dtype == projected.dtype, "the kernel reads and writes one"
     heads = logsumexp.shape[1]
     layout = _layout(*projected.shape, heads, groups, projected.dtype, mask)
-    by_head = layout.by_head(context)
+    by_head = TENSOR.pack(*layout.by_head(context))
     library.call("regard_forward", layout.pack(projected), by_head, logsumexp.data_ptr())
 
 
@@ -108,7 +103,7 @@ def self_attention_gradient(
     assert len(dtypes) == 1, "as they were computed"
     heads = logsumexp.shape[1]
     layout = _layout(*projected.shape, heads, groups, projected.dtype, mask)
-    numbers = (
+    numbers = GRADIENTS.pack(
         *layout.by_head(context),
         *layout.by_head(gradient),
         logsumexp.data_ptr(),
@@ -126,27 +121,14 @@ def _layout(
     """Check a problem of these sizes once."""
     projected = torch.empty(batch, tokens, width, dtype=dtype, device="cpu")
     dim = width // (heads + 2 * groups)
-    query, key, value = (
-        _heads(part, count)
-        for part, count in zip(
-            projected.split([count * dim for count in (heads, groups, groups)], dim=-1),
-            (heads, groups, groups),
-            strict=True,
-        )
-    )
+    every = projected.unflatten(-1, (-1, dim)).transpose(1, 2)
+    query, key, value = parts = every.split([heads, groups, groups], dim=1)
     problem = check(query, key, value, Scoring(mask=mask))
-    numbers = PROBLEM.unpack(Arguments.of(problem).pack().numbers)
-    start = projected.data_ptr()
-    strides = [vectors(part)[1:] for part in (query, key, value)]
-    _, *context_strides = vectors(_heads(projected.new_empty(batch, tokens, heads * dim), heads))
+    context = projected.new_empty(batch, tokens, heads, dim).transpose(1, 2)
     return _Layout(
-        numbers,
-        key.data_ptr() - start,
-        value.data_ptr() - start,
-        tuple(strides),
-        tuple(context_strides),
+        Arguments.of(problem).pack().numbers,
+        key.data_ptr() - projected.data_ptr(),
+        value.data_ptr() - projected.data_ptr(),
+        tuple(vectors(part)[1:] for part in parts),
+        vectors(context)[1:],
     )
-
-
-def _heads(rows: Float[Tensor, "B T C"], heads: int) -> Float[Tensor, "B H T D"]:
-    return rows.unflatten(-1, (heads, -1)).transpose(1, 2)

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import importlib.metadata
 import os
-import struct
 import sys
 import warnings
 from pathlib import Path
@@ -65,8 +64,8 @@ def describe() -> Description | None:
     return Description(str(_path()), text("instructions"), built, supported, text("pool"))
 
 
-def call(name: str, *arguments: bytes | tuple[int, ...] | int | None) -> None:
-    """Call a kernel: structs are bytes or tuples of integers, pointers are integers.
+def call(name: str, *arguments: bytes | int | None) -> None:
+    """Call a kernel: structs are bytes, pointers are integers.
 
     Args:
         name: name of the exported function.
@@ -77,15 +76,9 @@ def call(name: str, *arguments: bytes | tuple[int, ...] | int | None) -> None:
     """
     library = load()
     assert library is not None, "objection() sees to it"
-    result = getattr(library, name)(*map(_argument, arguments))
+    result = getattr(library, name)(*map(ctypes.c_void_p.from_param, arguments))
     if result != 0:
         raise MemoryError(f"no memory for {name} to work in")
-
-
-def _argument(value: bytes | tuple[int, ...] | int | None) -> bytes | ctypes.c_void_p:
-    if isinstance(value, tuple):
-        return struct.pack(f"{len(value)}q", *value)
-    return value if isinstance(value, bytes) else ctypes.c_void_p(value)
 
 
 # The parent package has imported torch before, so that the library finds its OpenMP runtime.

@@ -106,8 +106,14 @@ def pack_model(model: GPT, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
         for name, tensor in model.state_dict().items()
     }
     narrow = {name: _narrowest(tensor) for name, tensor in tensors.items()}
+    config = model.config
+    derived = {
+        "groups": config.group_count,
+        "head_dim": config.head_dim,
+        "windows": list(map(config.layer_window, range(config.layers))),
+    }
     description = {
-        "config": asdict(model.config),
+        "config": asdict(config) | derived,
         "tokenizer": json.loads(tokenizer.to_json()),
         "tensors": [
             {

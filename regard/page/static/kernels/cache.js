@@ -1,5 +1,4 @@
 /** The queries, keys and values of a text's tokens in the kernels' memory, so that a model reads every token once. */
-import { groupCount, headDim } from "./config.js";
 
 /**
  * Addresses of a layer's numbers: query (S, H·D), key and value (G, capacity, D).
@@ -25,7 +24,7 @@ export class Cache {
   /** Numbers of a layer's queries, and of its keys or values. */
   sizes() {
     const { config, capacity } = this;
-    return [capacity * config.dim, capacity * groupCount(config) * headDim(config)];
+    return [capacity * config.dim, capacity * config.groups * config.head_dim];
   }
 
   /** A cache of the first tokens, with room for more; this one stays as it is. */
@@ -33,11 +32,11 @@ export class Cache {
     const { kernels, config } = this;
     const copy = new Cache(kernels, config, capacity);
     copy.length = length;
-    const D = headDim(config);
+    const D = config.head_dim;
     for (const [number, { query, key, value }] of this.layers.entries()) {
       const to = copy.layers[number];
       kernels.copy(query, to.query, length * config.dim);
-      for (let group = 0; group < groupCount(config); group++) {
+      for (let group = 0; group < config.groups; group++) {
         for (const [old, fresh] of [
           [key, to.key],
           [value, to.value],

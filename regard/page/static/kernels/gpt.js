@@ -4,7 +4,6 @@
  * T new tokens, E model dimension, H heads, D head dimension, V vocabulary.
  */
 import { Cache } from "./cache.js";
-import { groupCount, headDim, layerWindow } from "./config.js";
 
 const ROWS = 32; // tokens that are read before the caller has its turn
 const NORM = " PPqd";
@@ -40,7 +39,7 @@ export class GPT {
   /** Cosine and sine of each position and pair, (context, D/2), rounded to float32 as in Python. */
   rotationTables() {
     const { config, kernels } = this;
-    const half = headDim(config) / 2;
+    const half = config.head_dim / 2;
     const frequencies = Float32Array.from({ length: half }, (_, pair) => config.rotary_base ** -(pair / half));
     const angles = Float32Array.from(
       { length: config.context * half },
@@ -70,13 +69,13 @@ export class GPT {
     const { kernels, config, weights } = this;
     const { dim, heads, layers, vocab_size: V } = config;
     const at = (/** @type {number} */ address) => address && address + 4 * done * dim;
-    const [cosines, sines] = this.rotation.map((table) => table && table + 2 * cache.length * headDim(config));
+    const [cosines, sines] = this.rotation.map((table) => table && table + 2 * cache.length * config.head_dim);
     const numbers = Array.from({ length: layers - from.layer }, (_, k) => from.layer + k);
     const fields = numbers.flatMap((layer) => this.layer(layer, ids.length, cache, changes, at(keep[layer] ?? NONE)));
     const result = kernels.borrow(4 * V);
     const places = ids.map((_, row) => cache.length + row);
     const step = [
-      ...[0, 1, ids.length, numbers.length, heads, groupCount(config), headDim(config), this.hidden, V],
+      ...[0, 1, ids.length, numbers.length, heads, config.groups, config.head_dim, this.hidden, V],
       ...[Number(config.mlp === "swiglu"), 1, ids.length - Number(isLast)],
       ...[at(from.stream), kernels.lendWhole(ids), kernels.lendWhole(places), NONE],
       ...[weights["wte.weight"], weights["wpe.weight"] ?? NONE, NONE, cosines, sines],
@@ -93,7 +92,7 @@ export class GPT {
    */
   layer(layer, rows, cache, changes, keep) {
     const { config, kernels } = this;
-    const [name, D] = [`h.${layer}`, headDim(config)];
+    const [name, D] = [`h.${layer}`, config.head_dim];
     const { query, key, value } = cache.layers[layer];
     const here = changes.filter((change) => (change.layer ?? layer) === layer);
     const linear = (/** @type {string} */ map) => [...this.parameters(`${name}.${map}`), NONE];
@@ -102,7 +101,7 @@ export class GPT {
       ...[...this.norm(`${name}.ln_2`), ...linear("attn.c_attn"), ...linear("attn.c_proj")],
       ...[...linear("mlp.c_fc"), ...linear("mlp.c_proj")],
       ...[key, 0, cache.capacity * D, D, value, 0, cache.capacity * D, D],
-      ...[cache.length + rows, 0, layerWindow(config, layer) ?? FAR],
+      ...[cache.length + rows, 0, config.windows[layer] ?? FAR],
       ...[keep, query + 4 * cache.length * config.dim],
       ...this.spans(here, rows, cache.length),
       here.some(({ kind }) => kind === "ablate") ? kernels.lend(this.kept(here)) : NONE,
@@ -130,7 +129,7 @@ export class GPT {
 
   /** 0 for each channel of the contexts of heads that are switched off, else 1, (E). */
   kept(/** @type {Intervention[]} */ changes) {
-    const D = headDim(this.config);
+    const D = this.config.head_dim;
     return Array.from({ length: this.config.dim }, (_, channel) =>
       Number(
         !changes.some(

@@ -1,10 +1,10 @@
-/** Changes of a model's attention as the page states them; mirrors `regard/page/_changes.py`. */
+/** Changes of a model's attention as the page states them, checked. */
 import { ServerError } from "../errors.js";
 
 const MOST = 64; // changes of a run
 
 /**
- * What the page's changes ask of the model; mirrors `changed`.
+ * What the page's changes ask of the model.
  * @param {Change[]} changes @param {GPTConfig} config @param {number} length tokens of the text
  * @returns {Intervention[]}
  */

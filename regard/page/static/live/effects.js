@@ -1,4 +1,4 @@
-/** What the likeliest next token of a text rests on; mirrors `regard/page/_effects.py` and `regard.lens.effects`. */
+/** What the likeliest next token of a text rests on: its log-probability without heads, keys or passages. */
 
 /**
  * @typedef {import("../kernels/gpt.js").GPT} GPT
@@ -67,8 +67,7 @@ export function* overKeys(model, plain, token) {
 }
 
 /**
- * What the next token looks at and needs of each passage, hidden from what comes after the last one; mirrors
- * `measure_passages`.
+ * What the next token looks at and needs of each passage, hidden from what comes after the last one.
  * @param {GPT} model @param {LiveRun} plain @param {number} token @param {Span[]} spans
  * @param {Float32Array} row the mean weights of the last query
  */
@@ -93,7 +92,7 @@ export function* overPassages(model, plain, token, spans, row) {
   return { unchanged, effects, without, weights, spans };
 }
 
-/** Mirrors `blocks_of`. @returns {Span[]} */
+/** The keys of a text in blocks of one size; the last may be shorter. @returns {Span[]} */
 function blocksOf(/** @type {number} */ length) {
   const size = Math.ceil(length / BLOCKS);
   return Array.from({ length: Math.ceil(length / size) }, (_, k) => [k * size, Math.min((k + 1) * size, length)]);
@@ -112,7 +111,7 @@ function* readOn(model, { ids, cache }, start, changes) {
   }
 }
 
-/** Mirrors `regard.lens.LogProbability`, in float64. */
+/** The log-probability of a token, of logits (V), in float64. */
 function logOf(/** @type {Float32Array} */ logits, /** @type {number} */ token) {
   const most = logits.reduce((a, b) => Math.max(a, b));
   return logits[token] - most - Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - most), 0));

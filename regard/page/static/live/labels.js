@@ -1,4 +1,4 @@
-/** Tokens as they are shown: nothing invisible, nothing that moves the cursor. Mirrors `regard/view/tokens.py`. */
+/** Tokens as they are shown: nothing invisible, nothing that moves the cursor. */
 
 /** @type {Record<string, string>} */
 const SIGNS = { " ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍" };

@@ -1,4 +1,4 @@
-/** Sampling the next token; mirrors `regard/gpt/sampling.py`, with the same random numbers for the same seed. */
+/** Sampling the next token; a seed gives the same random numbers here and in Python. */
 import { blake2b } from "./blake2b.js";
 
 const BITS = 48; // of a random number
@@ -10,7 +10,7 @@ const BITS = 48; // of a random number
  */
 
 /**
- * The next token, of logits (V); mirrors `Sampler.draw`.
+ * The next token, of logits (V).
  * @param {Float32Array} logits @param {Sampling} sampling @param {number} step @param {Iterable<number>} text its ids
  */
 export function draw(logits, sampling, step, text) {
@@ -33,7 +33,7 @@ export function softmax(logits) {
 const likeliest = (/** @type {Float32Array} */ logits) =>
   logits.reduce((best, logit, token) => (logit > logits[best] ? token : best), 0);
 
-/** Makes the tokens of a text less likely; mirrors `penalised`. */
+/** Makes the tokens of a text less likely. */
 function penalised(
   /** @type {Float32Array} */ logits,
   /** @type {Iterable<number>} */ text,
@@ -45,7 +45,7 @@ function penalised(
   return result;
 }
 
-/** The distribution of the next token: all filters, then a softmax. Mirrors `probabilities`. */
+/** The distribution of the next token: all filters, then a softmax. */
 export function probabilities(/** @type {Float32Array} */ logits, /** @type {Sampling} */ sampling) {
   const { temperature = 0.8, top_k: k = null, top_p: p = 1, min_p: least = 0 } = sampling;
   const most = logits[likeliest(logits)];
@@ -73,7 +73,7 @@ function reaching(/** @type {Float64Array} */ shares, /** @type {number[]} */ or
   return count < 0 ? order.length : count + 1;
 }
 
-/** The token at which the running sum of the probabilities passes a number in [0, 1). Mirrors `pick`. */
+/** The token at which the running sum of the probabilities passes a number in [0, 1). */
 function pick(/** @type {Float64Array} */ shares, /** @type {number} */ number) {
   const running = shares.slice();
   for (let token = 1; token < running.length; token++) running[token] += running[token - 1];
@@ -81,7 +81,7 @@ function pick(/** @type {Float64Array} */ shares, /** @type {number} */ number) 
   return running.findIndex((sum) => sum > drawn);
 }
 
-/** A random number in [0, 1) that is a function of three others. Mirrors `uniform`. */
+/** A random number in [0, 1) that is a function of three others. */
 export const uniform = (/** @type {bigint} */ seed, /** @type {bigint} */ copy, /** @type {bigint} */ step) =>
   Number(blake2b([seed, copy, step], BITS / 8) & ((1n << BigInt(BITS)) - 1n)) / 2 ** BITS;
 

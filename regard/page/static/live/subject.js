@@ -1,6 +1,5 @@
-/** A model and the texts that are open under it; mirrors `regard.page.subjects.ModelSubject`. */
+/** A model and the texts that are open under it. */
 import { ServerError } from "../errors.js";
-import { groupCount, headDim, layerWindow } from "../kernels/config.js";
 import { Pattern, row } from "../kernels/pattern.js";
 import { interventionsOf } from "./changes.js";
 import { overHeads, overKeys, overPassages } from "./effects.js";
@@ -9,7 +8,7 @@ import { figuresOf } from "./heads.js";
 import { anySeed, draw, softmax } from "./sampling.js";
 
 /**
- * A run over a text; mirrors `regard.page._run.Run`.
+ * A run over a text.
  * @typedef {{name: string, ids: number[], notes: string[], cache: Cache, changes: Intervention[],
  *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, effects: Map<string, object>,
  *   heads: Map<string, Pattern>}} LiveRun
@@ -161,13 +160,13 @@ export class Subject {
     return best ? best.branch(length, ids.length) : this.model.cache(ids.length);
   }
 
-  /** What the page shows first of a run; mirrors `Run.describe`. @returns {Run} */
+  /** What the page shows first of a run. @returns {Run} */
   describe(/** @type {LiveRun} */ one) {
     const { config } = this.model;
     const { length } = one.ids;
     const pieces = this.tokenizer.tokens(one.ids);
     const layers = Array.from({ length: config.layers }, (_, index) => index);
-    const causal = layers.every((layer) => (layerWindow(config, layer) ?? length) >= length);
+    const causal = config.windows.every((keys) => (keys ?? length) >= length);
     return {
       id: one.name,
       title: this.title,
@@ -213,7 +212,7 @@ export class Subject {
   /** @param {LiveRun} run @param {number} layer @param {number} head */
   pattern({ cache, changes, ids: { length } }, layer, head) {
     const { kernels, config } = this.model;
-    const [D, group] = [headDim(config), Math.floor((head * groupCount(config)) / config.heads)];
+    const [D, group] = [config.head_dim, Math.floor((head * config.groups) / config.heads)];
     const { query, key, value } = cache.layers[layer];
     const rows = (/** @type {number} */ address) => ({ address: address + 4 * group * cache.capacity * D, stride: D });
     const cuts = changes.flatMap((change) =>
@@ -223,12 +222,12 @@ export class Subject {
     );
     return new Pattern(kernels, {
       ...{ length, dim: D, valueDim: D, scale: 1 / Math.sqrt(D), softcap: null, alibi: null, sink: false },
-      ...{ bounds: null, window: layerWindow(config, layer), cuts },
+      ...{ bounds: null, window: config.windows[layer], cuts },
       ...{ query: { address: query + 4 * head * D, stride: config.dim }, key: rows(key), value: rows(value) },
     });
   }
 
-  /** The scores of all heads, a line a layer; mirrors `Run.scores`. */
+  /** The scores of all heads, a line a layer. */
   *scores(/** @type {LiveRun} */ one) {
     const { layers, heads } = this.model.config;
     const pieces = this.tokenizer.tokens(one.ids);

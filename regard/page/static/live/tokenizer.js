@@ -2,7 +2,7 @@
 import { ServerError } from "../errors.js";
 
 /**
- * What a model's tokenizer does; mirrors the protocol `regard.gpt.Tokenizer`.
+ * What a model's tokenizer does.
  * @typedef {{encode(text: string): number[], decode(ids: number[]): string, tokens(ids: number[]): string[]}} Tokenizer
  */
 
@@ -11,7 +11,7 @@ export function tokenizerOf(/** @type {any} */ json) {
   return json.type === "characters" ? new CharTokenizer(json.characters) : new BPETokenizer(json);
 }
 
-/** One token a character; mirrors `regard.gpt.CharTokenizer`. */
+/** One token a character. */
 class CharTokenizer {
   constructor(/** @type {string} */ characters) {
     this.characters = [...characters];
@@ -41,7 +41,7 @@ class CharTokenizer {
 const PIECES =
   /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
 
-/** Byte-level byte-pair encoding; mirrors `regard.gpt.BPETokenizer`, of the files that `regard.page.file.live` lets pass. */
+/** Byte-level byte-pair encoding, of the files that `regard.page.file.live` lets pass. */
 class BPETokenizer {
   constructor(/** @type {any} */ { model, added_tokens: added }) {
     const signs = signsOfBytes();
@@ -128,7 +128,7 @@ function joined(/** @type {string[]} */ parts, /** @type {string} */ pair) {
   return result;
 }
 
-/** The text of bytes, with those of incomplete characters written out; mirrors `displayable`. */
+/** The text of bytes, with those of incomplete characters written out. */
 function displayable(/** @type {Uint8Array} */ bytes) {
   const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
   let text = "";
@@ -145,10 +145,7 @@ function displayable(/** @type {Uint8Array} */ bytes) {
   return text;
 }
 
-/**
- * The sign of each byte in GPT-2's alphabet; mirrors `BYTE_OF`: printable Latin-1 stands for itself, the others are
- * the signs from U+0100 on.
- */
+/** The sign of each byte in GPT-2's alphabet: printable Latin-1 stands for itself, the others are those from U+0100 on. */
 function signsOfBytes() {
   let others = 0;
   return Array.from({ length: 256 }, (_, byte) => {

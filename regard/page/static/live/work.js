@@ -1,6 +1,6 @@
 /**
- * Jobs that take turns on one thread; mirrors `regard/page/_work.py`: what takes milliseconds goes first, what is
- * looked at next, what stands beside it after that, and what was measured unseen last.
+ * Jobs that take turns on one thread: what takes milliseconds goes first, what is looked at next, what stands beside
+ * it after that, and what was measured unseen last.
  */
 
 const SLICE = 12; // milliseconds that a job has before others and new messages have their turn
