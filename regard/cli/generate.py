@@ -81,7 +81,7 @@ def generate(
         from regard.cli.model import open_model, prompt_of, require_next_token, require_text
         from regard.gpt import GPT, Engine, stream_texts
 
-    require_text("generate", prompts[0] if len(prompts) == 1 else None, model)
+    require_text("generate", arguments[0] if len(arguments) == 1 else None, model)
     place = device_of(device)
     opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
     require_next_token(opened, "generate")
