@@ -97,10 +97,10 @@ def generate(
                 memory_errors("lower --tokens, or give a shorter text"),
                 user_errors(ValueError, rewrite=naming_options("tokens", "stop")),
             ):
-                pieces = opened.stream_text(read.ids, tokens=tokens, sampling=settings, stop=stop)
-                first = next(pieces, "")  # fails before any output where logits are NaN
-                typer.echo(("\n" if number else "") + ("" if chat else text) + first, nl=False)
-                for piece in pieces:
+                drawn = opened.stream_text(read.ids, tokens=tokens, sampling=settings, stop=stop)
+                begun = next(drawn, "")  # fails before any output where logits are NaN
+                typer.echo(("\n" if number else "") + ("" if chat else text) + begun, nl=False)
+                for piece in drawn:
                     typer.echo(piece, nl=False)
             typer.echo()
         return

@@ -202,7 +202,7 @@ def added_note(prompt: Prompt) -> list[str]:
     if not count:
         return []
     said = "the chat template's, in grey" if prompt.roles else "added by the tokenizer, in grey"
-    return [f"{count} of the {len(prompt)} tokens are {said}"]
+    return [f"{count} of the {len(prompt)} tokens {'is' if count == 1 else 'are'} {said}"]
 
 
 def head_steps(model: LanguageModel, ids: Sequence[int], layer: int, head: int) -> Steps:
