@@ -40,7 +40,7 @@ help: ## list the targets
 
 demo: $(COMMAND) ## show what each token of a text attends to, and write regard.html, in which the model runs
 	$(BIN)/regard explain $(TEXT)
-	$(BIN)/regard report --live --out regard.html --text $(TEXT)
+	$(BIN)/regard report --live --out regard.html $(TEXT)
 
 # First what takes seconds. Then the installation and the tests, and beside them, at a lower priority,
 # the checks of types, C++ and JavaScript: pip uses one core for minutes, and at times the tests wait

@@ -81,7 +81,7 @@ def generate(
         from regard.cli.model import open_model, prompt_of, require_next_token, require_text
         from regard.gpt import GPT, Engine, stream_texts
 
-    require_text("generate", prompts[0] if len(prompts) == 1 else None, model)
+    require_text("generate", arguments[0] if len(arguments) == 1 else None, model)
     place = device_of(device)
     opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
     require_next_token(opened, "generate")
@@ -97,8 +97,9 @@ def generate(
                 memory_errors("lower --tokens, or give a shorter text"),
                 user_errors(ValueError, rewrite=naming_options("tokens", "stop")),
             ):
-                typer.echo(("\n" if number else "") + ("" if chat else text), nl=False)
                 drawn = opened.stream_text(read.ids, tokens=tokens, sampling=settings, stop=stop)
+                begun = next(drawn, "")  # fails before any output where logits are NaN
+                typer.echo(("\n" if number else "") + ("" if chat else text) + begun, nl=False)
                 for piece in drawn:
                     typer.echo(piece, nl=False)
             typer.echo()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,13 +41,13 @@ __all__ = [
     "require_next_token",
     "require_text",
     "weights_of",
+    "with_options",
 ]
 
 _LONGEST = 2048
 """Tokens of the longest text that a backward pass is run over."""
-_LONGEST_NAME = 250
-"""Characters; a system refuses longer names of files."""
-_HUB = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_NAME = re.compile(r"[\w.-]+/[\w.-]+|.+\.gguf|ollama:\S+", re.ASCII)
+"""What names a model: on the hub, a file, or one of Ollama."""
 
 
 def open_model(
@@ -72,7 +74,7 @@ def open_model(
     if fetch and name is None:
         raise MisuseError("--fetch needs the name of a model: add --model NAME")
     errors = (CheckpointError, OSError, ModuleNotFoundError, ValueError)
-    with user_errors(*errors, rewrite=_with_options):
+    with user_errors(*errors, rewrite=with_options):
         return models.open(
             name,
             fetch=fetch,
@@ -98,8 +100,9 @@ def weights_of(weights: str | None, device: torch.device) -> Literal["int8"] | N
     return cast('Literal["int8"] | None', weights)
 
 
-def _with_options(message: str) -> str:
-    message = message.replace("fetch=True", "--fetch")
+def with_options(message: str) -> str:
+    """Replace arguments of `regard.models` in a message by options."""
+    message = re.sub(r"\b(fetch|chat)=True", r"--\1", message)
     return re.sub(r"^(dtype|weights|chat|system) (is|goes)", r"--\1 \2", message)
 
 
@@ -109,18 +112,20 @@ def require_text(command: str, text: str | None, model: str | None) -> None:
     Raises:
         MisuseError: with the command line that was probably meant.
     """
-    if text is None or model is not None or len(text) > _LONGEST_NAME or "\n" in text:
+    if text is None or model is not None:
         return
-    path = Path(text)
-    if path.is_dir() and (path / "recording.json").is_file():
+    # By os.path, since a text may be too long for a path, on which that of pathlib fails.
+    is_folder = os.path.isdir(text)  # noqa: PTH112
+    if is_folder and (Path(text) / "recording.json").is_file():
+        shows = command if command in {"explore", "report"} else "explore"
         raise MisuseError(
-            f"{text} is a recording, and the argument is the text: "
-            f"regard explore --recording {text}"
+            f"{text} is a recording, and the argument is the text: regard {shows} --recording "
+            f"{shlex.quote(text)}"
         )
-    if path.is_dir() or text.endswith(".gguf") or _HUB.fullmatch(text):
+    if is_folder or _NAME.fullmatch(text):
         raise MisuseError(
-            f"{text} names a model, and the argument is the text: regard {command} --model {text} "
-            "TEXT; a text that looks like this goes into a file: --file FILE"
+            f"{text} names a model, and the argument is the text: regard {command} --model "
+            f"{shlex.quote(text)} TEXT; a text that looks like this goes into a file: --file FILE"
         )
 
 
@@ -138,7 +143,7 @@ def prompt_of(
         MisuseError: for a character without a token, options that do not fit the model, and a text
             without tokens.
     """
-    with user_errors(ValueError, rewrite=_with_options):
+    with user_errors(ValueError, rewrite=with_options):
         prompt = model.read(text, chat=chat, system=system, special=bos)
     if not prompt.ids:
         raise MisuseError("the text has no token: give at least one character")
@@ -197,7 +202,7 @@ def added_note(prompt: Prompt) -> list[str]:
     if not count:
         return []
     said = "the chat template's, in grey" if prompt.roles else "added by the tokenizer, in grey"
-    return [f"{count} of the {len(prompt)} tokens are {said}"]
+    return [f"{count} of the {len(prompt)} tokens {'is' if count == 1 else 'are'} {said}"]
 
 
 def head_steps(model: LanguageModel, ids: Sequence[int], layer: int, head: int) -> Steps:

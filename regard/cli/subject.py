@@ -9,10 +9,11 @@ import typer
 
 from regard.cli.device import device_of
 from regard.cli.errors import MisuseError, user_errors
-from regard.cli.model import open_model
-from regard.page import ModelSubject, PageError, RecordingSubject
+from regard.cli.model import open_model, with_options
+from regard.errors import Error
+from regard.page import ModelSubject, RecordingSubject
 from regard.page.training import training_of
-from regard.record import RecordError, load
+from regard.record import load
 
 __all__ = ["print_notes", "subject_of"]
 
@@ -52,12 +53,12 @@ def subject_of(
         _require_unset({"a text": text, "--model": model, "--dtype": dtype, "--weights": weights})
         flags = {"--fetch": fetch, "--chat": chat, "--system": system, "--no-bos": no_bos}
         _require_unset(flags)
-        with user_errors(RecordError, PageError, OSError):
+        with user_errors(Error, OSError):
             kept = load(recording, device=place)
             return RecordingSubject(kept, title=recording.resolve().name)
     opened = open_model(model, fetch=fetch, device=place, dtype=dtype, weights=weights)
     folder = None if model is None else Path(model)
-    with user_errors(PageError, RecordError, OSError):
+    with user_errors(Error, OSError, rewrite=with_options):
         return ModelSubject(
             opened.module,
             opened.tokenizer,

@@ -142,4 +142,4 @@ def _print_summary(out: Path, result: "TrainResult") -> None:
     typer.echo(f"{out}: {total:,} parameters, {made}{measured}")
     folder = shlex.quote(str(out))
     resumed = f"regard train --out {folder} --resume"
-    typer.echo(f"Next: {resumed if result.interrupted else f'regard explore {folder}'}")
+    typer.echo(f"Next: {resumed if result.interrupted else f'regard explore --model {folder}'}")

@@ -2,8 +2,9 @@ import pytest
 import torch
 
 import regard as library
-from regard.cli.model import describe, head_steps
-from regard.gpt import GPTConfig, load
+from regard import models
+from regard.cli.model import head_steps
+from regard.gpt import load
 from regard.gpt.config import HAS_READ
 
 TEXT = "the cat sat on the cat"
@@ -14,7 +15,7 @@ def test_it_shows_tokens_heads_and_the_keys_of_the_last_token(regard, model):
     assert done.status == 0
     assert done.err == ""
     lines = done.out.splitlines()
-    assert lines[0] == f"{model}: 2 layers × 3 heads, context 23"
+    assert lines[0] == f"{model.name}: 2 layers × 3 heads, context 23"
     _, tokenizer = load(model)
     tokens = tokenizer.tokens(tokenizer.encode(TEXT))
     assert f"{len(tokens)} tokens, token {len(tokens) - 1} marked" in lines
@@ -45,13 +46,13 @@ def test_the_figures_are_those_of_the_model(regard, model):
 
 
 def test_the_steps_of_a_head_are_those_the_model_takes(model):
-    network, tokenizer = load(model)
-    ids = tokenizer.encode(TEXT)
+    opened = models.open(model)
+    ids = opened.read(TEXT).ids
     with torch.inference_mode():
-        _, patterns = network.with_patterns(torch.tensor(ids))
+        _, patterns = opened.module.with_patterns(torch.tensor(ids))
     for layer in range(2):
         for head in range(3):
-            steps = head_steps(network, ids, layer, head)
+            steps = head_steps(opened, ids, layer, head)
             assert steps.query.shape == steps.value.shape == (len(ids), 5)
             # the same float32 computation, in another order
             torch.testing.assert_close(steps.weights, patterns[layer][head].dense())
@@ -59,23 +60,23 @@ def test_the_steps_of_a_head_are_those_the_model_takes(model):
 
 def test_the_values_are_the_heads_own(model):
     """The contexts of all heads, concatenated and projected, are what the layer gives out."""
-    network, tokenizer = load(model)
-    ids = tokenizer.encode(TEXT)
-    attention = network.h[0].attn
+    opened = models.open(model)
+    ids = opened.read(TEXT).ids
+    attention = opened.module.h[0].attn
     outputs = []
     hook = attention.register_forward_hook(lambda _, __, output: outputs.append(output))
     with torch.inference_mode():
-        network(torch.tensor(ids))
+        opened.module(torch.tensor(ids))
         hook.remove()
-        contexts = [head_steps(network, ids, 0, head).context for head in range(3)]
+        contexts = [head_steps(opened, ids, 0, head).context for head in range(3)]
         projected = attention.c_proj(torch.cat(contexts, dim=-1))
     torch.testing.assert_close(projected, outputs[0])
 
 
 def test_looking_at_a_head_leaves_no_hook_behind(model):
-    network, tokenizer = load(model)
-    head_steps(network, tokenizer.encode(TEXT), 0, 0)
-    assert all(not module._forward_hooks for module in network.modules())
+    opened = models.open(model)
+    head_steps(opened, opened.read(TEXT).ids, 0, 0)
+    assert all(not module._forward_hooks for module in opened.module.modules())
 
 
 def test_without_a_text_an_example_is_explained_with_a_note(regard, model):
@@ -161,20 +162,14 @@ def test_an_unknown_character_is_named(misused, letters):
     assert "'?' (U+003F)" in misused("explain", "the cat?", "--model", letters)
 
 
-@pytest.mark.parametrize(
-    ("config", "line"),
-    [
-        (GPTConfig(layers=4, heads=6, dim=12, context=256), "4 layers × 6 heads, context 256"),
-        (GPTConfig(layers=1, heads=1, dim=5, context=9), "1 layer × 1 head, context 9"),
-    ],
-)
-def test_a_model_is_described_in_a_line(config, line):
-    assert describe(config) == line
+def test_one_layer_and_one_head_are_called_so(regard, letters):
+    done = regard("explain", "the cat", "--model", letters)
+    assert done.out.startswith(f"{letters.name}: 1 layer × 1 head, context 23\n")
 
 
 def test_the_library_explains_what_the_command_prints(model):
-    network, tokenizer = load(model)
-    steps = head_steps(network, tokenizer.encode(TEXT), 1, 0)
+    opened = models.open(model)
+    steps = head_steps(opened, opened.read(TEXT).ids, 1, 0)
     again = library.explain(steps.query, steps.key, steps.value, mask=library.causal())
     assert torch.equal(steps.context, again.context)
 

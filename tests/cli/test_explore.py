@@ -23,26 +23,24 @@ def shown(monkeypatch):
     return subjects
 
 
-def test_a_model_is_set_by_the_argument_or_the_option(regard, misused, model, shown):
-    assert regard("explore", "--no-open", model).status == 0
+def test_a_model_is_set_by_the_option(regard, model, shown):
     assert regard("explore", "--no-open", "--model", model).status == 0
     assert regard("explore", "--no-open").status == 0
     titles = [subject.about()["title"] for subject in shown]
-    assert titles == [model.name, model.name, "the model that comes with regard"]
-    line = misused("explore", "--no-open", "a", "--model", model)
-    assert "the folder is given twice: leave out a, or --model" in line
+    assert titles == [model.name, "the model that comes with regard"]
 
 
 def test_weights_are_kept_as_int8_where_asked_for(regard, misused, model, shown):
-    assert regard("explore", "--no-open", model, "--weights", "int8").status == 0
+    assert regard("explore", "--no-open", "--model", model, "--weights", "int8").status == 0
     network, _, _, _ = shown[0].first()
     assert network.has_int8_weights
-    assert "--weights is 'int4': expected int8" in misused("explore", model, "--weights", "int4")
+    line = misused("explore", "--model", model, "--weights", "int4")
+    assert "--weights is 'int4': expected int8" in line
 
 
 def test_a_server_that_other_machines_reach_says_so(regard, model, shown):
     def lines(*options):
-        return regard("explore", "--no-open", model, *options).out.splitlines()
+        return regard("explore", "--no-open", "--model", model, *options).out.splitlines()
 
     here = "http://127.0.0.1:9/  (Ctrl-C ends)"
     assert lines() == lines("--host", "localhost") == [here]

@@ -17,8 +17,8 @@ COMMANDS = {
     "explain": ["explain", "日本語 the cat"],
     "effects": ["effects", "日本語 the cat"],
     "generate": ["generate", "日本語 the cat", "--tokens", 5],
-    "report": ["report", "--text", "日本語 the cat"],
-    "explore": ["explore", "--no-open", "--text", "日本語 the cat"],
+    "report": ["report", "日本語 the cat"],
+    "explore": ["explore", "--no-open", "日本語 the cat"],
 }
 
 
@@ -62,7 +62,12 @@ def test_each_command_reads_the_cache(regard, gpt2, cache, monkeypatch):
     title = f"{NAME}: 12 layers × 12 heads, context 1024"
     explained = regard(*COMMANDS["explain"], "--model", NAME)
     assert explained.out.splitlines()[0] == title
-    assert len(re.findall(r"^ *\d+\.\d+ spread evenly", explained.out, flags=re.MULTILINE)) == 144
+    assert re.findall(r"^ +\d+ ·{12}$", explained.out, flags=re.MULTILINE) == [
+        f"{head:>3} {'·' * 12}" for head in range(12)
+    ], "a row a head, a letter a layer; untrained heads spread evenly"
+    assert len(re.findall(r"^ *\d+\.\d+ spread evenly", explained.out, flags=re.MULTILINE)) == 12
+    assert "… 132 more heads" in explained.out
+    assert "… 136 more; to first order" in explained.out
     assert "<0xE6><0x97>│<0xA5><0xE6>│" in explained.out  # tokens that are parts of characters
     monkeypatch.setattr("regard.view.effects._ROUNDING", 0.0)  # an untrained model needs nothing
     measured = regard(*COMMANDS["effects"], "--model", NAME, "--over", "heads")
@@ -73,10 +78,10 @@ def test_each_command_reads_the_cache(regard, gpt2, cache, monkeypatch):
     assert len(set(map(len, rows))) == 1, "a name such as 11.11 moves no column"
     generated = regard(*COMMANDS["generate"], "--model", NAME)
     assert generated.out.startswith("日本語 the cat")
-    reported = regard(*COMMANDS["report"], NAME)
+    reported = regard(*COMMANDS["report"], "--model", NAME)
     assert re.fullmatch(r"report\.html: 0\.\d\d MB, opens offline in a browser\n", reported.out)
     monkeypatch.setattr("regard.page.Explorer.serve", lambda explorer: explorer.stop())
-    explored = regard(*COMMANDS["explore"], NAME)
+    explored = regard(*COMMANDS["explore"], "--model", NAME)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/  \(Ctrl-C ends\)\n", explored.out)
     for done in (explained, measured, generated, reported, explored):
         assert (done.status, done.err) == (0, "")
@@ -86,7 +91,7 @@ def test_a_text_longer_than_the_context_is_refused_with_the_cure(misused, gpt2):
     text = "a cat " * 300
     line = misused("generate", text, "--past", "refuse", "--model", gpt2)
     assert "do not fit into the model's context of 1024; choose --tokens 0 or fewer" in line
-    line = misused("report", "--text", text, "--model", gpt2)
+    line = misused("report", text, "--model", gpt2)
     assert "144 heads on 1024 tokens stands for 150,994,944 weights" in line
     assert "give at most 965 tokens" in line
 

@@ -29,7 +29,7 @@ def kept(tmp_path):
 def test_a_model_reads_a_text_or_a_file(regard, model, tmp_path):
     file, text = tmp_path / "a report.html", tmp_path / "text.txt"
     text.write_text(TEXT)
-    done = regard("report", model, "--text", TEXT, "--out", file)
+    done = regard("report", TEXT, "--model", model, "--out", file)
     assert (done.status, done.err) == (0, "")
     size = file.stat().st_size
     assert done.out == f"{file}: {size / 1e6:.2f} MB, opens offline in a browser\n"
@@ -37,14 +37,12 @@ def test_a_model_reads_a_text_or_a_file(regard, model, tmp_path):
     assert report["about"]["title"] == model.name
     assert report["runs"][0]["description"]["text"] == TEXT
     before = file.read_bytes()
-    assert regard("report", model, "--file", text, "--out", file).status == 0
-    assert file.read_bytes() == before
     assert regard("report", "--model", model, "--file", text, "--out", file).status == 0
     assert file.read_bytes() == before
 
 
 def test_a_text_that_is_cut_says_so(regard, model, tmp_path):
-    done = regard("report", model, "--text", TEXT * 40, "--out", tmp_path / "report.html")
+    done = regard("report", TEXT * 40, "--model", model, "--out", tmp_path / "report.html")
     note, line = done.out.splitlines()
     assert re.fullmatch(r"the text has [\d,]+ tokens; these are the first \d+, .* context", note)
     assert line.startswith(f"{tmp_path}/report.html: ")
@@ -52,7 +50,7 @@ def test_a_text_that_is_cut_says_so(regard, model, tmp_path):
 
 def test_a_recording_is_shown_as_it_is(regard, kept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert regard("report", kept).out.startswith("report.html: ")
+    assert regard("report", "--recording", kept).out.startswith("report.html: ")
     tokens = content(tmp_path / "report.html")["runs"][0]["description"]["tokens"]
     assert [token["text"] for token in tokens] == list("abcde")
 
@@ -60,26 +58,24 @@ def test_a_recording_is_shown_as_it_is(regard, kept, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--text", "a", "--file", __file__), "given twice"),
-        (("--text", ""), "empty"),
+        (("a", "--file", __file__), "given twice"),
+        (("",), "empty"),
         (("--out", "/proc/no/page.html"), "/proc/no/page.html cannot be written"),
-        (("more",), "unexpected extra argument"),
+        (("one", "more"), "unexpected extra argument"),
     ],
 )
 def test_impossible_arguments_are_refused_in_one_line(misused, model, arguments, message):
-    assert message in misused("report", model, *arguments)
+    assert message in misused("report", "--model", model, *arguments)
 
 
-def test_folders_that_hold_neither_and_texts_for_recordings_are_refused(misused, kept, tmp_path):
-    assert str(tmp_path / "none") in misused("report", tmp_path / "none")
-    assert "a recording takes no text" in misused("report", kept, "--text", "a")
-    line = misused("report", kept, "--weights", "int8")
-    assert "a recording has no model's weights; leave out --weights" in line
+def test_folders_that_hold_neither_are_refused(misused, tmp_path):
+    for option in ("--model", "--recording"):
+        assert str(tmp_path / "none") in misused("report", option, tmp_path / "none")
 
 
 def test_weights_are_kept_as_int8_where_asked_for(regard, misused, model, tmp_path):
     pages = [tmp_path / "own.html", tmp_path / "int8.html"]
-    text = (model, "--text", TEXT)
+    text = (TEXT, "--model", model)
     assert regard("report", *text, "--out", pages[0]).status == 0
     assert regard("report", *text, "--out", pages[1], "--weights", "int8").status == 0
     own, int8 = (content(page)["runs"][0] for page in pages)
@@ -97,14 +93,16 @@ def test_masks_that_a_page_can_not_recompute_are_refused(misused, tmp_path):
         library.attention(x, x, x, mask=library.dense(holes))
     recording.save(tmp_path / "kept")
     out = tmp_path / "report.html"
-    assert "not an interval of keys" in misused("report", tmp_path / "kept", "--out", out)
+    assert "not an interval of keys" in misused(
+        "report", "--recording", tmp_path / "kept", "--out", out
+    )
     assert not out.exists()
 
 
 def test_a_report_replaces_nothing_but_a_file(misused, model, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
-        line = misused("report", model, "--text", TEXT, "--out", path)
+        line = misused("report", TEXT, "--model", model, "--out", path)
         assert f"{path} exists and is not a regular file; choose another --out FILE" in line
 
 
@@ -112,7 +110,7 @@ def test_a_report_goes_where_a_link_leads(regard, model, tmp_path):
     (tmp_path / "pages").mkdir()
     link, target = tmp_path / "link.html", tmp_path / "pages" / "page.html"
     link.symlink_to(target)
-    assert regard("report", model, "--text", TEXT, "--out", link).status == 0
+    assert regard("report", TEXT, "--model", model, "--out", link).status == 0
     assert link.is_symlink()
     assert target.read_text("utf-8").startswith("<!doctype html>")
 
@@ -120,12 +118,7 @@ def test_a_report_goes_where_a_link_leads(regard, model, tmp_path):
 @pytest.mark.parametrize("text", ["😀 👩‍👩‍👧", "</script><img src=x>", "\n\n\t\r\n", "a"])
 def test_any_text_can_be_shown(regard, model, tmp_path, text):
     file = tmp_path / "report.html"
-    assert regard("report", model, "--text", text, "--out", file).status == 0
+    assert regard("report", text, "--model", model, "--out", file).status == 0
     assert "<img" not in file.read_text("utf-8")
     shown = content(file)["runs"][0]["description"]["text"]
     assert text.replace("\r\n", "\n").startswith(shown)  # as much as the model reads
-
-
-def test_two_folders_are_refused(misused, model):
-    line = misused("report", "a", "--model", model)
-    assert "the folder is given twice: leave out a, or --model" in line

@@ -49,7 +49,7 @@ def test_it_trains_and_keeps_a_model(regard, corpus, tmp_path):
     loss = record["validation_loss"]
     first, following = done.out.splitlines()
     assert first == f"{out}: {size:,} parameters, 2 updates, validation loss {loss:.4f}"
-    assert following == f"Next: regard explore {out}"
+    assert following == f"Next: regard explore --model {out}"
     lines = [line for line in f"{done.out}\n{done.err}".splitlines() if str(tmp_path) not in line]
     assert sum("validation loss" in line for line in lines) == 2
     assert max(map(len, lines)) <= 80

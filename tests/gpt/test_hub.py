@@ -106,7 +106,11 @@ def test_several_files_are_fetched_and_each_must_be_there(cache, model, tmp_path
     ("without", "config", "message"),
     [
         ([], {"model_type": "llama"}, "has model_type 'llama'; only gpt2 is supported"),
-        (["config.json"], {}, r"on the Hugging Face hub is no model of transformers: it lacks config\.json"),
+        (
+            ["config.json"],
+            {},
+            r"on the Hugging Face hub is no model of transformers: it lacks config\.json",
+        ),
         (["model.safetensors"], {}, r"no model\.safetensors but pytorch_model\.bin, .* convert it"),
         (["tokenizer.json"], {}, r"has no tokenizer: neither tokenizer\.json, nor vocab\.json and"),
     ],

@@ -20,7 +20,10 @@ from regard.gpt import (
     save,
 )
 from regard.lens.circuits import ov, qk
+from regard.models import LanguageModel
 from regard.page.subjects import ModelSubject
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz,. "
 
 
 @pytest.fixture(params=VARIANTS)
@@ -118,8 +121,9 @@ def test_autocast_and_half_precision_run(config, ids):
 def test_tools_of_interpretation_take_every_variant(config, ids):
     model = made(config)
     _, patterns = model.with_patterns(ids[0])
+    opened = LanguageModel(model, CharTokenizer(LETTERS), name="a model")
     for layer, head in ((0, 5), (2, 1)):
-        steps = head_steps(model, ids[0].tolist(), layer, head)
+        steps = head_steps(opened, ids[0].tolist(), layer, head)
         expected = patterns[layer][head].dense()
         torch.testing.assert_close(steps.weights, expected, rtol=1e-4, atol=1e-5)
     assert ov(model, 1, 4).shape == (36, 36)
@@ -132,15 +136,13 @@ def test_tools_of_interpretation_take_every_variant(config, ids):
 
 
 def test_the_explorer_knows_every_variants_values(config):
-    model, letters = made(config), "abcdefghijklmnopqrstuvwxyz,. "
+    model = made(config)
     contexts = []
-    model.h[1].attn.c_proj.register_forward_pre_hook(
-        lambda _, inputs: contexts.append(inputs[0][0])
-    )
-    subject = ModelSubject(model, CharTokenizer(letters), title="a model", text="as it was")
+    model.h[1].attn.c_proj.register_forward_pre_hook(lambda _, inputs: contexts.append(inputs[0]))
+    subject = ModelSubject(model, CharTokenizer(LETTERS), title="a model", text="as it was")
     run = subject.run(subject.about()["runs"][0])
-    weights = run.layers[1].pattern.dense()[0]  # (H, T, T)
-    context = (weights @ run.values[1]).transpose(0, 1).flatten(1)  # (T, E)
+    weights = run.layers[1].pattern.dense()  # (H, T, T)
+    context = (weights @ torch.stack(run.values[1])).transpose(0, 1).flatten(1)  # (T, E)
     torch.testing.assert_close(context, contexts[-1], rtol=1e-4, atol=1e-5)
 
 

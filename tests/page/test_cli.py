@@ -77,7 +77,7 @@ def ask(port, path):
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 def test_it_serves_a_model_until_it_is_interrupted(start, folder):
-    process = start("--port", 0, folder, "--text", "the dog sat")
+    process = start("the dog sat", "--port", 0, "--model", folder)
     port = opened(process)
     about = ask(port, "/api/about")
     assert about["title"] == folder.name
@@ -94,7 +94,7 @@ def test_it_serves_a_model_until_it_is_interrupted(start, folder):
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_it_serves_a_recording_until_it_is_told_to_end(start, kept, name):
-    process = start("--port", 0, kept)
+    process = start("--port", 0, "--recording", kept)
     port = opened(process)
     assert ask(port, "/api/about")["runs"] == ["0", "1"]
     process.send_signal(getattr(signal, name))
@@ -120,49 +120,45 @@ def misused():
     return call
 
 
-def test_a_folder_that_holds_neither_is_refused(misused, capfd, tmp_path):
-    assert str(tmp_path / "none") in misused(capfd, tmp_path / "none")
-    assert str(tmp_path) in misused(capfd, tmp_path)
-    (tmp_path / "recording.json").write_text('{"format": "regard recording", "version": 99}')
-    misused(capfd, tmp_path)
-    (tmp_path / "recording.json").write_text("[]")
-    misused(capfd, tmp_path)
-    (tmp_path / "recording.json").write_text("7")
-    misused(capfd, tmp_path)
+def test_a_folder_that_holds_no_recording_is_refused(misused, capfd, tmp_path):
+    assert str(tmp_path / "none") in misused(capfd, "--recording", tmp_path / "none")
+    assert str(tmp_path) in misused(capfd, "--recording", tmp_path)
+    for content in ('{"format": "regard recording", "version": 99}', "[]", "7"):
+        (tmp_path / "recording.json").write_text(content)
+        misused(capfd, "--recording", tmp_path)
 
 
 def test_a_port_that_is_taken_is_named(misused, capfd, folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        message = misused(capfd, folder, "--port", port)
+        message = misused(capfd, "--model", folder, "--port", port)
     assert "already in use" in message
     assert str(port) in message
 
 
 def test_an_address_of_another_machine_is_refused(misused, capfd, folder):
-    assert "192.0.2.1" in misused(capfd, folder, "--host", "192.0.2.1")
+    assert "192.0.2.1" in misused(capfd, "--model", folder, "--host", "192.0.2.1")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--text", "a"), "a recording takes no text"),
-        (("--file", __file__), "a recording takes no text"),
+        (("--file", __file__), "a recording has no model, with which a text goes"),
         (("--port", 70000), "--port"),
         (("--port", "x"), "--port"),
-        (("--text", "a", "--file", __file__), "given twice"),
-        (("--text", ""), "empty"),
+        (("a", "--file", __file__), "given twice"),
+        (("",), "empty"),
     ],
 )
 def test_invalid_arguments_are_refused_in_one_line(misused, capfd, kept, arguments, message):
-    assert message in misused(capfd, kept, *arguments)
+    assert message in misused(capfd, "--recording", kept, *arguments)
 
 
 def test_a_recording_that_can_not_be_shown_is_refused(misused, capfd, make_recording, tmp_path):
     both = torch.ones(1, 1, 5, 7, dtype=torch.bool)
     given = [(torch.randn(1, 1, 5, 3), torch.randn(1, 1, 7, 3))]
     make_recording(given, [both]).save(tmp_path / "cross")
-    assert "record all rows" in misused(capfd, tmp_path / "cross")
+    assert "record all rows" in misused(capfd, "--recording", tmp_path / "cross")
 
 
 # A map that stands still for ever: whoever waits for it would wait for ever, too.
@@ -177,7 +173,7 @@ def held(*given):
     Event().wait()
 
 Run.map = held
-raise SystemExit(run(["explore", "--no-open", sys.argv[1]]))
+raise SystemExit(run(["explore", "--no-open", "--recording", sys.argv[1]]))
 """
 
 

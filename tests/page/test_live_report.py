@@ -86,7 +86,7 @@ def test_a_model_comes_with_its_tokenizer_and_a_recording_without(model, padded,
 def test_the_command_writes_one_and_says_what_it_is(model, tmp_path):
     save(tmp_path / "run", model, TOKENIZER)
     out = tmp_path / "live.html"
-    command = ["report", str(tmp_path / "run"), "--text", "a cab", "--live", "--out", str(out)]
+    command = ["report", "a cab", "--model", str(tmp_path / "run"), "--live", "--out", str(out)]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0
     assert done.output.strip().endswith("the model runs in it, over any text")

@@ -20,6 +20,13 @@ def folder(train_folder):
     return train_folder(evaluate_every=3, record_every=2, keep_every=3)
 
 
+def opened(folder):
+    """The subject of the command, of which nothing but the model is asked."""
+    unset = dict.fromkeys(("recording", "dtype", "weights", "system"))
+    flags = dict.fromkeys(("fetch", "chat", "no_bos"), False)
+    return subject_of(None, model=str(folder), device="cpu", **unset, **flags)
+
+
 @pytest.fixture
 def trained(folder):
     return ModelSubject(
@@ -123,7 +130,7 @@ def test_a_model_without_a_run_has_none(folder, tmp_path):
 
 
 def test_a_model_that_lacks_characters_of_the_example_opens(folder):
-    about = subject_of(str(folder), None, fetch=False, device="cpu").about()
+    about = opened(folder).about()
     assert set(about["example"]) <= set(TRAINED)
     assert len(about["example"]) > 40
 
@@ -134,7 +141,7 @@ def test_damaged_recordings_are_told_in_a_line(folder):
     try:
         path.write_bytes(whole[:50])
         with pytest.raises(MisuseError, match=r"patterns is damaged: .*00000004"):
-            subject_of(str(folder), None, fetch=False, device="cpu")
+            opened(folder)
     finally:
         path.write_bytes(whole)
-    assert subject_of(str(folder), None, fetch=False, device="cpu").training.steps == (2, 4, 6)
+    assert opened(folder).training.steps == (2, 4, 6)

@@ -136,7 +136,7 @@ def ask(
     Args:
         read: ``"received"``, what each key receives of the queries, summed; ``"entropy"`` of each
             row, in nats; ``"topk"``, the strongest keys of each row; ``"spans"``, the share of each
-            row on spans of the prompt; ``"recording"``, a folder that `regard explore` opens.
+            row on spans of the prompt; ``"recording"``, a folder for `regard explore --recording`.
         layers: numbers of the attention layers, from 0; None is all.
         heads: numbers of the query heads, the same of each layer; None is all.
         k: how many keys of each row ``"topk"`` gives.
