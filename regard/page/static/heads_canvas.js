@@ -1,7 +1,7 @@
 /** The grid of many heads: one canvas of the size of its room, on which the heads that scroll into it are painted. */
 import { fitted } from "./axes.js";
 import { context2d, fill, outline, prepared, write } from "./canvas.js";
-import { framed, lookUp, make } from "./dom.js";
+import { framed, lookUp, make, settled } from "./dom.js";
 import { shrunk, thumbnails } from "./draw_thumbnail.js";
 import { count, niceStep } from "./format.js";
 import {
@@ -36,7 +36,8 @@ export class HeadsCanvas {
     this.side = side;
     this.root = root;
     this.canvas = make("canvas", { tabIndex: 0, role: "img" });
-    this.sheet = make("div", { className: "sheet" }, this.canvas); // as large as all heads: it is what scrolls
+    this.voice = make("p", { className: "unseen", "aria-live": "polite" }); // what arrows have chosen
+    this.sheet = make("div", { className: "sheet" }, this.canvas, this.voice); // as large as all heads: it scrolls
     this.ground = make("canvas"); // the pictures without what is marked on them
     root.classList.add("drawn");
     root.replaceChildren(this.sheet);
@@ -79,7 +80,6 @@ export class HeadsCanvas {
 
   /** @param {OpenSource} source @param {HeadPlace[]} heads @param {Arrangement} how */
   arrange(source, heads, how) {
-    const before = this.source;
     this.source = source;
     this.base = how.cell;
     this.how = { ...how };
@@ -97,7 +97,7 @@ export class HeadsCanvas {
     const { sheet, root } = this;
     sheet.style.width = `${Math.max(root.clientWidth, left + across * right + EDGE)}px`;
     sheet.style.height = `${top + this.rows.length * down + EDGE}px`;
-    if (before?.run !== source.run) this.#say();
+    this.#say();
     this.#repaint();
   }
 
@@ -206,7 +206,7 @@ export class HeadsCanvas {
     if (next) {
       chooseHead(next.layer, next.head, marksOf(this.side).active.side);
       this.#reveal(next);
-      if (this.source) set({ spoken: wordsOfHead(this.source, next).label });
+      this.#tell();
     }
     return true;
   }
@@ -255,6 +255,12 @@ export class HeadsCanvas {
     root.scrollLeft = (spot[0] / width) * this.sheet.clientWidth - root.clientWidth / 2;
     root.scrollTop = (spot[1] / height) * this.sheet.clientHeight - root.clientHeight / 2;
   }
+
+  /** Says the head that arrows came to, once they rest: a voice can't follow a held key. */
+  #tell = settled(400, () => {
+    const place = this.#chosen();
+    this.voice.textContent = this.source && place ? wordsOfHead(this.source, place).label : "";
+  });
 
   /** What a voice says of the canvas: the current head. */
   #say() {
