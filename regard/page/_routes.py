@@ -155,9 +155,10 @@ async def generate(
 
 
 @router.get("/runs/{name}/heads", response_class=Lines)
-async def heads(run: CurrentRun, jobs: CurrentJobs) -> Lines:
-    """Score all heads; stream a line for each layer."""
-    layers = iter(range(len(run.layers)))
+async def heads(run: CurrentRun, jobs: CurrentJobs, first: Whole = 0) -> Lines:
+    """Score all heads; stream a line for each layer, from `first` on and round."""
+    require_head(run, first)
+    layers = iter([*range(first, len(run.layers)), *range(first)])
 
     def score(cancelled: Event) -> dict[str, Any] | None:
         layer = next(layers, None)

@@ -34,6 +34,8 @@ type Span = [number, number];
 /** Layer and head as the server takes them: a mean has a name in place of a number. */
 type Place = [number | "mean", number | "mean"];
 type HeadName = { layer: number; head: number; average: Average };
+/** A head by its place in its layer. */
+type HeadPlace = { layer: number; head: number };
 /** First query, first key, how many tokens along each side. */
 type Zoom = { queries: number; keys: number; span: number };
 
@@ -131,7 +133,8 @@ interface Api {
     each: (line: StreamLine) => void,
     signal: AbortSignal,
   ): Promise<void>;
-  heads(run: string, each: (line: StreamLine) => void, view: string): Promise<void>;
+  /** `first`: the layer to begin with. */
+  heads(run: string, each: (line: StreamLine) => void, view: string, first: number): Promise<void>;
   thumbnails(run: string, layer: number, size: number, view: string): Promise<Floats>;
   map(run: string, place: Place, window: MapWindow, view: string): Promise<Floats>;
   /** Ends what a view asks for. */
@@ -257,6 +260,8 @@ interface State {
   /** Null: as suits the length of the text. */
   colour: ColourKind | null;
   sort: "order" | Score;
+  /** The role whose heads alone are shown; "" for all. */
+  role: string;
   size: "names" | "grid";
   compare: "off" | "head" | "text" | "change";
   /** The first text as the model runs it when nothing is changed. */
@@ -314,6 +319,7 @@ interface Inks {
 interface PageElements {
   compare: HTMLSelectElement;
   sort: HTMLSelectElement;
+  role: HTMLSelectElement;
   sequence: HTMLSelectElement;
   export: HTMLDetailsElement;
   keys: HTMLDialogElement;

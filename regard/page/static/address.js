@@ -9,10 +9,11 @@ export const LONGEST = 2000;
 
 /**
  * What is in the address, beside the text, when it is not as at first.
- * @type {[name: "sort"|"compare"|"tab"|"active", letter: string, usual: string][]}
+ * @type {[name: "sort"|"role"|"compare"|"tab"|"active", letter: string, usual: string][]}
  */
 const WORDS = [
   ["sort", "s", "order"],
+  ["role", "n", ""],
   ["compare", "x", "off"],
   ["tab", "b", "steps"],
   ["active", "v", "first"],
@@ -127,6 +128,7 @@ export function applyAddress(/** @type {URLSearchParams} */ fields) {
     tab: ["steps", "readouts", ...(now.about.training ? ["training"] : [])],
     active: ["first", "second"],
     sort: [...byId("sort").options].map(({ value }) => value),
+    role: [fields.get("n") ?? ""], // which there are is known once all heads are named
   };
   const [layer, head, average] = (fields.get("o") ?? "").split(",");
   setSide("second", place(layer, head, average));
@@ -176,7 +178,7 @@ export function startAddress() {
   const write = settled(250, writeAddress);
   subscribe("changes", writeAddress);
   subscribe(
-    "run view layer head average query key zoom colour fit sort size compare active tab update wide folded difference",
+    "run view layer head average query key zoom colour fit sort role size compare active tab update wide folded difference",
     write,
   );
 }

@@ -150,7 +150,7 @@ export const change = (run, changes, view) => json(of(run, "changed"), { method:
 export const generate = (run, options, each, signal) =>
   lines(of(run, "generate"), each, { method: "POST", body: options, signal });
 /** @type {Api["heads"]} */
-export const heads = (run, each, view) => lines(of(run, "heads"), each, { view });
+export const heads = (run, each, view, first) => lines(of(run, "heads", { first }), each, { view });
 /** @type {Api["effects"]} */
 export const effects = (run, over, each, signal) => lines(of(run, "effects", { over }), each, { signal });
 /** @type {Api["passages"]} */

@@ -4,6 +4,7 @@
  *
  * @typedef {{kind: ColourKind, low: number, high: number, exceeded?: boolean, signed?: boolean}} Scale
  *   signed: from −high to high, with 0 in the middle
+ * @typedef {{values: Float32Array, rows: number, columns: number, offset?: number}} Weights
  */
 
 import { context2d } from "./canvas.js";
@@ -111,7 +112,8 @@ export function place(/** @type {Scale} */ scale, /** @type {number} */ value) {
   if (scale.signed) return (1 + Math.sign(value) * place({ ...scale, signed: false }, Math.abs(value))) / 2;
   if (!(value > 0)) return 0;
   const part = value / scale.high;
-  const t = { log: 1 + Math.log10(part) / DECADES, root: Math.sqrt(part), linear: part }[scale.kind];
+  // No object of the three: this runs for every pixel.
+  const t = scale.kind === "log" ? 1 + Math.log10(part) / DECADES : scale.kind === "root" ? Math.sqrt(part) : part;
   return Math.max(0, Math.min(1, t));
 }
 
@@ -133,29 +135,43 @@ export function rampPicture(/** @type {Scale} */ scale, /** @type {Theme} */ the
 
 /**
  * A picture of weights, a pixel each, on a canvas of its own.
- * @param {{values: Float32Array, rows: number, columns: number, offset?: number}} data
+ * @param {Weights} data
  * @param {Scale} scale
  * @param {"light"|"dark"} theme
  * @param {(row: number, column: number) => boolean} [hidden] cells that the mask hides stay clear
  */
-export function picture({ values, rows, columns, offset = 0 }, scale, theme, hidden) {
+export function picture(data, scale, theme, hidden) {
+  return pictures([{ data, scale }], theme, hidden);
+}
+
+/**
+ * Pictures of weights of one size below each other, on one canvas: a canvas for each takes longer to make than to fill.
+ * @param {{data: Weights, scale: Scale}[]} parts
+ * @param {"light"|"dark"} theme
+ * @param {(row: number, column: number) => boolean} [hidden]
+ */
+export function pictures(parts, theme, hidden) {
+  const [{ rows, columns }] = parts.map(({ data }) => data);
   const canvas = document.createElement("canvas");
   canvas.width = Math.max(columns, 1);
-  canvas.height = Math.max(rows, 1);
+  canvas.height = Math.max(rows * parts.length, 1);
   const context = context2d(canvas);
   const image = context.createImageData(canvas.width, canvas.height);
   const pixels = image.data;
-  const colours = coloursOf(scale, theme);
-  for (let i = 0, at = 0; i < rows; i++) {
-    for (let j = 0; j < columns; j++, at++) {
-      if (hidden?.(i, j)) continue;
-      const value = values[offset + at];
-      const level = 3 * Math.round(255 * place(scale, value));
-      pixels[4 * at] = colours[level];
-      pixels[4 * at + 1] = colours[level + 1];
-      pixels[4 * at + 2] = colours[level + 2];
-      pixels[4 * at + 3] = 255;
-      if (Number.isNaN(value)) pixels[4 * at + 3] = 90; // a NaN is not a weight: it has a colour of its own
+  let at = 0;
+  for (const { data, scale } of parts) {
+    const { values, offset = 0 } = data;
+    const colours = coloursOf(scale, theme);
+    for (let i = 0, k = offset; i < rows; i++) {
+      for (let j = 0; j < columns; j++, k++, at++) {
+        if (hidden?.(i, j)) continue;
+        const value = values[k];
+        const level = 3 * Math.round(255 * place(scale, value));
+        pixels[4 * at] = colours[level];
+        pixels[4 * at + 1] = colours[level + 1];
+        pixels[4 * at + 2] = colours[level + 2];
+        pixels[4 * at + 3] = Number.isNaN(value) ? 90 : 255; // a NaN is not a weight: it has a colour of its own
+      }
     }
   }
   context.putImageData(image, 0, 0);

@@ -1,5 +1,5 @@
 /** Heads as small pictures, and the grid of them as one drawing. */
-import { picture, scaleFor } from "./colour.js";
+import { pictures, scaleFor } from "./colour.js";
 import { fitted } from "./axes.js";
 import { context2d, fill, outline, write } from "./canvas.js";
 
@@ -8,7 +8,7 @@ import { context2d, fill, outline, write } from "./canvas.js";
  * @param {HTMLCanvasElement} canvas
  * @param {{values: Float32Array, rows: number, columns: number}} data of the layer
  * @param {number} head place in the layer
- * @param {{theme: "light"|"dark", causal: boolean, kind?: ColourKind, exact?: boolean}} look
+ * @param {Look} look
  */
 export function paintThumbnail(canvas, data, head, look) {
   const small = thumbnail(data, head, look);
@@ -17,18 +17,50 @@ export function paintThumbnail(canvas, data, head, look) {
   context2d(canvas).drawImage(small, 0, 0);
 }
 
+/** @typedef {{theme: Theme, causal: boolean, kind?: ColourKind, exact?: boolean}} Look */
+
 /**
  * The picture of a thumbnail, a pixel a value.
  * @param {{values: Float32Array, rows: number, columns: number}} data of the layer
  * @param {number} head its place in the layer
- * @param {{theme: Theme, causal: boolean, kind?: ColourKind, exact?: boolean}} look
+ * @param {Look} look
  */
-export function thumbnail({ values, rows, columns }, head, { theme, causal, kind = "log", exact = false }) {
-  const offset = head * rows * columns;
-  let most = 0;
-  for (let k = offset; k < offset + rows * columns; k++) most = Math.max(most, values[k]);
-  const hidden = causal ? (/** @type {number} */ i, /** @type {number} */ j) => j > i : undefined;
-  return picture({ values, rows, columns, offset }, scaleFor(kind, most, exact), theme, hidden);
+export const thumbnail = (data, head, look) => thumbnails(data, [head], look);
+
+/**
+ * The pictures of some thumbnails below each other.
+ * @param {{values: Float32Array, rows: number, columns: number}} data of the layer
+ * @param {number[]} heads their places in the layer
+ * @param {Look} look
+ */
+export function thumbnails({ values, rows, columns }, heads, { theme, causal, kind = "log", exact = false }) {
+  const parts = heads.map((head) => {
+    const offset = head * rows * columns;
+    let most = 0;
+    for (let k = offset; k < offset + rows * columns; k++) most = Math.max(most, values[k]);
+    return { data: { values, rows, columns, offset }, scale: scaleFor(kind, most, exact) };
+  });
+  return pictures(parts, theme, causal ? (i, j) => j > i : undefined);
+}
+
+/**
+ * The thumbnails of a layer, averaged down to so many pixels a side: made small by the browser instead, a thin
+ * line, as of a head that looks at the token before, would fade into the ground.
+ * @param {Floats} data @param {number} side @returns {Floats}
+ */
+export function shrunk({ values, rows, columns, heads }, side) {
+  const [high, wide] = [Math.min(side, rows), Math.min(side, columns)];
+  const small = new Float32Array(heads * high * wide);
+  const counts = new Float32Array(high * wide);
+  const at = (/** @type {number} */ i, /** @type {number} */ j) =>
+    Math.floor((i * high) / rows) * wide + Math.floor((j * wide) / columns);
+  const cells = Int32Array.from({ length: rows * columns }, (_, k) => at(Math.floor(k / columns), k % columns));
+  for (const cell of cells) counts[cell] += 1;
+  for (let k = 0; k < heads * rows * columns; k++) {
+    const cell = cells[k % cells.length];
+    small[Math.floor(k / cells.length) * high * wide + cell] += values[k] / counts[cell];
+  }
+  return { values: small, rows: high, columns: wide, heads };
 }
 
 /**

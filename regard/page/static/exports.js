@@ -4,7 +4,7 @@ import { paintMap, paintScale } from "./draw_map.js";
 import { paintReadouts } from "./draw_readouts.js";
 import { gridSize, heading, paintGrid, thumbnail } from "./draw_thumbnail.js";
 import { placeName } from "./format.js";
-import { ordered } from "./heads.js";
+import { ordered } from "./heads_shown.js";
 import { columns } from "./map.js";
 import { during } from "./pending.js";
 import { readoutsOf } from "./along.js";

@@ -3,7 +3,7 @@ import { headName } from "./change_list.js";
 import { byId, make } from "./dom.js";
 import { plural, quoted, weight } from "./format.js";
 import { strongestOf } from "./sentence.js";
-import { chooseHead, figuresOf, queryNow, sourceOf } from "./store.js";
+import { chooseHead, figuresOf, headCount, queryNow, sourceOf } from "./store.js";
 import { SIZE, thumbnailsOf } from "./thumbnails.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -123,8 +123,6 @@ function summaryOf(run, query, looks) {
   const verb = looks.length > 1 ? "look" : "looks";
   return `Thin lines: where ${plural(looks.length, "other head")}${within} ${verb} most; ${parts.join(", ")}.`;
 }
-
-const headCount = (/** @type {Run} */ run) => run.layers.reduce((sum, { heads }) => sum + heads.length, 0);
 
 /** One head, by its number and what it does. @param {Run} run @param {Source} source @param {Look} look */
 function nameOf(run, { heads }, { layer, head, key, weight: most }) {

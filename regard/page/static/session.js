@@ -6,7 +6,7 @@ import { Replaced, ServerError } from "./errors.js";
 import { during } from "./pending.js";
 import { awaitAnswer } from "./answers.js";
 import { LONG } from "./sketch.js";
-import { activeSide, get, runOf, set, setSide } from "./store.js";
+import { activeSide, get, isMany, runOf, set, setSide, sourceOf } from "./store.js";
 
 /** Everything else waits for the map that is looked at, or the machine would be busy with the rest. */
 export async function afterMap(/** @type {Run} */ run) {
@@ -61,7 +61,8 @@ export function place(run, { keep, side }) {
 /** @param {Run} run @param {SideName} side */
 async function readHeads(run, side) {
   await afterMap(run);
-  if (run.length >= LONG) await documentEvent("thumbnails", 120_000); // the scores of a long text take longest
+  // The scores of a long text, or of many heads, take longest.
+  if (run.length >= LONG || isMany(run)) await documentEvent("thumbnails", 120_000);
   try {
     await api.heads(
       run.id,
@@ -74,6 +75,7 @@ async function readHeads(run, side) {
         }
       },
       side === "second" ? "heads-second" : "heads",
+      sourceOf("first").layer,
     );
   } catch (error) {
     report(error);

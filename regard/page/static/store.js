@@ -22,6 +22,7 @@ const state = {
   without: null,
   colour: null,
   sort: "order",
+  role: "",
   size: "names",
   compare: "off",
   plain: null,
@@ -239,3 +240,14 @@ export const clamp = (/** @type {number} */ value, /** @type {number} */ length)
  * @param {number} layer @param {number} head @param {Map<number, Figures[]>} heads
  */
 export const figuresOf = (layer, head, heads) => heads.get(layer)?.find((figures) => figures.head === head) ?? null;
+
+/** How many heads a text has. */
+export const headCount = (/** @type {Run} */ run) => run.layers.reduce((sum, { heads }) => sum + heads.length, 0);
+
+/**
+ * Of more heads than these the grid is one canvas, and their names wait for their pictures. Less than a frame of
+ * 16 ms is what the buttons of 480 heads take to be filled and marked, which each click does.
+ */
+export const MANY_HEADS = 480;
+
+export const isMany = (/** @type {Run} */ run) => headCount(run) > MANY_HEADS;

@@ -2,7 +2,7 @@
 import * as api from "./api.js";
 import { make } from "./dom.js";
 import { csvRow, short } from "./format.js";
-import { ordered } from "./heads.js";
+import { ordered } from "./heads_shown.js";
 import { activeColumn } from "./map.js";
 import { readoutsOf } from "./along.js";
 import { awaitAnswer } from "./answers.js";

@@ -12,6 +12,14 @@ const kept = { first: { run: null, layers: new Map() }, second: { run: null, lay
 /** @type {((side: SideName, layer: number) => void)[]} */
 const listeners = [];
 
+/** The layers whose heads are in sight. @type {Record<SideName, () => number[]>} */
+const inSight = { first: () => [], second: () => [] };
+
+/** Has the layers that are in sight asked for before the others. */
+export const showFirst = (/** @type {SideName} */ side, /** @type {() => number[]} */ layers) => {
+  inSight[side] = layers;
+};
+
 /** @param {(side: SideName, layer: number) => void} listener called when a layer's have come */
 export const onThumbnails = (listener) => listeners.push(listener);
 
@@ -34,12 +42,14 @@ async function load(/** @type {SideName} */ side, /** @type {Run|null} */ run, /
   if (!grown) mine.layers.clear(); // a text that grew keeps the old ones until the new have come
   mine.run = run;
   await afterMap(run);
-  // The chosen head's layer first, then from the top; one at a time, so that the map never waits long.
-  const chosen = sourceOf("first").layer;
-  const order = run.layers
-    .map((_, layer) => layer)
-    .sort((a, b) => Number(b === chosen) - Number(a === chosen) || a - b);
-  for (const layer of order) {
+  // The chosen head's layer first, then those in sight, then the others from the top; one at a time, so that
+  // the map never waits long.
+  const left = new Set(run.layers.keys());
+  while (left.size) {
+    const layer = /** @type {number} */ (
+      [sourceOf("first").layer, ...inSight[side](), ...left].find((one) => left.has(one))
+    );
+    left.delete(layer);
     const data = await awaitAnswer(api.thumbnails(run.id, layer, SIZE, `thumbnails-${side}`));
     if (mine.run !== run) return;
     if (!data) continue;
