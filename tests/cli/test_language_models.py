@@ -228,3 +228,11 @@ def test_weights_are_in_the_dtype_asked_for(regard, llama):
 @pytest.mark.parametrize("command", ["explain", "effects", "generate", "report"])
 def test_a_model_whose_weights_are_no_numbers_is_refused_in_one_line(misused, broken, command):
     assert re.search("NaN|not numbers|not finite", misused(command, TEXT, "--model", broken))
+
+
+@pytest.mark.parametrize("answer", [(), ("--answer", "the cat")])
+def test_neither_can_it_answer_a_question(misused, broken, tmp_path, answer):
+    document = tmp_path / "doc.txt"
+    document.write_text(TEXT)
+    command = ("passages", "--context", document, "--question", "the", "--model", broken)
+    assert re.search("NaN|not numbers|not finite", misused(*command, *answer))
