@@ -33,7 +33,14 @@ _SUMMANDS = 3  # at most: attention, MLP, and a second mixer beside the attentio
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Where a block adds to the residual stream; names are paths of modules in the model."""
+    """Where a block adds to the residual stream; names are paths of modules in the model.
+
+    Example:
+        >>> import regard
+        >>> block = regard.models.open().places.blocks[0]
+        >>> block.output, block.mlp_adds
+        ('h.0.attn.c_proj', 'h.0.mlp')
+    """
 
     name: str
     attention: str | None
@@ -57,6 +64,12 @@ class Places:
     """The six places of a language model; names are paths of modules in the model.
 
     What attention and MLP add stand in each `Block`.
+
+    Example:
+        >>> import regard
+        >>> places = regard.models.open().places
+        >>> places.embed, len(places.blocks), places.norm
+        ('wte', 4, 'ln_f')
     """
 
     embed: str | None

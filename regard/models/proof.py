@@ -38,6 +38,11 @@ class Check:
         error: the largest relative error; None if a side of it is not known.
         allowed: the error that rounding explains.
         why: what is not known, or where the equation fails; empty if it holds.
+
+    Example:
+        >>> import regard
+        >>> [check.name for check in regard.models.open().checks if check.holds]
+        ['residuals', 'logits', 'attention']
     """
 
     name: Name

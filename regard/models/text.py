@@ -15,7 +15,14 @@ __all__ = ["PretrainedTokenizer", "Prompt", "prompt_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """What a model reads: a text as tokens, with what was added to it."""
+    """What a model reads: a text as tokens, with what was added to it.
+
+    Example:
+        >>> import regard
+        >>> prompt = regard.models.open().read("The cat")
+        >>> len(prompt), prompt.offsets
+        (2, ((0, 3), (3, 7)))
+    """
 
     text: str
     """The text that is read, the template included."""
