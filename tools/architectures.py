@@ -262,7 +262,7 @@ def examine(name: str, kind: Literal["causal", "encoder"]) -> Result | None:
 
 
 def _short(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).partition(" You can install ")[0].split()) or type(error).__name__
     return text if len(text) < _SHOWN else text[: _SHOWN - 1] + "…"
 
 
