@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from regard._faces import make_lazy
 
 if TYPE_CHECKING:
-    from regard.gpt._fused_block import fuse
     from regard.gpt._link_effects import LinkEffects, link_effects
     from regard.gpt.bpe import BPETokenizer
     from regard.gpt.cache import GPTCache
@@ -64,7 +63,6 @@ __all__ = [
     "TrainResult",
     "check_ids",
     "evaluate",
-    "fuse",
     "generate",
     "generate_texts",
     "head_history",
@@ -111,7 +109,6 @@ _HOMES = {
     "TrainResult": "training.result",
     "check_ids": "ids",
     "evaluate": "training.evaluate",
-    "fuse": "_fused_block",
     "generate": "generate",
     "generate_texts": "generate",
     "head_history": "training.history",

@@ -1,7 +1,7 @@
 """A GPT in the layout of GPT-2, with the options of later models.
 
 By default: pre-norm blocks, learned positions, GELU, tied embeddings; the fields of `GPTConfig` are
-the options. This file depends neither on accelerators nor on files: `Engine`, `fuse`, `load`,
+the options. This file depends neither on accelerators nor on files: `Engine`, `load`,
 `save`, `read_gpt2` and `to_int8` are built on it.
 
 Axis letters: B batch, T tokens, E model dimension, H heads, G key/value heads, D head dimension, V
@@ -11,7 +11,7 @@ parameters have GPT-2's names (`wte`, `h.0.attn.c_attn.weight`, ...).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any, Self, cast
 
@@ -53,14 +53,7 @@ def _norm(config: GPTConfig) -> nn.Module:
 
 
 class Block(nn.Module):
-    """One layer: attention and MLP, each reading a normalised copy and adding to the stream.
-
-    Attributes:
-        fused: computes `run` as one autograd node, or returns None if it can't; set by
-            `regard.gpt.fuse`, else None.
-    """
-
-    fused: Callable[[Block, Tensor, Tensor | None], tuple[Tensor, Tensor] | None] | None = None
+    """One layer: attention and MLP, each reading a normalised copy and adding to the stream."""
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
@@ -97,11 +90,6 @@ class Block(nn.Module):
 
         Each addition is fused into the next norm, which reads the stream anyway.
         """
-        is_plain = patterns is None and rotation is None and cache is None and mask is None
-        if self.fused is not None and is_plain:
-            result = self.fused(self, x, added)
-            if result is not None:
-                return result
         x, normed = add_and_normalize(self.ln_1, x, added)
         attended = self.attn(normed, patterns, rotation=rotation, cache=cache, mask=mask)
         x, normed = add_and_normalize(self.ln_2, x, self._dropped(attended))

@@ -78,7 +78,7 @@ def test_the_gpt_model_imports_no_accelerator_and_no_file_format():
     while new:
         known |= new
         new = set().union(*(graph[name] for name in new)) - known
-    above = {"_fused_block", "engine", "int8", "gpt2", "hub", "checkpoint", "model_files"}
+    above = {"engine", "int8", "gpt2", "hub", "checkpoint", "model_files"}
     assert known & {f"gpt.{name}" for name in above} == set()
 
 

@@ -68,7 +68,7 @@ def test_it_is_that_of_the_logits_in_float64(targets, weights, rows, portions, m
     double = gpt().double()
     exact = with_gradients(double, from_logits(double, IDS, targets, weights))
     for mine, other in zip(ours, exact, strict=True):
-        # As in test_fused_block: some tens of roundings of float32 in sums of up to 55 rows.
+        # Some tens of roundings of float32 in sums of up to 55 rows.
         torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=5e-6)
 
 

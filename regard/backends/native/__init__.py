@@ -28,16 +28,10 @@ from regard.backends.native._gpt_step import (
 from regard.backends.native._once_differentiable import once_differentiable
 from regard.backends.native._readouts import compare, read, run_and_read
 from regard.backends.native._row_by_row import (
-    NormGradients,
     compute_cross_entropy,
-    compute_gelu,
-    compute_residual_norm,
     gelu,
-    gelu_gradient,
     residual_norm,
-    residual_norm_gradients,
 )
-from regard.backends.native._self_attention import self_attention, self_attention_gradient
 from regard.backends.native.library import Description, describe, why_missing
 from regard.backends.objections import objection_to_context, objection_to_pair
 from regard.inputs import Problem
@@ -53,15 +47,11 @@ __all__ = [
     "GPTWeights",
     "LinearMap",
     "Norm",
-    "NormGradients",
     "backward",
     "compare",
     "compute_cross_entropy",
-    "compute_gelu",
-    "compute_residual_norm",
     "describe",
     "gelu",
-    "gelu_gradient",
     "matvec",
     "objection",
     "objection_to",
@@ -70,11 +60,8 @@ __all__ = [
     "once_differentiable",
     "read",
     "residual_norm",
-    "residual_norm_gradients",
     "run",
     "run_and_read",
-    "self_attention",
-    "self_attention_gradient",
     "supports_matvec",
     "why_missing",
 ]

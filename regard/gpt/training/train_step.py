@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from regard._tensors import upload
-from regard.gpt._fused_block import fuse
 from regard.gpt._memory_pool import MemoryPool
 from regard.gpt.errors import DivergedError
 from regard.gpt.training._permutation import mix
@@ -78,7 +77,7 @@ class TrainStep:
         losses = []
         for number, (ids, targets, weights) in enumerate(passes, 1):
             sync = self.parallel.gradient_sync(enabled=number == len(passes))
-            with sync, self._memory.used(), fuse(self.parallel.model):
+            with sync, self._memory.used():
                 losses.append(self._backward(ids, targets, weights))
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
