@@ -91,6 +91,8 @@ class LanguageModel:
         # The output of a GPT is its embedding, transposed, which is no module of its own.
         own = {"embed": "wte", "unembed": "wte"} if isinstance(module, GPT) else {}
         self._stated: dict[str, str | None] = {**own, **(places or {})}
+        # Asked here, since a block that observes or changes the model installs hooks.
+        self._takes_positions = takes_logits_to_keep(module)
         self._proved: tuple[Places, tuple[Check, ...]] | None = None
         unknown = set(self._stated) - {"embed", "norm", "unembed"}
         if unknown:
@@ -278,7 +280,7 @@ class LanguageModel:
 
     def _logits_at(self, ids: Int[Tensor, " T"], position: int) -> Float[Tensor, " V"]:
         """Return the logits after one token, computing no others where that is possible."""
-        if not takes_logits_to_keep(self.module):
+        if not self._takes_positions:
             return self._logits(ids)[position]
         kept = torch.tensor([range(len(ids))[position]], device=ids.device)
         return self._logits(ids, logits_to_keep=kept)[-1]
@@ -390,7 +392,7 @@ class LanguageModel:
                     input_ids=torch.tensor([new], device=self.device),
                     past_key_values=past,
                     use_cache=True,
-                    **(last_logits(1) if takes_logits_to_keep(self.module) else {}),
+                    **(last_logits(1) if self._takes_positions else {}),
                 )
             past = getattr(output, "past_key_values", None)  # some hybrids have another cache
             token = int(sampler.draw(output.logits[:, -1].float()))
