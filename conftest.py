@@ -8,6 +8,8 @@ them (see tests/support/typecheck.py). This file lies at the root since the doct
 it too, and pytest reads it before it collects either.
 """
 
+import atexit
+import gc
 import importlib
 import os
 import sys
@@ -20,6 +22,8 @@ import jaxtyping
 import pandas as pd  # noqa: F401 - annotations name it; it must not see TYPE_CHECKING
 import rich.console  # noqa: F401 - likewise
 import torch
+
+gc.disable()  # what is imported and collected stays; looking through it again and again is in vain
 
 collect_ignore = []
 if find_spec("kvpress") is None:  # it has an environment of its own: make kvpress
@@ -78,3 +82,10 @@ hypothesis.settings.load_profile("regard")
 def pytest_runtest_setup() -> None:
     """Count calls anew in each test, of which the first of each function are checked."""
     sys.modules["support.typecheck"].calls.clear()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of all collections of garbage: some tests ask for many."""
+    gc.freeze()
+    gc.enable()
+    atexit.register(gc.unfreeze)  # or Triton says at the end that it was not taken down

@@ -44,7 +44,8 @@ def main(
 
 def _pip_install(constraint: str, *what: str) -> int:
     command = [sys.executable, "-u", "-m", "pip", "install", "--progress-bar", "off"]
-    command += ["--disable-pip-version-check", "--constraint", constraint, *what]
+    command += ["--disable-pip-version-check", "--constraint", constraint]
+    command += ["--no-compile", *what]  # each module is compiled once imported; most never are
     output: list[str] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         with subprocess.Popen(

@@ -62,10 +62,16 @@ SCRIPT = "import sys\nfrom regard.cli import main\nsys.exit(main())\n"  # as pip
     ("program", "arguments", "module"),
     [
         (("-m", "regard"), ["explain"], "torch"),
-        (("-m", "regard"), ["explain"], "numpy"),
-        (("-m", "regard"), ["--help"], "regard.cli.app"),
-        (("-m", "regard"), ["explain"], "tokenizers"),
-        (("regard",), ["explain"], "torch"),
+        (("regard",), ["--help"], "regard.cli.app"),
+        *(
+            pytest.param(*one, marks=pytest.mark.thorough)
+            for one in (
+                (("-m", "regard"), ["explain"], "numpy"),
+                (("-m", "regard"), ["--help"], "regard.cli.app"),
+                (("-m", "regard"), ["explain"], "tokenizers"),
+                (("regard",), ["explain"], "torch"),
+            )
+        ),
     ],
 )
 def test_ctrl_c_while_a_library_is_imported_ends_with_130_and_says_nothing(
@@ -94,6 +100,7 @@ def test_ctrl_c_in_a_program_that_imports_regard_is_its_own(tmp_path, monkeypatc
         assert process.wait() == 0
 
 
+@pytest.mark.thorough
 @posix
 def test_a_report_cut_short_is_no_error(model):
     with start("explain", "the cat sat on the cat", "--model", model) as process:

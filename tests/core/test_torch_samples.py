@@ -1,5 +1,6 @@
 """torch's own samples through regard's drop-in: values, gradients, vmap, meta, torch.compile."""
 
+import pytest
 from support.processes import run_script
 
 # In a process of its own: torch's samples come with its whole test suite, and the compiler can't
@@ -78,5 +79,6 @@ for dtype in TOLERANCES:
 """
 
 
+@pytest.mark.thorough
 def test_sdpa_passes_torch_s_samples():
     run_script(SAMPLES)

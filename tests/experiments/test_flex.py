@@ -4,6 +4,8 @@ The blocks, the functions of a score, the log-sum-exp and the gradients are thos
 kernel that they are compiled into is not: see test_cuda.py.
 """
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -126,9 +128,8 @@ OPTIONS = {
 @pytest.mark.parametrize(
     ("name", "option"),
     [  # each is traced anew, which takes seconds
-        pytest.param(name, option, marks=[pytest.mark.thorough] * ((i + j) % 2))
-        for i, name in enumerate(MASKS)
-        for j, option in enumerate(OPTIONS)
+        pytest.param(*one, marks=[pytest.mark.thorough] * (one != ("padding", "all")))
+        for one in itertools.product(MASKS, OPTIONS)
     ],
 )
 def test_gradients_are_those_of_the_definition(name, option):
@@ -167,6 +168,7 @@ def test_a_bias_and_slopes_get_no_gradient_but_by_another():
                 assert regard.backends.choose(problem, "flex").name == "flex"
 
 
+@pytest.mark.thorough
 def test_each_kind_is_compiled_by_itself():
     """torch gives up when one piece of code was compiled eight times, here twice."""
     x = normal(1, 2, 40, 16)

@@ -82,6 +82,7 @@ def test_several_ranks_compute_what_one_process_does(alone, folder, name):
     require_alike(folder[0] / name, alone)
 
 
+@pytest.mark.thorough
 def test_two_ranks_compute_what_one_process_does(alone, tmp_path):
     world(2, tmp_path, [{"name": "two"}])
     require_alike(tmp_path / "two", alone)

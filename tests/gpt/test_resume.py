@@ -69,13 +69,14 @@ train(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's")
-def test_a_killed_run_loses_only_what_came_after_the_checkpoint(tmp_path):
+@pytest.mark.parametrize("kills", [(9,), pytest.param((9, 22), marks=pytest.mark.thorough)])
+def test_a_killed_run_loses_only_what_came_after_the_checkpoint(tmp_path, kills):
     config = replace(RECIPE, steps=40, evaluate_every=4, record_every=0)
     go(tmp_path / "whole", config=config)
     folder = tmp_path / "killed"
     lines = folder / "run" / "metrics.jsonl"
-    for kills, least in enumerate((9, 22)):
-        arguments = json.dumps([str(folder), kills > 0, vars(TINY), vars(config), TEXT])
+    for before, least in enumerate(kills):
+        arguments = json.dumps([str(folder), before > 0, vars(TINY), vars(config), TEXT])
         with subprocess.Popen([sys.executable, "-c", PROGRAM, arguments]) as process:
             while not lines.exists() or lines.read_bytes().count(b"\n") < least:
                 with pytest.raises(subprocess.TimeoutExpired):  # it must not end by itself

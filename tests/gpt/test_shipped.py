@@ -136,6 +136,7 @@ def test_it_predicts_decided_words_as_often_as_its_card_says(model, tokenizer):
         assert measured[Kind[kind.upper()]].share == pytest.approx(share, abs=margin), kind
 
 
+@pytest.mark.thorough
 def test_a_bigram_and_a_model_without_attention_reach_less(tokenizer):
     rows = card_rows("kind")
     texts = corpus(seed=10_000, characters=1_000_000)
@@ -150,6 +151,7 @@ def test_a_bigram_and_a_model_without_attention_reach_less(tokenizer):
         assert measured[Kind[kind.upper()]].share == pytest.approx(float(two) / 100, abs=margin)
 
 
+@pytest.mark.thorough
 def test_its_stories_break_no_fact_of_their_own(model, tokenizer):
     own, sound = map(
         int, re.search(r"Of (\d+) stories .*?, (\d+) contradict", CARD, re.DOTALL).groups()
@@ -204,7 +206,9 @@ def test_what_it_looks_at_and_needs_is_as_its_card_says(model, tokenizer, card):
     assert effects.log_probability.model.mean[0] == pytest.approx(all_heads, abs=0.05)
 
 
-@pytest.mark.parametrize("kind", [Kind.PLACE, Kind.REPETITION])
+@pytest.mark.parametrize(
+    "kind", [Kind.PLACE, pytest.param(Kind.REPETITION, marks=pytest.mark.thorough)]
+)
 def test_twins_are_right_as_often_as_the_card_says(model, tokenizer, recipe, kind):
     first, second, both, of_bigram, _ = card_rows("kind | named first")[kind.name.lower()]
     pairs = twins(kind, recipe.TWINS)
@@ -219,7 +223,9 @@ def test_twins_are_right_as_often_as_the_card_says(model, tokenizer, recipe, kin
     assert float(of_bigram) == 0
 
 
-@pytest.mark.parametrize("name", ["previous", "induction"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("previous", marks=pytest.mark.thorough), "induction"]
+)
 def test_its_heads_look_where_the_card_says(model, tokenizer, card, name):
     if name == "previous":
         weights, header = card.previous_token(model, tokenizer), "stories, 1 to 127"

@@ -306,7 +306,7 @@ EITHER_ORDER = {Kind.BINDING, Kind.PLACE, Kind.HOLDER, Kind.CAUSE, Kind.ANSWER, 
 
 @pytest.fixture(scope="module")
 def guesser():
-    return OrderGuesser(stories(10_000, 3000))
+    return OrderGuesser(stories(10_000, 1000))
 
 
 def test_neither_the_order_nor_the_passage_decides(sample, guesser):

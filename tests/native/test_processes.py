@@ -84,6 +84,7 @@ def test_large_results_ask_for_huge_pages():
     run_script(HUGE_PAGES, timeout=120)
 
 
+@pytest.mark.thorough
 def test_a_process_may_fork_after_use():
     run_script(FORKED, timeout=120)
 

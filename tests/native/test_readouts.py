@@ -252,12 +252,12 @@ def test_readouts_are_bitwise_independent_of_threads_and_batch(
         again = everything(regard.Pattern(query, key, **masks(*lengths)[name]))
         for what, result in again.items():
             assert torch.equal(result, whole[what]), (what, number)
-        for entry in range(2):
-            one = slice(entry, entry + 1)
-            options = masks(*lengths, one)[name]
-            alone = everything(regard.Pattern(query[one], key[one], **options))
-            for what, result in alone.items():
-                assert torch.equal(result[0], whole[what][entry]), (what, entry, number)
+    for entry in range(2):  # and by three threads
+        one = slice(entry, entry + 1)
+        options = masks(*lengths, one)[name]
+        alone = everything(regard.Pattern(query[one], key[one], **options))
+        for what, result in alone.items():
+            assert torch.equal(result[0], whole[what][entry]), (what, entry)
 
 
 def test_readouts_are_bitwise_independent_of_other_readouts(instructions):

@@ -91,6 +91,7 @@ def test_it_serves_a_model_until_it_is_interrupted(start, folder):
     assert (out, err) == ("", "")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_it_serves_a_recording_until_it_is_told_to_end(start, kept, name):
@@ -177,6 +178,7 @@ raise SystemExit(run(["explore", "--no-open", "--recording", sys.argv[1]]))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 def test_an_interrupt_ends_it_while_a_map_is_being_computed(kept):
     process = subprocess.Popen(

@@ -11,7 +11,6 @@ from regard.page._interface import application
 from regard.page.subjects import ModelSubject
 
 load_all_checks()
-EXAMPLES = 15
 CHECKS = [
     CHECKS.get_one(name)
     for name in (
@@ -93,16 +92,17 @@ def test_all_addresses_are_tried(schemas):
     assert paths == set(PATHS)
 
 
+@pytest.mark.parametrize("examples", [5, pytest.param(50, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("kind", ["model", "recording"])
 @pytest.mark.parametrize(("path", "method"), PATHS, ids=lambda given: given)
-def test_no_request_breaks_the_server(subjects, schemas, kind, path, method):
+def test_no_request_breaks_the_server(subjects, schemas, kind, path, method, examples):
     operation = schemas[kind][path][method]
     name = subjects[kind].about()["runs"][0]
     small = strategies.integers(0, 12)
 
     @hypothesis.seed(1)
     @hypothesis.settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
         database=None,
         suppress_health_check=list(hypothesis.HealthCheck),

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from regard.page import Explorer
 from regard.page.file.bundle import script, static, static_folder, style
+from regard.page.subjects import ModelSubject
 
 OWN = "http://127.0.0.1:8000"
 POLICY = {
@@ -131,6 +133,14 @@ def test_numbers_and_streams_carry_the_policy_too(reader):
         assert directives(reader.get(path))["default-src"] == "'none'"
 
 
+@pytest.fixture(scope="module")
+def served(network):
+    explorer = Explorer(ModelSubject(*network, title="a model"))
+    explorer.start()
+    yield explorer
+    explorer.stop()
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -156,8 +166,8 @@ def test_numbers_and_streams_carry_the_policy_too(reader):
         "/static/.",
     ],
 )
-def test_only_the_page_s_own_files_are_served(serve, raw, subject, path):
-    answer = raw(serve(subject), path)
+def test_only_the_page_s_own_files_are_served(served, raw, path):
+    answer = raw(served, path)
     assert answer.status in {400, 404, 307, 405}
     assert b"root:" not in answer.body
     assert b"import" not in answer.body

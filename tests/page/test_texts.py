@@ -62,7 +62,7 @@ def test_texts_that_are_refused(client, refused, body, status, message):
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b'{"text": "\xff"}', b'{"text": "\\ud800"}', b"[" * 100_000, b"\x00"]
+    "body", [b"", b"{", b'{"text": "\xff"}', b'{"text": "\\ud800"}', b"[" * 10_000, b"\x00"]
 )
 def test_bodies_that_are_no_json(client, refused, body):
     answer = client.post("/api/runs", content=body, headers={"Content-Type": "application/json"})

@@ -42,14 +42,11 @@ class Fused(nn.Module):
 def kept(model, inputs, **options):
     """The bytes that a recording keeps of a run, when all else of it is gone."""
     gc.collect()
-    gc.freeze()  # what is there now, the model's weights among it, is not looked through
-    try:
-        with regard.record(model, **options) as recording:
-            model(inputs)
-        gc.collect()
-        tensors = [thing for thing in gc.get_objects() if type(thing) is torch.Tensor]
-    finally:
-        gc.unfreeze()
+    gc.freeze()  # for good: what is there now, the model's weights among it, is not looked through
+    with regard.record(model, **options) as recording:
+        model(inputs)
+    gc.collect()
+    tensors = [thing for thing in gc.get_objects() if type(thing) is torch.Tensor]
     assert len(recording) == 2
     held = (tensor.untyped_storage() for tensor in tensors)
     return sum({storage.data_ptr(): storage.nbytes() for storage in held}.values())

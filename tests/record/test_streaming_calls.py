@@ -107,15 +107,12 @@ def generated(layers, read, *, cached=True):
     steps = (ids[:, :50], ids[:, 50:51], ids[:, 51:52])[: 3 if cached else 1]
     bytes_alive = []
     gc.collect()
-    gc.freeze()  # what is there now, the model's weights among it, is not looked through
-    try:
-        with torch.no_grad(), ExitStack() as stack:
-            run = stack.enter_context(read_while_running(model, *READ)) if read else None
-            for step in steps:
-                model(step, cache=cache)
-                bytes_alive.append(alive())
-    finally:
-        gc.unfreeze()
+    gc.freeze()  # for good: what is there now, the model's weights among it, is not looked through
+    with torch.no_grad(), ExitStack() as stack:
+        run = stack.enter_context(read_while_running(model, *READ)) if read else None
+        for step in steps:
+            model(step, cache=cache)
+            bytes_alive.append(alive())
     return bytes_alive, run
 
 

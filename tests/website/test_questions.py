@@ -52,6 +52,7 @@ def test_an_answer_on_another_page_is_not_overwritten(show):
     expect(page.get_by_role("status").first).to_contain_text("2 of 20")
 
 
+@pytest.mark.thorough
 def test_answers_of_two_times_are_kept_and_compared(show):
     from axe_playwright_python.sync_playwright import Axe
     from playwright.sync_api import expect

@@ -45,6 +45,7 @@ def test_the_plan_names_slides_that_exist(slides):
     assert 100 < minutes[-1] < 120
 
 
+@pytest.mark.thorough
 def test_keys_turn_the_slides_and_axe_finds_nothing(pages, slides, tmp_path):
     from axe_playwright_python.sync_playwright import Axe
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -52,7 +53,7 @@ class Match:
 
 @dataclass
 class _Node:
-    following: dict[str, _Node] = field(default_factory=dict)
+    following: defaultdict[str, _Node] = field(default_factory=lambda: defaultdict(_Node))
     wordings: list[Wording] = field(default_factory=list)
 
 
@@ -155,35 +156,38 @@ def _items(template: str) -> Iterator[str | Slot]:
 @cache
 def vocabulary() -> frozenset[str]:
     """Return all words of passages that are not in the lexicon, in lower case."""
-    templates = [one for passage, _ in _passages() for one in expand(passage)]
-    items = (item for template in templates for item in _items(template))
+    items = (item for wording in _wordings() for item in wording.items)
     return frozenset(item.lower() for item in items if isinstance(item, str))
 
 
 @cache
 def _tree() -> _Node:
     root = _Node()
+    for wording in _wordings():
+        nodes = [root]
+        for item in wording.items:
+            nodes = [node.following[key] for node in nodes for key in _keys(item)]
+        for node in nodes:
+            node.wordings.append(wording)
+    return root
+
+
+@cache
+def _wordings() -> tuple[Wording, ...]:
+    """Return every passage and sentence once: many passages share a sentence."""
+    wordings: dict[Wording, None] = {}
     for passage, scene in _passages():
         for template in expand(passage):
             items = tuple(_items(template))
             if items:
-                _add(root, Wording(items, scene))
+                wordings[Wording(items, scene)] = None
             texts = [item if isinstance(item, str) else "" for item in items]
             start = 0
             while start < len(items):
                 stop = sentence_stop(texts, start)
-                _add(root, Wording(items[start:stop], scene))
+                wordings[Wording(items[start:stop], scene)] = None
                 start = stop
-    return root
-
-
-def _add(root: _Node, wording: Wording) -> None:
-    nodes = [root]
-    for item in wording.items:
-        nodes = [node.following.setdefault(key, _Node()) for node in nodes for key in _keys(item)]
-    for node in nodes:
-        if wording not in node.wordings:
-            node.wordings.append(wording)
+    return tuple(wordings)
 
 
 def _keys(item: str | Slot) -> list[str]:

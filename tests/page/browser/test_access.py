@@ -12,7 +12,7 @@ STATES = {
     "changed": "#l=1&h=1&q=9&k=3&x=change&d=1&e=off.2.1_cut.1.1.9-10.3-5",
 }
 TABS = {"tab-steps", "tab-readouts"}  # Tab comes to the one that is chosen
-USUAL = {"head", "changed"}  # the others take part in make thorough
+USUAL = {"head"}  # the others take part in make thorough
 NAMED = {
     *("button", "link", "textbox", "combobox", "radio", "tab", "spinbutton", "separator"),
     *("splitter", "image", "img", "radiogroup", "group", "region", "tabpanel", "table", "dialog"),
@@ -121,6 +121,7 @@ def test_axe_finds_nothing(page):
     assert axe.violations_count == 0, axe.generate_report()
 
 
+@pytest.mark.thorough
 def test_what_is_chosen_is_told_to_a_screen_reader(show, settled, model):
     page = show(model, "#l=1&h=2&q=5&k=3")
     snapshot = page.locator("#text-panel").aria_snapshot()
@@ -169,9 +170,16 @@ CONTRAST = """() => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+MOVING = """() => [...document.querySelectorAll("body *")].filter((one) => {
+  const style = getComputedStyle(one);
+  return style.animationName !== "none" || /[1-9]/.test(style.transitionDuration);
+}).map((one) => one.id || one.className)"""
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def test_all_that_is_written_can_be_read(show, settled, model, scheme):
     page = show(model, STATES["head"], color_scheme=scheme, reduced_motion="reduce")
+    assert page.evaluate(MOVING) == []
     page.locator("#export summary").click()
     # The darkest shade that a token can have, as well.
     page.evaluate(
@@ -190,16 +198,11 @@ def test_all_that_is_written_can_be_read(show, settled, model, scheme):
     assert page.evaluate(CONTRAST) == []
 
 
+@pytest.mark.thorough
 def test_nothing_moves_for_who_asked_for_that(show, settled, model):
     page = show(model, reduced_motion="reduce")
     page.locator("#predictions button").first.click()
     settled(page)
     assert page.locator("#tokens .token.new").count() == 1
-    moving = page.evaluate(
-        """() => [...document.querySelectorAll("body *")].filter((one) => {
-          const style = getComputedStyle(one);
-          return style.animationName !== "none" || /[1-9]/.test(style.transitionDuration);
-        }).map((one) => one.id || one.className)"""
-    )
-    assert moving == []
+    assert page.evaluate(MOVING) == []
     assert page.evaluate("document.getAnimations().length") == 0

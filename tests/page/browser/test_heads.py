@@ -21,7 +21,11 @@ def short(shipped):
     [
         pytest.param((1440, 900), "#l=1&h=3", id="one map"),
         pytest.param((1680, 1000), "#l=1&h=3&x=head", id="two heads", marks=pytest.mark.thorough),
-        pytest.param((1280, 720), "#l=1&h=3&x=change&e=off.1.3", id="as it is and changed"),
+        pytest.param(
+            *((1280, 720), "#l=1&h=3&x=change&e=off.1.3"),
+            id="as it is and changed",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param((1440, 900), "#l=1&h=3&a=layer", id="a mean", marks=pytest.mark.thorough),
     ],
 )
@@ -40,6 +44,7 @@ def test_a_head_under_the_pointer_moves_none(show, settled, short, size, address
     assert len(notes) > 2
 
 
+@pytest.mark.thorough
 def test_a_click_arrives_while_the_grid_is_laid_out_anew(show, settled, short, resize):
     page = show(short, "#l=1&h=3", width=1680, height=1100)
     cell = page.locator("#grid .cell[data-layer='0'][data-head='0']")

@@ -116,6 +116,7 @@ def test_a_new_text_a_token_more_and_tokens_drawn(page, settled, server):
     assert read(page).startswith(longer.text)
 
 
+@pytest.mark.thorough
 def test_what_is_typed_is_followed_key_by_key(page, settled, server):
     page.locator("#edit").click()
     page.locator("#entry-text").fill(OTHER[:-5])
@@ -186,6 +187,7 @@ def test_two_texts_side_by_side(page, settled):
     settled(page)
 
 
+@pytest.mark.thorough
 def test_in_firefox(firefox, file):
     firefox.goto(file)
     firefox.wait_for("document.documentElement.dataset.settled === 'true'")

@@ -135,6 +135,7 @@ def test_what_the_opening_says_is_true_of_any_text(show, shipped, claim, text):
     assert not set("␣↵⁻⁴") & set(sentence)
 
 
+@pytest.mark.thorough
 def test_a_model_that_needs_no_head_is_not_said_to_change_without_one(show, in_words):
     tokenizer = BPETokenizer.train(["a b c d"], vocab_size=257)
     torch.manual_seed(0)
@@ -154,6 +155,7 @@ def test_a_model_that_needs_no_head_is_not_said_to_change_without_one(show, in_w
     assert sentence.endswith(f"{needless}{p}{'' if p == 'over 0.99' else ' or more'}.")
 
 
+@pytest.mark.thorough
 def test_after_generating_the_head_is_chosen_anew(show, settled, teller, claim):
     page = show(teller, "")
     page.locator("#generate-heat").fill("0")
@@ -175,6 +177,7 @@ def test_after_generating_the_head_is_chosen_anew(show, settled, teller, claim):
     assert "ead 0·1 " in said(page)
 
 
+@pytest.mark.thorough
 def test_what_is_cut_is_not_said_to_be_looked_at(show, settled, teller, in_words):
     run = teller.run(teller.about()["runs"][0])
     last = len(run.tokens) - 1
@@ -211,6 +214,7 @@ def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, cl
     layer, head = chosen(teller, run)
     row = run.row(layer, head, last)
     key = int(row.argmax())
+    assert page.locator("#has-read").text_content() == HAS_READ
     sentence = said(page)
     begins, ends = claim(teller, run, layer, head)
     assert sentence.startswith(begins)
@@ -277,6 +281,7 @@ def test_a_thin_line_goes_to_the_strongest_key_of_each_other_head(show, settled,
     assert settled(page).locator(".hairlines").count() == 0
 
 
+@pytest.mark.thorough
 def test_of_more_heads_than_are_switched_off_one_looks_where_the_others_do_not_rest(show, resting):
     subject, weights = resting
     share = weights.double().sum(1).mean(0) / LENGTH
@@ -324,6 +329,7 @@ def test_what_has_no_room_beside_the_chips_is_not_shown(show, settled, resize, t
     assert not seen[900]
 
 
+@pytest.mark.thorough
 def test_a_chip_opens_its_text_and_a_long_text_the_panel(show, settled, teller):
     page = show(teller, "")
     chips = page.locator("#examples button")
@@ -339,6 +345,7 @@ def test_a_chip_opens_its_text_and_a_long_text_the_panel(show, settled, teller):
     assert settled(page).locator("#colour [aria-checked=true]").text_content() == "log"
 
 
+@pytest.mark.thorough
 def test_a_cell_that_is_zoomed_into_opens_into_its_steps(show, settled, teller):
     page = show(teller, "#l=2&h=2&p=opening")
     five = dict(
@@ -374,7 +381,8 @@ def test_a_cell_that_is_zoomed_into_opens_into_its_steps(show, settled, teller):
         assert f">{five[name]}</text>" in drawn
 
 
-@pytest.mark.parametrize("address", ["", pytest.param("#p=panel", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("address", ["", "#p=panel"])
 def test_above_the_text_stands_what_the_model_has_read(show, teller, network, address):
     page = show(teller, address)
     said = page.locator("#has-read")

@@ -95,7 +95,7 @@ CLEARLY_SEEN = """(part) => {
         pytest.param(
             *("readouts", "row", "#readouts .along > div:last-child"), marks=pytest.mark.thorough
         ),
-        ("readouts", "readouts", "#readouts .plots"),
+        pytest.param("readouts", "readouts", "#readouts .plots", marks=pytest.mark.thorough),
     ],
 )
 def test_the_band_is_dimmed_until_its_numbers_have_come(page, settled, tab, question, part):
@@ -110,6 +110,7 @@ def test_the_band_is_dimmed_until_its_numbers_have_come(page, settled, tab, ques
     page.wait_for_function(CLEARLY_SEEN, arg=part)
 
 
+@pytest.mark.thorough
 def test_of_a_text_that_grows_all_that_is_of_the_shorter_one_is_dimmed(show, shipped, settled):
     subject = ModelSubject(*shipped, title="the model", text="the cat sat on the mat")
     page = show(subject, "#l=1&h=1&q=4&k=3", reduced_motion="reduce")
@@ -189,6 +190,7 @@ def test_some_queries_stand_for_a_long_map_until_it_has_come(show, settled, long
     assert settled(page).evaluate(drawn) == whole
 
 
+@pytest.mark.thorough
 def test_a_long_map_that_is_no_longer_looked_at_is_called_off_at_once(
     show, settled, long_mean, monkeypatch
 ):
@@ -227,6 +229,7 @@ def test_a_long_map_that_fails_is_not_waited_for(show, settled, long):
     assert page.locator("#map-first .stale").is_hidden()
 
 
+@pytest.mark.thorough
 def test_a_text_is_shaded_by_its_row_before_its_column_has_come(page, run, settled):
     """The column of a long text takes as long as its map."""
     legend = page.locator("#legend samp")

@@ -50,6 +50,7 @@ def test_every_key_is_written_out_page_by_page(show, settled, many):
     assert page.locator("#steps .sum td").last.text_content() == "1.000"
 
 
+@pytest.mark.thorough
 def test_a_weak_key_and_a_hidden_one_are_written_out_once_they_are_picked(show, settled, many):
     run = many.run("0")
     weakest = int(run.row(0, 0, QUERY)[: QUERY + 1].argmin())
@@ -66,6 +67,7 @@ def test_a_weak_key_and_a_hidden_one_are_written_out_once_they_are_picked(show, 
     assert page.locator("#steps p", has_text="The mask hides this key").count() == 1
 
 
+@pytest.mark.thorough
 def test_rows_are_reached_and_chosen_by_the_keyboard(show, settled, many):
     page = show(many, f"#q={QUERY}")
     order = positions(page)
@@ -88,6 +90,7 @@ def test_rows_are_reached_and_chosen_by_the_keyboard(show, settled, many):
     assert f"k={order[1]}" in settled(page).evaluate("location.hash")
 
 
+@pytest.mark.thorough
 def test_one_number_is_followed_through_all_steps(show, settled, model):
     page = show(model, "#l=1&h=1&q=9&k=4")
     steps = model.run(model.about()["runs"][0]).steps(1, 1, 9, picked=4)

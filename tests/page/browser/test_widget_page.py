@@ -156,7 +156,15 @@ def test_the_kernel_answers_and_python_reads_what_is_chosen(show, settled, model
     strongest = float(run.row(layer, head, 5).max())
     assert written(strongest) in frame.locator("#cross").inner_text()
     assert shown.output.locator("#cell").evaluate(STRANGER) == 0
-    # Moved within its page, a frame loads anew, and shows what it showed.
+
+
+@pytest.mark.thorough
+def test_a_frame_that_is_moved_shows_what_it_showed_and_draws_tokens(show, settled, model):
+    shown = show(model)
+    frame = shown.frame
+    frame.locator("#tokens .token").nth(5).click()
+    chosen(shown, query=5, key=None)
+    # Moved within its page, a frame loads anew.
     shown.output.locator("#cell").evaluate(
         "(cell) => cell.firstChild.append(cell.querySelector('iframe[title]'))"
     )
