@@ -66,6 +66,13 @@ def test_heads_come_a_line_a_layer(reader, recorded, lines):
     assert scored == [recorded.run("1").scores(layer) for layer in range(2)]
 
 
+def test_heads_begin_with_the_layer_that_is_looked_at(reader, recorded, lines):
+    layers = [one["layer"] for one in lines(reader.get(address("1", "heads")))]
+    turned = lines(reader.get(address("1", "heads", first=1)))
+    assert [one["layer"] for one in turned] == [*layers[1:], *layers[:1]]
+    assert reader.get(address("1", "heads", first=len(layers))).status_code == 404
+
+
 @pytest.mark.parametrize("size", [None, 5, 2048])
 def test_thumbnails(reader, padded, floats, size):
     fields = {"layer": 1} | ({} if size is None else {"size": size})

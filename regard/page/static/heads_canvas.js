@@ -376,8 +376,9 @@ export class HeadsCanvas {
     context.globalAlpha = stale;
     const font = (context.font = `11px ${look.sans}`);
     const room = side + 4;
-    write(context, fitted(context, words.role, room), x, y + side + 19, { font, colour: look.ink });
-    write(context, fitted(context, words.figure, room), x, y + side + 32, { font, colour: look.soft });
+    const low = get().effects ? 5 : 0; // the bars of what the next token needs
+    write(context, fitted(context, words.role, room), x, y + side + low + 14, { font, colour: look.ink });
+    write(context, fitted(context, words.figure, room), x, y + side + low + 27, { font, colour: look.soft });
     context.globalAlpha = 1;
   }
 
@@ -392,14 +393,22 @@ export class HeadsCanvas {
     context.drawImage(ground, 0, 0, size.width, size.height);
     const marks = marksOf(this.side);
     const { hovered } = this;
+    /** @type {{mark: string, x: number, y: number, wide: number}[]} */
+    const boxes = [];
     for (const { place, x, y } of cells) {
-      const mark = marks.of(place);
       const under = place.layer === hovered?.layer && place.head === hovered.head;
-      if (!mark && !under) continue;
-      // On a ring of the ground: pictures have the colour of what is chosen.
-      outline(context, look.panel, 2, x - 3, y - 3, side + 6, side + 6);
+      const mark = (marks.active.average !== "model" && marks.of(place)) || (under ? "under" : "");
+      const last = boxes.at(-1);
+      // Heads of a layer's mean have one box; of the mean of all, none.
+      if (mark === "chosen" && last?.mark === mark && last.y === y) last.wide = x + side - last.x;
+      else if (mark) boxes.push({ mark, x, y, wide: side });
+    }
+    // On a ring of the ground: pictures have the colour of what is chosen.
+    for (const { x, y, wide } of boxes) outline(context, look.panel, 2, x - 3, y - 3, wide + 6, side + 6);
+    for (const { mark, x, y, wide } of boxes) {
       if (mark === "other") context.setLineDash([3, 2]);
-      outline(context, mark ? look.accent : look.ink, mark ? 2 : 1, x - 1, y - 1, side + 2, side + 2);
+      const [colour, width] = /** @type {[string, number]} */ (mark === "under" ? [look.ink, 1] : [look.accent, 2]);
+      outline(context, colour, width, x - 1, y - 1, wide + 2, side + 2);
       context.setLineDash([]);
     }
     if (how.byLayer) this.#number(context, source.run, marks.active, size, look);

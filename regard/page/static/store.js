@@ -245,8 +245,9 @@ export const figuresOf = (layer, head, heads) => heads.get(layer)?.find((figures
 export const headCount = (/** @type {Run} */ run) => run.layers.reduce((sum, { heads }) => sum + heads.length, 0);
 
 /**
- * Of more heads than these the grid is one canvas, and their names wait for their pictures. Less than a frame of
- * 16 ms is what the buttons of 480 heads take to be filled and marked, which each click does.
+ * Of more heads than these the grid is one canvas, and their names wait for their pictures. The buttons of 480
+ * heads are 2 400 elements, and marking and naming them anew takes 9 ms, more than half a frame; 5 120 would take
+ * 100 ms at every click.
  */
 export const MANY_HEADS = 480;
 
