@@ -52,7 +52,7 @@ def test_a_mean_is_shown_everywhere(show, settled, written, model, run, choice, 
     # The map: its picture, its title and its name.
     assert pixels(page, "#map-first canvas") != head
     assert page.get_by_label("Head", exact=True).input_value() == "mean"
-    many = 4 if choice == "layer" else 16
+    many = 5 if choice == "layer" else 20
     assert f"the mean of the {many} heads" in page.locator("#map-first .about").text_content()
     name = "Layer 1 · mean" if choice == "layer" else "All layers · mean"
     assert name in page.locator("#map-first canvas").get_attribute("aria-label")
