@@ -15,7 +15,7 @@ from regard.errors import Error
 Backward = Callable[..., tuple[Tensor | None, ...] | Tensor]
 
 _FIRST_ONLY = (
-    "the kernels of norms, GELU, blocks and losses give first derivatives only; for the "
+    "the kernels of norms, GELU and losses give first derivatives only; for the "
     "derivative of a gradient convert the model to float64, with model.double()"
 )
 
@@ -59,7 +59,7 @@ def _checked(gradient: Tensor | None) -> Tensor | None:
         numbers = numbers.as_subclass(Tensor)
     if not are_plain(numbers):
         raise Error(
-            "the kernels of norms, GELU, blocks and losses take plain tensors as gradients, and "
+            "the kernels of norms, GELU and losses take plain tensors as gradients, and "
             f"one is a {type(gradient).__name__} that is more, as with is_grads_batched=True; "
             "compute them one after another, take derivatives by torch.func, or convert the model "
             "to float64, with model.double()"
