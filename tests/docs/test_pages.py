@@ -13,7 +13,15 @@ ROOT = pages.FOLDER.parent
 PAGES = [ROOT / "README.md", *sorted(pages.FOLDER.rglob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+# Each takes seconds; what they compute, the tests of gpt and of lens do too, of smaller things.
+LONG = {"12-cheaper-attention.md", "effects.md", "looked-at.md", "stories.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(one, marks=[pytest.mark.thorough] * (one.name in LONG)) for one in PAGES],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_blocks_run(page):
     pages.run(page)
     if find_spec("nbformat"):  # here, since what has run need not run again for the notebook
