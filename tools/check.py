@@ -46,6 +46,7 @@ ROOMS = {
     "lens": _own("lens"),
     "nn": _own("nn"),
     "gpt": _own("gpt"),
+    "models": _own("models"),
     "view": _own("view"),
     "page": _own("page"),
     "integrations": _own("integrations"),

@@ -225,8 +225,9 @@ class LanguageModel:
         Raises:
             TypeError: for an encoder, which has no next token.
         """
-        ids = torch.tensor(self.read(text).ids) if isinstance(text, str) else text
-        return self._logits(ids.to(self.device))
+        if isinstance(text, str):
+            return self._logits(torch.tensor(self.read(text).ids, device=self.device))
+        return self._logits(text.to(self.device))
 
     def record(self, ids: Int[Tensor, " T"], position: int = -1) -> TextRun:
         """Run over a text, and keep its attention and the logits after one token.
@@ -380,7 +381,8 @@ class LanguageModel:
             return module
 
     def _draw(self, ids: list[int], tokens: int, sampling: Sampling) -> Iterator[int]:
-        sampler = Sampler(sampling, [torch.tensor(ids)], self.vocab_size, self.device)
+        prompt = torch.tensor(ids, device="cpu")
+        sampler = Sampler(sampling, [prompt], self.vocab_size, self.device)
         past: Any = None
         longest = self.context
         for _ in range(tokens):

@@ -48,7 +48,7 @@ def test_line_ends_and_a_byte_order_mark_are_those_of_training(client):
     ("body", "status", "message"),
     [
         ({"text": ""}, 422, "the text is empty"),
-        ({"text": "\ufeff"}, 422, "the text has no token"),
+        ({"text": "\ufeff"}, 422, "the text is empty"),
         ({"text": "x" * (CHARACTERS + 1)}, 422, f"{CHARACTERS:,}"),
         ({"text": None}, 422, "text"),
         ({"text": 7}, 422, "text"),
