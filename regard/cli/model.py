@@ -233,6 +233,8 @@ def about(
         query: index of the token.
     """
     yield f"{model.name}: {describe(model, result.patterns)}"
+    if not model.is_own:
+        yield from model.remarks
     if not result.predictions:
         return
     (_, probability), *_ = result.predictions[query]

@@ -123,6 +123,18 @@ class LanguageModel:
         return self._proved
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """What has to be said of it: blocks without weights, and equations that do not hold."""
+        blocks = self.places.blocks
+        attending = sum(block.attention is not None for block in blocks)
+        hybrid = (
+            f"{attending} of its {len(blocks)} blocks have weights; the others mix tokens otherwise"
+        )
+        said = [hybrid] if attending < len(blocks) else []
+        expected = [one for one in self.checks if self.predicts or one.name != "logits"]
+        return (*said, *(str(check) for check in expected if not check.holds))
+
+    @property
     def is_own(self) -> bool:
         """Whether it is a `GPT` of regard."""
         return isinstance(self.module, GPT)

@@ -214,3 +214,19 @@ def test_a_text_whose_recording_does_not_fit_is_refused_before_it_is_read(model,
         model.record(ids)
     monkeypatch.setattr("regard.models.language_model.free_memory", lambda: 2 * each * len(ids))
     assert model.record(ids).logits is not None
+
+
+def test_a_hybrid_says_which_blocks_have_no_weights_and_a_failing_equation_is_named():
+    import architectures
+
+    hybrid = architectures.build("qwen3_next", "causal")
+    model = regard.models.LanguageModel(hybrid, fast_tokenizer(), name="a hybrid")
+    attending = sum(block.attention is not None for block in model.places.blocks)
+    assert 0 < attending < len(model.places.blocks)
+    (said,) = model.remarks
+    assert said.startswith(f"{attending} of its {len(model.places.blocks)} blocks have weights")
+    cohere = architectures.build("cohere", "causal")
+    wrong = regard.models.LanguageModel(
+        cohere, fast_tokenizer(), name="wrong", places={"norm": None}
+    )
+    assert [one.split(":")[0] for one in wrong.remarks] == ["logits"]
