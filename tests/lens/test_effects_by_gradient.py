@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard.gpt import GPT, GPTConfig
+from regard.lens import Effects
 
 LAYERS, HEADS, DIM, VOCAB = 2, 3, 15, 23
 SIZE = DIM // HEADS
@@ -134,6 +135,24 @@ def test_pickled_effects_hold_no_model(gpt, ids, send):
     with pytest.raises(ValueError, match="leaves the model behind"):
         sent.check(3)
     effects.check(3)  # its own model is still there
+
+
+def test_values_that_are_equal_share_their_mean_rank():
+    places = ((0, 0), (0, 1), (0, 2), (0, 3))
+    effects = Effects(
+        values=torch.tensor([[1.0, 3.0, 2.0, 1.0]], dtype=torch.float64),
+        unchanged=0.0,
+        target="a number",
+        over="heads",
+        method="gradient",
+        axes=("layer", "head"),
+        labels=((0,), (0, 1, 2, 3)),
+        places=places,
+        _ablate=lambda some: torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64)[: len(some)],
+    )
+    ranks = torch.tensor([[3.0, 2.0, 0.5, 0.5], [3.0, 2.0, 1.0, 0.0]])
+    expected = float(torch.corrcoef(ranks)[0, 1])
+    assert effects.check(4).rank_correlation == pytest.approx(expected)
 
 
 def test_equal_values_have_no_order():
