@@ -104,10 +104,11 @@ def effects(
     size = opened.context or len(prompt)
     ids, added = prompt.ids[-size:], prompt.added[-size:]
     with user_errors(ValueError):  # of a model whose logits are NaN
-        result = read(opened, ids, len(ids) - 1)
+        result, logits = read(opened, ids, len(ids) - 1)
+    assert logits is not None, "it has a next token"
     text_ids = torch.tensor(ids, device=place)
     if watched is None:
-        watched = opened.likeliest(text_ids)
+        watched = int(logits.argmax())
 
     console = Console(highlight=False)
     for note in [*about(opened, result, ids, len(ids) - 1), *added_note(prompt)]:

@@ -104,9 +104,10 @@ def explain(
         )
     added = prompt.added[chunk * size : (chunk + 1) * size]
     with user_errors(ValueError):  # of a model whose logits are NaN
-        result = read(opened, ids, query)
+        result, logits = read(opened, ids, query)
     if layer is None or head is None:
-        report = all_heads(result, query, added, needed_heads(opened, result, ids, query))
+        needed = needed_heads(opened, len(result.heads), ids[: query + 1], logits)
+        report = all_heads(result, query, added, needed)
     else:
         _number("--layer", layer, len(result.patterns), "the model has layers")
         _number("--head", head, result.patterns[layer].shape[0], "a layer has heads")

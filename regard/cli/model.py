@@ -26,6 +26,8 @@ from regard.steps import Steps, explain_problem
 from regard.view.summary import FEW
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from regard.models import Prompt
 
 __all__ = [
@@ -163,8 +165,11 @@ def require_next_token(model: LanguageModel, command: str) -> None:
         )
 
 
-def read(model: LanguageModel, ids: Sequence[int], query: int) -> ForwardPass:
+def read(model: LanguageModel, ids: Sequence[int], query: int) -> tuple[ForwardPass, Tensor | None]:
     """Run the model over a text, score its heads, and predict what follows one token.
+
+    Returns:
+        The forward pass, and the logits after the token, ``(V,)``; None for an encoder.
 
     Raises:
         MisuseError: for attention that cannot be recorded.
@@ -174,7 +179,8 @@ def read(model: LanguageModel, ids: Sequence[int], query: int) -> ForwardPass:
     heads = [_of_one_text(layer.pattern) for layer in done.layers]
     logits = None if done.logits is None else done.logits[None].float()
     text = torch.tensor(ids, device="cpu")
-    return forward_pass(text, heads, logits, queries=[query], name=model.tokenizer.tokens)
+    name = model.tokenizer.tokens
+    return forward_pass(text, heads, logits, queries=[query], name=name), done.logits
 
 
 def _of_one_text(pattern: Pattern) -> Pattern:
@@ -182,17 +188,22 @@ def _of_one_text(pattern: Pattern) -> Pattern:
 
 
 def needed_heads(
-    model: LanguageModel, result: ForwardPass, ids: Sequence[int], query: int
+    model: LanguageModel, heads: int, ids: Sequence[int], logits: Tensor | None
 ) -> Effects | None:
-    """Estimate what each of many heads does for the token after one token, to first order.
+    """Estimate what each of many heads does for a text's likeliest next token, to first order.
 
-    None for a model of few heads, which are all shown, for an encoder, and for a text so long that
-    the backward pass would take more memory than the model.
+    None for a model of few heads, which are all shown, for an encoder, and for a long text, since
+    the backward pass keeps the activations of every token.
+
+    Args:
+        model: the model.
+        heads: how many it has.
+        ids: the text.
+        logits: after its last token; None for an encoder.
     """
-    if len(result.heads) <= FEW or not model.predicts or query >= _LONGEST:
+    if heads <= FEW or logits is None or len(ids) > _LONGEST:
         return None
-    text = torch.tensor(ids[: query + 1], device=model.device)
-    target = LogProbability(model.likeliest(text))
+    text, target = torch.tensor(ids, device=model.device), LogProbability(int(logits.argmax()))
     return effects(model, text, target, method="gradient", progress=False)
 
 

@@ -55,7 +55,7 @@ class TextRun:
 class LanguageModel:
     """A model that reads text: of `regard.gpt`, or of transformers, a causal one or an encoder.
 
-    ``recording``, ``intervene`` and the functions of `regard.lens` take it in place of a module.
+    `regard.record`, `regard.intervene` and `regard.lens.effects` take it in place of a module.
 
     Args:
         module: the model, in evaluation mode.
@@ -276,20 +276,15 @@ class LanguageModel:
         layers = getattr(config, "num_hidden_layers", None) or getattr(config, "layers", None)
         if free is None or not heads or not width or not layers or self.device.type != "cpu":
             return
-        # Queries, keys and values of every head are at least as wide as the stream: three of it.
+        # At most: heads may share keys and values.
         each = 3 * layers * max(width, heads * (getattr(config, "head_dim", None) or 0)) * 4
         if tokens * each > free * _PART:
             raise RecordError(
-                f"recording {tokens:,} tokens of {self.name} would keep "
+                f"recording {tokens:,} tokens of {self.name} may keep "
                 f"{tokens * each / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: give at most "
                 f"{int(free * _PART / each):,} tokens, or read while it runs: "
                 "regard.record.read_while_running"
             )
-
-    @torch.no_grad()
-    def likeliest(self, ids: Int[Tensor, " T"], position: int = -1) -> int:
-        """Return the likeliest token after one token of a text."""
-        return int(self._logits_at(ids, position).argmax())
 
     def _logits_at(self, ids: Int[Tensor, " T"], position: int) -> Float[Tensor, " V"]:
         """Return the logits after one token, computing no others where that is possible."""

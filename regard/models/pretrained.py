@@ -151,7 +151,11 @@ def _elements(folder: Path) -> int:
 def _require_memory(elements: int, dtype: torch.dtype, what: Path) -> None:
     needed, free = elements * dtype.itemsize, free_memory()
     if free is not None and needed * _SPARE > free:
-        cure = "give a smaller dtype, such as bfloat16" if dtype.itemsize > 2 else "take a smaller"
+        cure = (
+            "give a smaller dtype, such as bfloat16"
+            if dtype.itemsize > 2
+            else "take a smaller model"
+        )
         raise CheckpointError(
             f"the weights of {what} take {needed / 1e9:.1f} GB in {_name(dtype)}, and "
             f"{free / 1e9:.1f} GB are free: {cure}"

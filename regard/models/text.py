@@ -93,10 +93,6 @@ class PretrainedTokenizer:
         """Return the text of each id, as a displayable piece."""
         return self._names(ids)
 
-    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each id: the name under which `record` asks for it."""
-        return self._names(ids)
-
 
 def prompt_of(
     tokenizer: PretrainedTokenizer,

@@ -32,7 +32,7 @@ from regard.page._changes import (
 from regard.page._errors import PageError
 from regard.page._run import Run
 from regard.page.example import examples_for
-from regard.record import Recording
+from regard.record import RecordError, Recording
 
 if TYPE_CHECKING:
     from regard.models import Prompt
@@ -303,8 +303,11 @@ class ModelSubject:
 
     def _compute(self, name: str, asked: _Open, plain: Run | None) -> Run:
         ids = torch.tensor(asked.ids, device=self._model.device)
-        with changed(self._module, asked.changes):
-            done = self._model.record(ids)
+        try:
+            with changed(self._module, asked.changes):
+                done = self._model.record(ids)
+        except RecordError as error:  # such as a text that does not fit into memory
+            raise PageError(str(error)) from error
         values = [done.values_of(layer) for layer in range(len(done.layers))]
         following = {} if done.logits is None else self._following(done.logits, plain)
         return Run(

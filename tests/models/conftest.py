@@ -3,13 +3,9 @@
 import pytest
 import torch
 import transformers as hf
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from support import small_models
 
 TEXT = "the cat sat on the mat, the dog sat on the cat — naïvely 你好. "
-CHAT = (
-    "{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
 SIZES = {
     "hidden_size": 24,
     "intermediate_size": 40,
@@ -25,18 +21,8 @@ SIZES = {
 
 def fast_tokenizer(template=None):
     """A byte-level BPE, as of GPT-2 and most later models."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<s>", "</s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([TEXT], trainer)
-    fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
-    fast.chat_template = template
+    fast = small_models.tokenizer(TEXT, template=template)
+    fast.eos_token = "</s>"
     return fast
 
 
@@ -49,10 +35,7 @@ def llama(tokenizer, **changed):
 def folder(tmp_path_factory):
     """A random Llama of 3 layers × 6 heads with a chat template."""
     path = tmp_path_factory.mktemp("llama") / "small"
-    tokenizer = fast_tokenizer(CHAT)
-    llama(tokenizer).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return small_models.save_llama(path, fast_tokenizer(small_models.CHAT), **SIZES)
 
 
 @pytest.fixture(scope="session")

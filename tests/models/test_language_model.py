@@ -139,7 +139,8 @@ def test_it_stands_in_place_of_a_module(model):
         model(text)
     assert recording.layers[2].name == "model.layers.2.self_attn"
     assert "".join(recording.tokens[0]) == text
-    target = model.tokenizer.tokens([model.likeliest(torch.tensor(model.read(text).ids))])[0]
+    likeliest = int(model.record(torch.tensor(model.read(text).ids)).logits.argmax())
+    (target,) = model.tokenizer.tokens([likeliest])
     effects = regard.lens.effects(model, text, target)
     ids = torch.tensor(model.read(text).ids)
     again = regard.lens.effects(
