@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
+from regard._arguments import check_indices, chosen
 from regard._contexts import is_concrete
 from regard._display import show
-from regard._shapes import Float, Int
-from regard._tensors import Mover, version
+from regard._shapes import Bool, Float, Int
+from regard._tensors import Mover, per_key, version
 from regard.backends.kernel_spec import Divergence
 from regard.inputs import Problem, Scoring, ScoringOptions, check
 from regard.pattern._operator import LinearOperator
@@ -206,6 +207,47 @@ class Pattern(LinearOperator):
         if self.ndim < 3:
             raise ValueError(f"{self!r} has no axis of heads to average over")
         return MeanPattern([self[..., head, :, :] for head in range(self.shape[-3])])
+
+    def without(
+        self,
+        keys: int | slice | Sequence[int] | Bool[Tensor, "*#b S"],
+        *,
+        sink_logit: bool = True,
+    ) -> Pattern:
+        """Renormalize the weights over the other keys, as if these were hidden: a new pattern.
+
+        A head that rests on a sink key shows beside it what it looks at: the weight of a key is
+        ``exp(score − log-sum-exp over the other keys)``, exact however little is left for them. A
+        row that sees no other key is 0.
+
+        Args:
+            keys: an index, a slice or indices, the same in all heads; or booleans, True for the
+                keys to leave out, ``(S,)``, ``(H, S)`` or ``(B, H, S)``.
+            sink_logit: whether a sink logit stays in the denominator.
+
+        Raises:
+            IndexError: for a key that does not exist.
+            TypeError: for another type.
+            ValueError: for booleans of another shape.
+
+        Example:
+            >>> import regard, torch
+            >>> query, key = torch.ones(1, 1), torch.tensor([[9.0], [0.0], [0.0]])
+            >>> pattern = regard.Pattern(query, key, scale=1.0)
+            >>> pattern[0].round(decimals=4), pattern.without(0)[0]
+            (tensor([9.9980e-01, 1.0000e-04, 1.0000e-04]), tensor([0.0000, 0.5000, 0.5000]))
+        """
+        problem = self._problem
+        if isinstance(keys, torch.Tensor):
+            if keys.dtype != torch.bool:
+                raise TypeError(f"keys must hold booleans, but is {keys.dtype}; list the indices")
+            left_out = per_key(keys, "keys", problem.leading, problem.keys, self.device)
+        else:
+            index = list(chosen(check_indices("keys", keys), problem.keys, "keys"))
+            left_out = torch.zeros(1, 1, problem.keys, dtype=torch.bool, device=self.device)
+            left_out[..., index] = True
+        rows, sink = problem.rows.hiding(left_out), problem.sink if sink_logit else None
+        return Pattern.of(replace(problem, rows=rows, sink=sink), None)
 
     def divergence(
         self, other: Pattern, kind: Divergence = "js", *, keys: Int[Tensor, "*k s"] | None = None
