@@ -135,12 +135,20 @@ class Steps(Definitions):
         masked = self.masked.masked_fill(~visible, -torch.inf)
         sink = self.sink if sink_logit else None
         weights, logsumexp = softmax(masked, sink)
-        steps = {"masked": masked, "weights": weights, "logsumexp": logsumexp, "visible": visible}
         value = self.value
         if value.ndim > 2 and value.shape[-3] != weights.shape[-3]:
             value = value.repeat_interleave(weights.shape[-3] // value.shape[-3], -3)
         context = (weights @ value.to(weights)).to(self.value)
-        return replace(self, sink=sink, dropped=None, context=context, **steps)
+        return replace(
+            self,
+            masked=masked,
+            weights=weights,
+            logsumexp=logsumexp,
+            visible=visible,
+            context=context,
+            sink=sink,
+            dropped=None,
+        )
 
     def weighted(
         self,

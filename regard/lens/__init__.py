@@ -30,6 +30,7 @@ from regard.lens.spans import (
     token_offsets,
 )
 from regard.lens.targets import Answer, Logit, LogProbability
+from regard.lens.toward import LogitParts, Part, toward
 
 __all__ = [
     "Alarm",
@@ -47,7 +48,9 @@ __all__ = [
     "Link",
     "LogProbability",
     "Logit",
+    "LogitParts",
     "Monitor",
+    "Part",
     "Passage",
     "QKClip",
     "SpanValues",
@@ -63,4 +66,5 @@ __all__ = [
     "rollout",
     "split_passages",
     "token_offsets",
+    "toward",
 ]

@@ -261,7 +261,7 @@ class LanguageModel:
                 values[id(call.modules[-1])] = value  # (G, T, Dv)
 
         with torch.no_grad(), record(self.module) as recording, observe_calls(keep):
-            logits = self._logits_at(ids, position) if self.predicts else None
+            logits = self.logits_at(ids, [position])[0] if self.predicts else None
             if logits is None:
                 self.module(**self._inputs(ids[None]))
         layers = recording.of_kind().layers
@@ -286,12 +286,17 @@ class LanguageModel:
                 "regard.record.read_while_running"
             )
 
-    def _logits_at(self, ids: Int[Tensor, " T"], position: int) -> Float[Tensor, " V"]:
-        """Return the logits after one token, computing no others where that is possible."""
+    def logits_at(self, ids: Int[Tensor, " T"], positions: Sequence[int]) -> Float[Tensor, "R V"]:
+        """Return the logits after some tokens, computing no others where that is possible.
+
+        Raises:
+            TypeError: for an encoder, which has no next token.
+        """
+        rows = [range(len(ids))[position] for position in positions]
         if not self._takes_positions:
-            return self._logits(ids)[position]
-        kept = torch.tensor([range(len(ids))[position]], device=ids.device)
-        return self._logits(ids, logits_to_keep=kept)[-1]
+            return self._logits(ids)[rows]
+        kept = torch.tensor(rows, device=ids.device)
+        return self._logits(ids, logits_to_keep=kept)[-len(rows) :]
 
     def _logits(self, ids: Int[Tensor, " T"], **options: Any) -> Tensor:
         if not self.predicts:

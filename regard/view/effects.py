@@ -12,25 +12,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.lens import Effect, Effects
+from regard.lens import Effect, Effects, LogitParts
 from regard.lens.naming.forward_pass import ForwardPass
 from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar, heading
 from regard.view.terminal import label
 from regard.view.tokens import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
     from torch import Tensor
 
     from regard._shapes import Float
 
-__all__ = ["effects_report"]
+__all__ = ["effects_report", "logit_parts_text"]
 
 _ROWS = 8  # maximum of a table; the others are counted
 _BAR, _SHORT = 14, 5  # terminal cells of the longest bar, on a wide terminal and on a narrow one
+_PARTS = 10  # of a logit that are listed
 _LABEL = 16  # terminal cells of a token
 _GAIN = "#4a86c5"  # bar of an effect above 0
 
@@ -191,3 +193,26 @@ def _name(name: str) -> str:
     """Name a block of keys by its positions, and its tokens as far as they fit."""
     where, _, tokens = name.partition(" ")
     return label(where, tokens, _LABEL)
+
+
+def logit_parts_text(parts: LogitParts) -> str:
+    """Return the parts of a logit as a table; the first line shows that they add up to it."""
+    console = Console(highlight=False, width=80)
+    shown = parts.largest(_PARTS)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("part", "share", "most of it from", "that token's"):
+        table.add_column(title, justify="right" if title in ("share", "that token's") else "left")
+    for part in shown:
+        source, amount = "", ""
+        if part.source is not None and part.from_source is not None:
+            source = label(part.source, parts.tokens[part.source], _LABEL)
+            amount = f"{part.from_source:+.2f}"
+        table.add_row(part.name, f"{part.value:+.2f}", source, amount)
+    rest = [part.value for part in parts.parts() if part not in shown]
+    table.add_row(f"{len(rest)} other parts", f"{sum(rest):+.2f}", "", "")
+    with console.capture() as capture:
+        console.print(
+            f"logit of {parts.target}: {parts.logit:.3f} = {parts.total:.3f}, the sum of its parts"
+        )
+        console.print(table)
+    return capture.get().rstrip("\n")
