@@ -124,7 +124,7 @@ def test_what_has_no_parts_is_refused(encoder):
         toward(model, "Tom had", " drum drum")
     with pytest.raises(ValueError, match="target is 10000000, but the vocabulary ends at"):
         toward(model, "Tom had", 10**7)
-    with pytest.raises(regard.Error, match="is an encoder|has no next token"):
+    with pytest.raises(regard.Error, match=r"is an encoder|has no next token"):
         toward(regard.models.open(encoder), "the cat", 5)
 
 
