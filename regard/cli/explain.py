@@ -109,8 +109,8 @@ def explain(
         needed = needed_heads(opened, len(result.heads), ids[: query + 1], logits)
         report = all_heads(result, query, added, needed)
     else:
-        _number("--layer", layer, len(result.patterns), "the model has layers")
-        _number("--head", head, result.patterns[layer].shape[0], "a layer has heads")
+        _number("--layer", layer, len(result.layers), "the model has layers")
+        _number("--head", head, len(result.layers[layer].heads), "a layer has heads")
         chosen = result.heads.at(layer, head)
         report = one_head(result, chosen, head_steps(opened, ids, layer, head), query)
 

@@ -50,7 +50,7 @@ def effects_report(
         added: True for each token that the user did not write.
     """
     last = len(result.tokens) - 1
-    weights = torch.stack([pattern[:, -1] for pattern in result.patterns]).double().cpu()
+    weights = torch.stack([layer.rows[last] for layer in result.layers]).double().cpu()
     yield Text()
     subjects = [f"the probability of “{visible(target)}”", "it"]
     found = (_finding(*pair, weights) for pair in zip(measured, subjects, strict=False))

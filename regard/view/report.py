@@ -83,7 +83,7 @@ def one_head(
     evidence = f" ({head.evidence})" if head.evidence else ""
     yield heading(f"Layer {head.layer} head {head.head}: {head.role}{evidence}")
     yield Text(f"{head.role.meaning[0].upper()}{head.role.meaning[1:]}.")
-    yield every_query(result, head, query)
+    yield every_query(result, steps, query)
     yield heading(f"{_named(result, query)}, step by step")
     yield walk(steps, result, query)
     yield heading("Every step of this head; of what is larger than the terminal, the name alone")

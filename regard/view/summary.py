@@ -212,7 +212,7 @@ def needed_table(result: ForwardPass, needed: Effects, query: int, count: int) -
     largest = needed.largest(count)
     for one in largest:
         head = result.heads.at(*one.place)
-        weight, key = result.pattern(head)[query].max(dim=-1)
+        weight, key = result.row(head, query).max(dim=-1)
         looks = Text.assemble(f"{float(weight):.2f} ", _name(result, int(key)))
         change = f"{one.value:+.3f}".replace("-", "−")
         table.add_row("{}.{}".format(*one.place), change, Text(head.role), looks)
@@ -265,9 +265,10 @@ def strongest_keys(result: ForwardPass, heads: Sequence[HeadScores], query: int)
     return row
 
 
-def every_query(result: ForwardPass, head: HeadScores, query: int) -> RenderableType:
+def every_query(result: ForwardPass, steps: Steps, query: int) -> RenderableType:
     """Render the three strongest keys of every query in one head; in long texts, near one query."""
-    top = result.pattern(head).topk(3)
+    visible = steps.weights.masked_fill(~steps.visible, -1)
+    top = visible.topk(min(3, len(result.tokens)))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("token", no_wrap=True)
     for title in ("attends most to", "then to", "then to"):
@@ -277,11 +278,11 @@ def every_query(result: ForwardPass, head: HeadScores, query: int) -> Renderable
         if i > shown + 1:
             table.add_row(Text(f"… {i - shown - 1} more", "dim"))
         shown = i
-        keys = zip(top.weights[i].tolist(), top.positions[i].tolist(), strict=True)
+        keys = zip(top.values[i].tolist(), top.indices[i].tolist(), strict=True)
         cells = [
             Text.assemble((f" {weight:.2f} ", shade(weight)), " ", _name(result, key))
             for weight, key in keys
-            if key >= 0
+            if weight >= 0
         ]
         table.add_row(_name(result, i, "reverse" if i == query else ""), *cells)
     if left := len(result.tokens) - shown - 1:
@@ -362,9 +363,8 @@ def _undecided(result: ForwardPass) -> Iterable[str]:
 
 
 def _keys_of(result: ForwardPass, head: HeadScores, query: int) -> RenderableType:
-    pattern = result.pattern(head)
-    weights = pattern[query]
-    count = query + 1 if pattern.is_causal else len(result.tokens)
+    weights = result.row(head, query)
+    count = query + 1 if result.is_causal else len(result.tokens)
     top = weights.topk(min(KEYS, count))
     table = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(width=_LABEL, no_wrap=True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from rich.cells import cell_len
 from rich.console import Console
-from support.heads import each_role, make_forward_pass
+from support.heads import EACH, each_role, make_forward_pass, patterns_of
 
 import regard
 from regard.view.report import all_heads, one_head
@@ -104,9 +104,9 @@ def test_the_report_on_all_heads(result):
     assert f"after 9 ␣sat  →  {token.replace(' ', '␣')} {probability:.2f}" in text
     assert "What token 9 ␣sat attends to, in the most informative heads" in text
     assert "layer 1 head 1" in text
-    best = result.pattern(result.heads.at(1, 1)).topk(1)
-    assert f"{int(best.positions[9, 0]):>3} ␣on" in text
-    assert f"{float(best.weights[9, 0]):.2f}" in text
+    weight, key = patterns_of(*EACH)[1][1].dense()[9].max(dim=-1)
+    assert f"{int(key):>3} ␣on" in text
+    assert f"{float(weight):.2f}" in text
     assert f"{9 + 1 - KEYS} others" in text
 
 
@@ -115,10 +115,10 @@ def test_the_report_on_one_head(result):
     steps = steps_of(22)
     text = printed(*one_head(result, head, steps, 9))
     assert f"Layer 1 head 1: induction ({head.evidence})\nWhere its token stood before, it" in text
-    top = result.pattern(head).topk(3)
+    top = steps.weights.topk(3)
     lines = text[text.index("attends most to") :].splitlines()
     row = next(line for line in lines if line.startswith("  9 ␣sat"))
-    for weight, key in zip(top.weights[9].tolist(), top.positions[9].tolist(), strict=True):
+    for weight, key in zip(top.values[9].tolist(), top.indices[9].tolist(), strict=True):
         assert f"{weight:.2f}" in row
         assert f"{key} {result.tokens[key].replace(' ', '␣')}" in row
     assert "weights (L=22, S=22)  softmax of each row" in text
