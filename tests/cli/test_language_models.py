@@ -218,6 +218,15 @@ def test_little_memory_changes_nothing_that_explain_and_effects_say(regard, llam
 
 
 @pytest.mark.parametrize("command", READING)
+def test_a_damaged_gguf_is_named_with_the_cure(misused, tmp_path, command):
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(b"GGUF\x03\0\0\0" + b"\1" * 90)
+    line = misused(command, "the", "--model", cut)
+    assert f"{cut} is damaged: what its header says does not fit its 98 bytes" in line
+    assert line.endswith("fetch it again\n")
+
+
+@pytest.mark.parametrize("command", READING)
 def test_a_dtype_is_one_of_floating_point_of_another_model(misused, llama, model, command):
     for dtype in ("float31", "int8", "nn"):
         line = misused(command, "the", "--model", llama, "--dtype", dtype)
