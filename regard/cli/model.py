@@ -23,7 +23,7 @@ from regard.models import LanguageModel
 from regard.pattern import Pattern
 from regard.record import Layer, RecordError
 from regard.steps import Steps, explain_problem
-from regard.view.summary import FEW
+from regard.view.head_tables import FEW, Listing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +36,7 @@ __all__ = [
     "describe",
     "has_read",
     "head_steps",
+    "listing_of",
     "needed_heads",
     "open_model",
     "prompt_of",
@@ -224,6 +225,16 @@ def added_note(prompt: Prompt) -> list[str]:
         return []
     said = "the chat template's, in grey" if prompt.roles else "added by the tokenizer, in grey"
     return [f"{count} of the {len(prompt)} tokens {'is' if count == 1 else 'are'} {said}"]
+
+
+def listing_of(role: str | None, sort: str | None) -> Listing:
+    """Return what ``--role`` and ``--sort`` ask for.
+
+    Raises:
+        MisuseError: for a role or a column that does not exist.
+    """
+    with user_errors(ValueError, rewrite="--{}".format):
+        return Listing.named(role, sort)
 
 
 def head_steps(model: LanguageModel, ids: Sequence[int], layer: int, head: int) -> Steps:

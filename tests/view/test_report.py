@@ -1,4 +1,6 @@
 import io
+import math
+import re
 from itertools import pairwise
 
 import pytest
@@ -8,8 +10,9 @@ from rich.console import Console
 from support.heads import EACH, each_role, make_forward_pass, patterns_of
 
 import regard
+from regard.view.head_tables import Listing, head_table
 from regard.view.report import all_heads, one_head
-from regard.view.summary import KEYS, QUERIES, STRIP, TokenStrip, head_table
+from regard.view.summary import KEYS, QUERIES, STRIP, TokenStrip
 
 
 @pytest.fixture
@@ -61,6 +64,62 @@ def test_a_narrow_terminal_drops_scores_with_a_note(result, width, shown):
     note = f"… {9 - shown} more columns in a wider terminal"
     assert (note in " ".join(" ".join(lines[11:]).split())) == (shown < 9)
     assert max(map(cell_len, lines)) <= width
+
+
+def listed(text):
+    """The heads that have lines, in order."""
+    return re.findall(r"^ *(\d+\.\d+) ", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("column", ["score", "queries", "previous", "induction", "distance"])
+def test_heads_are_sorted_by_a_column_which_comes_first(result, column):
+    text = printed(head_table(result, Listing.named(None, column)), width=60)
+    assert text.split()[:3] == ["head", "role", column]
+    fields = {"previous": "previous_token"}
+    values = {
+        f"{head.layer}.{head.head}": getattr(head, fields.get(column, column))
+        for head in result.heads
+    }
+    shown = listed(text)
+    assert sorted(shown) == sorted(values)
+    numbers = [-math.inf if values[name] is None else values[name] for name in shown]
+    assert numbers == sorted(numbers, reverse=True)
+
+
+def test_heads_are_sorted_by_their_places():
+    result = make_forward_pass(["a", "b"] * 9, [["first"] * 12])
+    assert listed(printed(head_table(result, Listing.named(None, "head")))) == [
+        f"0.{head}" for head in range(12)
+    ]
+
+
+def test_heads_of_one_role_are_listed_and_the_others_counted(result):
+    text = printed(head_table(result, Listing.named("nearby", None)))
+    own = [f"{head.layer}.{head.head}" for head in result.heads if head.role == "nearby tokens"]
+    assert listed(text) == own
+    left = len(result.heads) - len(own)
+    assert f"… {left} more heads: 1 induction, 1 duplicate token, 1 previous token" in text
+    none = printed(*all_heads(result, 9, listing=Listing.named("no choice", None)))
+    assert "no head has the role: no choice" in none
+    assert "attends to" not in none
+
+
+def test_of_many_heads_some_have_lines_and_the_others_are_counted():
+    kinds = ["previous", "first", "induction", "current", "uniform", "duplicate", "nearby"]
+    result = make_forward_pass(EACH[0], [kinds] * 9)
+    text = printed(head_table(result))
+    assert len(listed(text)) == 12
+    left = text[text.index("… 51 more heads: ") :]
+    assert sum(int(number) for number in re.findall(r"(\d+) [a-z]", left)[1:]) == 51
+    first = printed(head_table(result, Listing.named("first", "score")))
+    assert len(listed(first)) == sum(head.role == "first token" for head in result.heads) == 9
+    assert max(map(cell_len, (text + first).splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("role", "column"), [("second", None), (None, "size"), ("", None)])
+def test_other_roles_and_columns_are_refused(role, column):
+    with pytest.raises(ValueError, match=r"expected one of .*(induction|score)"):
+        Listing.named(role, column)
 
 
 def test_without_repeats_their_scores_are_dashes():
