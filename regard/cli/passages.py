@@ -19,8 +19,6 @@ from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     from regard.lens import Effects, Passage, SpanWeights
     from regard.lens.spans.links import Span
     from regard.models import LanguageModel
@@ -79,6 +77,7 @@ def passages(
         from regard.cli.device import device_of
         from regard.cli.model import has_read, open_model, require_next_token
         from regard.lens.effect.caveats import hybrid_note
+        from regard.lens.spans.weights import read_passages
         from regard.view.passages_report import passages_report
 
     place = device_of(device)
@@ -95,7 +94,7 @@ def passages(
         with user_errors(ValueError, Error), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "tokens reach", RuntimeWarning)  # `note` says it
             ids, target = torch.tensor(encoded.ids, device=place), lens.Answer(slice(*span))
-            looked = _weights(opened.module, ids, parts, target.queries(len(ids)))
+            looked = read_passages(opened.module, ids, parts, target)
             effects = lens.effects(
                 opened.module,
                 ids,
@@ -121,23 +120,6 @@ def passages(
         console.print(Text(line, "dim"))
     for renderable in passages_report(parts, looked, effects, said):
         console.print(renderable)
-
-
-def _weights(
-    module: nn.Module, ids: Tensor, parts: tuple[Passage, ...], queries: Span
-) -> SpanWeights:
-    """Read the weights on passages while the model runs, since a recording would keep all keys."""
-    import torch
-
-    from regard.intercept import last_logits, takes_logits_to_keep
-    from regard.lens.spans.weights import passage_readouts, share_out
-    from regard.record import read_while_running
-
-    last = last_logits(1) if takes_logits_to_keep(module) else {}
-    reading = read_while_running(module, *passage_readouts(queries))
-    with torch.inference_mode(), reading as readings:
-        module(ids[None], **last)
-    return share_out(readings.of_kind().layers, parts, queries)
 
 
 def _as_dict(

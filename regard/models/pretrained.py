@@ -188,13 +188,10 @@ def load_gguf(
             TensorProcessor,
             load_gguf_checkpoint,
         )
-    with needing("hub"):
-        from gguf import GGUFReader
-
     with _reading(file), _quiet():
+        reader = _reader(file)
         parsed = load_gguf_checkpoint(str(file))
         tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-        reader = GGUFReader(file)
         (architecture,) = (reader.fields["general.architecture"].contents(),)
         stored = [_Stored(tensor) for tensor in reader.tensors]
         del reader
@@ -213,6 +210,28 @@ def load_gguf(
     if missing:
         raise CheckpointError(f"{file} lacks {len(missing)} weights, such as {min(missing)}")
     return module.to(device).eval(), PretrainedTokenizer(tokenizer, str(file))
+
+
+def _reader(file: Path) -> Any:
+    """Return the fields and tensors of a GGUF.
+
+    Raises:
+        CheckpointError: for a file that ends before they do, or whose bytes are not what it says.
+    """
+    with needing("hub"):
+        from gguf import READER_SUPPORTED_VERSIONS, GGUFReader
+    try:
+        return GGUFReader(file)
+    except (ValueError, IndexError, KeyError, OverflowError, MemoryError):
+        with file.open("rb") as opened:
+            version = int.from_bytes(opened.read(8)[4:], "little")
+        size = file.stat().st_size
+        if size >= 8 and version not in READER_SUPPORTED_VERSIONS:
+            raise  # a format of another time, which is no damage
+        raise CheckpointError(
+            f"{file} is damaged: what its header says does not fit its {size:,} bytes, as of a "
+            "download that did not end; fetch it again"
+        ) from None
 
 
 def _names(module: nn.Module, architecture: str, processor: Any) -> dict[str, str]:

@@ -40,6 +40,7 @@ class Builder(Protocol):
 
 
 B = TypeVar("B", bound=Builder)
+P = TypeVar("P", bound=PatternBuilder)
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class Recorder(Generic[B]):
         return LayerId(name, site.kind, site.layer)
 
 
-def layers_of(recorder: Recorder[PatternBuilder]) -> list[Layer]:
+def layers_of(recorder: Recorder[P]) -> list[Layer]:
     """Return the layers recorded so far, in the order of their first calls."""
     pairs = zip(recorder.builders(), recorder.mean_contexts(), strict=True)
     return [

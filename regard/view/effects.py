@@ -18,6 +18,7 @@ from rich.text import Text
 
 from regard.lens import Effect, Effects, LogitParts
 from regard.lens.naming.forward_pass import ForwardPass
+from regard.view.head_tables import ALL, Listing
 from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar, heading
 from regard.view.terminal import label
 from regard.view.tokens import visible
@@ -41,7 +42,11 @@ _ROUNDING = 0.005
 
 
 def effects_report(
-    result: ForwardPass, target: str, measured: Sequence[Effects], added: Sequence[bool] = ()
+    result: ForwardPass,
+    target: str,
+    measured: Sequence[Effects],
+    added: Sequence[bool] = (),
+    listing: Listing = ALL,
 ) -> Iterator[RenderableType]:
     """Render the effects on the prediction after the last token.
 
@@ -50,9 +55,10 @@ def effects_report(
         target: the token whose log-probability is the target of the effects.
         measured: effects over heads, over keys, or both.
         added: True for each token that the user did not write.
+        listing: which heads the table lists, and in which order.
     """
     last = len(result.tokens) - 1
-    weights = torch.stack([pattern[:, -1] for pattern in result.patterns]).double().cpu()
+    weights = torch.stack([layer.rows[last] for layer in result.layers]).double().cpu()
     yield Text()
     subjects = [f"the probability of “{visible(target)}”", "it"]
     found = (_finding(*pair, weights) for pair in zip(measured, subjects, strict=False))
@@ -64,13 +70,19 @@ def effects_report(
     for effects in measured:
         what = "heads" if effects.over == "heads" else "tokens"
         yield heading(f"The {what} that {visible(target)} ({probability}) rests on")
-        table = _heads(effects, result, weights) if what == "heads" else _keys(effects, weights)
+        if what == "heads":
+            table = _heads(effects, result, weights, listing)
+        else:
+            table = _keys(effects, weights)
         if table.rows:
             yield table
-        if left := effects.values.numel() - len(table.rows):
-            largest = abs(effects.largest(len(table.rows) + 1)[-1].value)
-            most = f"below {_ROUNDING}" if largest < _ROUNDING else f"at most {largest:.2f}"
-            yield Text(f"… {left} more, each {most}" if table.rows else f"none: each {most}", "dim")
+        shown = {one.place for _, one, _ in table.rows}
+        ranked = effects.largest(effects.values.numel())
+        if left := [abs(one.value) for one in ranked if one.place not in shown]:
+            most = f"below {_ROUNDING}" if left[0] < _ROUNDING else f"at most {left[0]:.2f}"
+            more = f"… {len(left)} more, each {most}"
+            none = "none" if listing.role is None else f"no head has the role {listing.role}"
+            yield Text(more if table.rows else f"{none}: each {most}", "dim")
 
 
 def _finding(effects: Effects, subject: str, weights: Float[Tensor, "N H T"]) -> str:
@@ -156,9 +168,16 @@ class _Table:
         return table
 
 
-def _heads(effects: Effects, result: ForwardPass, weights: Float[Tensor, "N H T"]) -> _Table:
+def _heads(
+    effects: Effects, result: ForwardPass, weights: Float[Tensor, "N H T"], listing: Listing
+) -> _Table:
     rows = []
     largest = _largest(effects)
+    if listing != ALL:
+        by_place = {one.place: one for one in effects.largest(effects.values.numel())}
+        own = {(one.layer, one.head): one for one in result.heads}
+        chosen = listing.of(own[place] for place in by_place)[:_ROWS]
+        largest = [by_place[one.layer, one.head] for one in chosen]
     names = ["{}.{}".format(*effect.place) for effect in largest]
     width = max(map(len, ["head", *names]))
     for name, effect in zip(names, largest, strict=True):

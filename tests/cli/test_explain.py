@@ -146,6 +146,8 @@ def test_a_single_token_is_explained(regard, letters):
         (("--layer", 2, "--head", 0), "there is no --layer 2: the model has layers 0 … 1"),
         (("--layer", -1, "--head", 0), "there is no --layer -1"),
         (("--layer", 0, "--head", 3), "there is no --head 3: a layer has heads 0 … 2"),
+        (("--layer", 0, "--head", 1, "--sort", "score"), "for tables of heads, and --head shows"),
+        (("--role", ""), "--role is ''; expected one of induction"),
         (("--query", 99), "there is no --query 99: this text has tokens 0 … "),
         (("--query", -1), "there is no --query -1"),
         (("--chunk", 1), "there is no --chunk 1: the text makes chunks 0 only"),

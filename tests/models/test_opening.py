@@ -1,6 +1,7 @@
 """`regard.models.open`: each kind of name, what comes of it, and each refusal."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -119,14 +120,34 @@ def test_files_that_are_no_model(tmp_path):
         regard.models.open(tmp_path / "run")
 
 
-@pytest.mark.parametrize("kept", [0, 4, 900, 6000])
-def test_a_gguf_that_is_cut_is_refused_in_a_line(gguf_file, tmp_path, kept):
+@pytest.mark.parametrize("kept", [0, 4, 7, 23, 900, 6000, -1])
+def test_a_gguf_that_is_cut_is_damaged_in_a_line(gguf_file, tmp_path, kept):
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(gguf_file.read_bytes()[:kept])
     with pytest.raises(CheckpointError) as caught:
         regard.models.open(cut)
-    assert str(cut) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    line = str(caught.value)
+    assert line.startswith(str(cut))
+    assert "\n" not in line
+    assert kept == 0 or re.search("is damaged: .* fetch it again", line)
+
+
+@pytest.mark.parametrize(("place", "put"), [(8, b"\xff" * 8), (24, b"\xff" * 40), (40, b"\xca")])
+def test_a_gguf_whose_header_is_overwritten_is_damaged(gguf_file, tmp_path, place, put):
+    data = bytearray(gguf_file.read_bytes())
+    data[place : place + len(put)] = put
+    (tmp_path / "other.gguf").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"other\.gguf is damaged: .* fetch it again"):
+        regard.models.open(tmp_path / "other.gguf")
+
+
+def test_a_gguf_of_another_version_is_not_called_damaged(gguf_file, tmp_path):
+    data = bytearray(gguf_file.read_bytes())
+    data[4] = 9
+    (tmp_path / "later.gguf").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"version 9 .* take one with its weights") as caught:
+        regard.models.open(tmp_path / "later.gguf")
+    assert "damaged" not in str(caught.value)
 
 
 def test_weights_that_are_missing_are_named(folder, tmp_path):

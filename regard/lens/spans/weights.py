@@ -12,17 +12,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard._arguments import Indices, check_indices, chosen
 from regard._display import show
 from regard._shapes import Float, Int
 from regard.errors import RecordError
+from regard.intercept import last_logits, takes_logits_to_keep
 from regard.lens.spans.links import Link, Span, TokenLink, place_links
 from regard.lens.spans.passages import Passage, check_spans, require_apart
 from regard.lens.targets import Answer, Logit, LogProbability
 from regard.pattern.readouts import Received
-from regard.record import Recording
+from regard.record import Recording, read_while_running
 from regard.record.layer import Layer, Tokens, require_one_run
 from regard.record.readings import LayerReadings, read_layer
 
@@ -38,9 +39,9 @@ __all__ = [
     "link_weights",
     "passage_readouts",
     "passage_weights",
+    "read_passages",
     "select",
     "share_out",
-    "weigh_passages",
 ]
 
 ENOUGH = 8
@@ -393,34 +394,51 @@ def passage_weights(
         True
     """
     recorded = require_one_run(recording.of_kind().layers, "passage_weights")
-    return weigh_passages(recorded, spans, target, only=(layers, heads), sinks=sinks)
-
-
-def weigh_passages(
-    layers: Sequence[Layer],
-    spans: Sequence[Span | Passage],
-    target: Answer | LogProbability | Logit,
-    *,
-    only: tuple[Indices | None, Indices | None] = (None, None),
-    sinks: Sequence[int] | None = None,
-) -> SpanWeights:
-    """Read the weights on passages of recorded layers; see `passage_weights`."""
-    for layer in layers:
+    for layer in recorded:
         _require_one_text(layer, "passages")
         if sinks is None and len(layer.rows) < layer.pattern.shape[-1]:
             raise RecordError(
                 "sinks are found by the weights of all queries, but only some were recorded; "
                 "record all rows, or name the sinks, such as sinks=()"
             )
-    queries = target.queries(min((layer.pattern.shape[-1] for layer in layers), default=0))
+    queries = target.queries(min((layer.pattern.shape[-1] for layer in recorded), default=0))
     passages = check_spans(spans, queries[0] + 1, "spans")
     require_apart(passages, "spans")
-    table = select([len(layer.heads) for layer in layers], only)
+    table = select([len(layer.heads) for layer in recorded], (layers, heads))
     readings = []
     for place, _ in table:
-        rows = _row_of(layers[place], queries[0]), _row_of(layers[place], queries[1] - 1) + 1
-        readings.append(read_layer(layers[place], passage_readouts(rows, sinks)))
+        rows = _row_of(recorded[place], queries[0]), _row_of(recorded[place], queries[1] - 1) + 1
+        readings.append(read_layer(recorded[place], passage_readouts(rows, sinks)))
     return share_out(readings, passages, queries, heads=[own for _, own in table], sinks=sinks)
+
+
+def read_passages(
+    model: nn.Module,
+    ids: Int[Tensor, " T"],
+    spans: Sequence[Span | Passage],
+    target: Answer | LogProbability | Logit,
+    *,
+    sinks: Sequence[int] | None = None,
+) -> SpanWeights:
+    """Read the weights on passages while a model runs; see `passage_weights`.
+
+    Args:
+        model: a causal model.
+        ids: the text, ``(T,)``.
+        spans: as for `passage_weights`.
+        target: likewise.
+        sinks: likewise.
+    """
+    queries = target.queries(len(ids))
+    passages = check_spans(spans, queries[0] + 1, "spans")
+    require_apart(passages, "spans")
+    last = last_logits(1) if takes_logits_to_keep(model) else {}
+    with (
+        torch.inference_mode(),
+        read_while_running(model, *passage_readouts(queries, sinks)) as readings,
+    ):
+        model(ids[None], **last)
+    return share_out(readings.of_kind().layers, passages, queries, sinks=sinks)
 
 
 def passage_readouts(rows: Span, sinks: Sequence[int] | None = None) -> tuple[Received, ...]:
