@@ -19,6 +19,7 @@ from regard.lens.monitor import (
     WriterWarning,
 )
 from regard.lens.naming import Heads, HeadScores, heads
+from regard.lens.sink_keys import Sinks, sinks
 from regard.lens.spans import (
     Link,
     Passage,
@@ -53,6 +54,7 @@ __all__ = [
     "Part",
     "Passage",
     "QKClip",
+    "Sinks",
     "SpanValues",
     "SpanWeights",
     "Writer",
@@ -64,6 +66,7 @@ __all__ = [
     "link_weights",
     "passage_weights",
     "rollout",
+    "sinks",
     "split_passages",
     "token_offsets",
     "toward",

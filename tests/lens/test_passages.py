@@ -117,15 +117,10 @@ def test_shares_are_those_of_the_dense_weights_and_add_up(recording):
     torch.testing.assert_close(weights.mean, weights.spans.values.mean((1, 2)))
 
 
-def test_sinks_are_found_by_the_mean_over_the_heads_that_are_read(recording):
+def test_sinks_are_those_of_the_heads_that_are_read(recording):
     assert regard.lens.passage_weights(recording, SPANS, TARGET).keys[-2] == ((5, 6),)
     assert regard.lens.passage_weights(recording, SPANS, TARGET, layers=0).keys[-2] == ()
-    assert (
-        regard.lens.passage_weights(recording, SPANS[:1], TARGET).keys[-2] == ()
-    )  # beyond the last passage
-    means = torch.stack([layer[0].double().sum(-2) for layer in recording.dense()]).mean((0, 1))
-    means /= LENGTH - torch.arange(LENGTH)
-    assert means[5] > 0.3 > means[1:5].max()
+    assert regard.lens.sinks(recording)[0].keys == (5,)
 
 
 def test_layers_and_heads_that_are_read_are_chosen(recording):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,11 @@ from regard._display import show
 from regard._shapes import Float, Int
 from regard.errors import RecordError
 from regard.intercept import last_logits, takes_logits_to_keep
+from regard.lens.sink_keys import READOUTS, sinks_of_readings
 from regard.lens.spans.links import Link, Span, TokenLink, place_links
 from regard.lens.spans.passages import Passage, check_spans, require_apart
 from regard.lens.targets import Answer, Logit, LogProbability
+from regard.pattern.readout import Readout
 from regard.pattern.readouts import Received
 from regard.record import Recording, read_while_running
 from regard.record.layer import Layer, Tokens, require_one_run
@@ -51,7 +53,6 @@ FIRST_TOKEN, SINKS, ELSEWHERE = "first token", "sinks", "elsewhere"
 
 _NUMBERS = 2**22  # maximum number of weights read at a time
 _DEVIATIONS = 1.96  # 97.5 % quantile of the standard normal distribution
-_SINK = 0.3  # mean weight above which a key is a sink: Gu et al. 2024, arXiv:2410.10781, section 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,9 +367,7 @@ def passage_weights(
         layers: the layers of self-attention to read; None is all.
         heads: the heads of each layer; None is all.
         sinks: keys whose weight is listed separately, as is that of the first token. None finds
-            them: keys up to the last passage's end whose mean weight, over all queries from them
-            on and over the selected heads, is above 0.3 (the threshold of a head's sink in Gu et
-            al. 2024, arXiv:2410.10781, section 3).
+            them by the selected heads, as `regard.lens.sinks` does.
 
     Returns:
         The weight on each passage without the first token and the sinks; then on the first token;
@@ -441,10 +440,12 @@ def read_passages(
     return share_out(readings.of_kind().layers, passages, queries, sinks=sinks)
 
 
-def passage_readouts(rows: Span, sinks: Sequence[int] | None = None) -> tuple[Received, ...]:
+def passage_readouts(
+    rows: Span, sinks: Sequence[int] | None = None
+) -> tuple[Readout[Any, Any], ...]:
     """Return the readouts for `share_out`: of the answer's rows, and of all rows to find sinks."""
     own = Received(queries=slice(*rows))
-    return (own, Received()) if sinks is None else (own,)
+    return (own, *READOUTS) if sinks is None else (own,)
 
 
 def share_out(
@@ -465,16 +466,12 @@ def share_out(
         sinks: as for `passage_weights`.
     """
     places = [range(len(layer.heads)) for layer in layers] if heads is None else heads
-    looks, given = [], []
+    looks = []
     for layer, own in zip(layers, places, strict=True):
-        results = [
-            result.reshape(-1, result.shape[-1])[list(own)].double().cpu()
-            for result in layer.results
-        ]
-        looks.append(results[0] / (queries[1] - queries[0]))
-        given += results[1:]
+        received = layer.results[0].flatten(0, -2)[list(own)].double().cpu()
+        looks.append(received / (queries[1] - queries[0]))
     if sinks is None:
-        sinks = _find_sinks(torch.cat(given), max(passage.tokens[1] for passage in passages))
+        sinks = [key for key in sinks_of_readings(layers, 1, heads=places).keys if key > 0]
     own_heads = [[layer.heads[at] for at in own] for layer, own in zip(layers, places, strict=True)]
     every = tuple(sorted({head for numbers in own_heads for head in numbers}))
     size = len(passages) + 3, len(looks), len(every)
@@ -496,13 +493,6 @@ def share_out(
         layers=tuple(layer.index for layer in layers),
         heads=every,
     )
-
-
-def _find_sinks(given: Float[Tensor, "H S"], end: int) -> list[int]:
-    """Return the sink keys before an end, other than key 0."""
-    following = torch.arange(given.shape[-1], 0, -1, device=given.device)
-    resting = (given.mean(dim=0) / following)[:end]
-    return [key for key in (resting > _SINK).nonzero().flatten().tolist() if key > 0]
 
 
 def _owners(passages: Sequence[Passage], sinks: Sequence[int], keys: int) -> Int[Tensor, " S"]:
