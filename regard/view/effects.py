@@ -234,4 +234,4 @@ def logit_parts_text(parts: LogitParts) -> str:
             f"logit of {parts.target}: {parts.logit:.3f} = {parts.total:.3f}, the sum of its parts"
         )
         console.print(table)
-    return capture.get().rstrip("\n")
+    return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").splitlines())
