@@ -87,6 +87,7 @@ def explain(
             about,
             added_note,
             head_steps,
+            head_that_writes,
             listing_of,
             needed_heads,
             open_model,
@@ -124,7 +125,8 @@ def explain(
         result, logits = read(opened, ids, query)
     if layer is None or head is None:
         needed = needed_heads(opened, len(result.heads), ids[: query + 1], logits)
-        report = all_heads(result, query, added, needed, listing)
+        by = head_that_writes(opened, ids[: query + 1], logits)
+        report = all_heads(result, query, added, needed, listing, by)
     else:
         _number("--layer", layer, len(result.layers), "the model has layers")
         _number("--head", head, len(result.layers[layer].heads), "a layer has heads")

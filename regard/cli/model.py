@@ -15,9 +15,10 @@ import typer
 
 from regard import models
 from regard.cli.errors import MisuseError, user_errors
+from regard.errors import Error
 from regard.gpt import CheckpointError
 from regard.gpt.outside import NOTE, is_outside
-from regard.lens import Effects, LogProbability, effects
+from regard.lens import Effects, LogProbability, WrittenBy, effects, written_by
 from regard.lens.naming.forward_pass import ForwardPass, LayerPass, join_layers, read_layer
 from regard.models import LanguageModel
 from regard.pattern import Pattern
@@ -36,6 +37,7 @@ __all__ = [
     "describe",
     "has_read",
     "head_steps",
+    "head_that_writes",
     "listing_of",
     "needed_heads",
     "open_model",
@@ -216,6 +218,27 @@ def needed_heads(
         return None
     text, target = torch.tensor(ids, device=model.device), LogProbability(int(logits.argmax()))
     return effects(model, text, target, method="gradient", progress=False)
+
+
+def head_that_writes(
+    model: LanguageModel, ids: Sequence[int], logits: Tensor | None
+) -> WrittenBy | str | None:
+    """Find the head that writes a text's likeliest next token.
+
+    Args:
+        model: the model.
+        ids: the text.
+        logits: after its last token; None for an encoder.
+
+    Returns:
+        The head; why it can't be found; None for an encoder, and for a text too long to run again.
+    """
+    if logits is None or len(ids) > _LONGEST or model.objection(len(ids)):
+        return None
+    try:
+        return written_by(model, ids, logits)
+    except Error as error:
+        return str(error).partition(":")[0]
 
 
 def added_note(prompt: Prompt) -> list[str]:

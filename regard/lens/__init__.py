@@ -31,7 +31,7 @@ from regard.lens.spans import (
     token_offsets,
 )
 from regard.lens.targets import Answer, Logit, LogProbability
-from regard.lens.toward import LogitParts, Part, toward
+from regard.lens.toward import LogitParts, Part, WrittenBy, toward, written_by
 
 __all__ = [
     "Alarm",
@@ -59,6 +59,7 @@ __all__ = [
     "SpanWeights",
     "Writer",
     "WriterWarning",
+    "WrittenBy",
     "circuits",
     "effects",
     "fidelity",
@@ -70,4 +71,5 @@ __all__ = [
     "split_passages",
     "token_offsets",
     "toward",
+    "written_by",
 ]

@@ -26,14 +26,16 @@ from regard._display import show
 from regard._shapes import Float, Int
 from regard.errors import Error
 from regard.intercept import Call, observe_calls
-from regard.lens.targets import Answer
+from regard.lens.effect import effects
+from regard.lens.targets import Answer, LogProbability
 from regard.pattern import Pattern
 from regard.record import record, token_names
 
-__all__ = ["LogitParts", "Part", "toward"]
+__all__ = ["LogitParts", "Part", "WrittenBy", "toward", "written_by"]
 
 _TOLERANCE = 1e-3
 """Of the parts' sum, relative to the sum of their magnitudes: beyond it the split is refused."""
+_DECIDES = 0.1  # nats of a prediction's log-probability
 _ROUNDING = 1e-5
 """Of the sum of a block's heads, relative to their magnitudes, in float32."""
 
@@ -218,6 +220,67 @@ def toward(
             "something between its last block and its logits that was not found"
         )
     return parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenBy:
+    """The head that adds most to a prediction against the next likeliest token, and its loss.
+
+    Attributes:
+        part: the head, its share of the margin, and the token from which most of that comes.
+        token: the likeliest token, as text.
+        against: the next likeliest one.
+        source: the text of the token from which most of the share comes.
+        margin: the difference of their logits.
+        loss: by how much the log-probability of the token falls without the head, measured by
+            switching it off, in nats.
+    """
+
+    part: Part
+    token: str
+    against: str
+    source: str
+    margin: float
+    loss: float
+
+    @property
+    def decides(self) -> bool:
+        """Whether the prediction loses at least 0.1 nats without the head."""
+        return self.loss >= _DECIDES
+
+
+def written_by(model: PlacedModel, ids: Sequence[int], logits: Float[Tensor, " V"]) -> WrittenBy:
+    """Find the head that writes a prediction, and measure what is lost without it.
+
+    Two forward passes and two of the text's end: one for `toward`, the others with and without the
+    head.
+
+    Args:
+        model: as for `toward`.
+        ids: the text.
+        logits: after its last token.
+
+    Raises:
+        Error: as for `toward`.
+    """
+    token, other = (int(number) for number in logits.topk(2).indices)
+    text = torch.tensor(list(ids), device=model.device)
+    parts = toward(model, text, token, against=other)
+    best = max((part for part in parts.parts() if part.place), key=lambda part: part.value)
+    assert best.place is not None
+    assert best.source is not None
+    layer, head = best.place
+    target = LogProbability(token)
+    measured = effects(model.module, text, target, layers=layer, heads=head, progress=False)
+    names = token_names(model.tokenizer, [token, other])
+    return WrittenBy(
+        part=best,
+        token=names[0],
+        against=names[1],
+        source=parts.tokens[best.source],
+        margin=parts.logit,
+        loss=-float(measured.values.sum()),
+    )
 
 
 def _rows(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from regard.lens import Effects
+    from regard.lens.toward import WrittenBy
 
 __all__ = ["all_heads", "one_head"]
 
@@ -40,6 +41,7 @@ def all_heads(
     added: Sequence[bool] = (),
     needed: Effects | None = None,
     listing: Listing = ALL,
+    written_by: WrittenBy | str | None = None,
 ) -> Iterator[RenderableType]:
     """Render the findings, the tokens, what heads do, and one query's strongest keys.
 
@@ -49,12 +51,15 @@ def all_heads(
         added: True for each token that the user did not write, such as a template's.
         needed: for a model of many heads, the estimated effect of each on the next token.
         listing: which heads the tables list, and in which order.
+        written_by: the head that writes the next token, or why that was not measured.
     """
     yield Text()
     yield findings(result, query)
     yield heading(f"{_tokens(result)}, token {query} marked")
     yield TokenStrip(result.tokens, query, added)
     yield NextTokens(result, query)
+    if written_by is not None:
+        yield _written(written_by)
     ranked, which = result.heads.most_informative(len(result.heads)), "most informative heads"
     if needed is not None:
         own = {(one.layer, one.head): one for one in result.heads}
@@ -93,6 +98,23 @@ def one_head(
     yield walk(steps, result, query)
     yield heading("Every step of this head; of what is larger than the terminal, the name alone")
     yield from step_tables(steps, result.tokens, whole=True)
+
+
+def _written(by: WrittenBy | str) -> Text:
+    """Say which head writes the next token, from where, and what is lost without it."""
+    if isinstance(by, str):
+        return Text(f"Which head writes it is not measured: {by}.", "dim")
+    head, token = by.part.name, f"“{visible(by.token)}”"
+    source = f"“{visible(by.source)}”"
+    share = (
+        f"adds {by.part.value:.2f} to its logit’s lead of {by.margin:.2f} over "
+        f"“{visible(by.against)}”, {by.part.from_source or 0.0:.2f} of that from {source}"
+    )
+    change = "falls" if by.loss > 0 else "rises"
+    lost = f"without it the log-probability {change} by {abs(by.loss):.2f}, measured"
+    if by.decides:
+        return Text(f"{head.capitalize()} writes {token} from {source}: it {share}; {lost}.")
+    return Text(f"No single head decides {token}: {head} {share}; {lost}.")
 
 
 def _tokens(result: ForwardPass) -> str:
