@@ -30,6 +30,9 @@ OTHERS = 6
 """Fewest other queries of a sink. From so many, a head that spreads evenly gives key 0 a mean of
 0.27, and one that looks a fixed distance back gives any key 0.17: less than `RESTING`."""
 
+PART = 0.2
+"""Fewest other queries of a sink, as a part of those of the key that most queries see."""
+
 FEW_HEADS = 0.03
 """A key on which at least this part of a model's heads rests is a sink of the model."""
 
@@ -43,8 +46,8 @@ class Sinks:
 
     Attributes:
         weights: mean weight that each key gets from the other queries that see it, ``(N, H, S)``;
-            NaN where they are fewer than 6, where none gives it any, and for heads that a layer
-            lacks.
+            NaN where they are fewer than six or than a fifth of those of another key, where none
+            gives it any, and for heads that a layer lacks.
         layers: indices of the layers.
         heads: indices of the heads.
         number_of_heads: how many heads of all layers were read.
@@ -115,8 +118,8 @@ def sinks(recording: Recording) -> tuple[Sinks, ...]:
     (arXiv:2410.10781, section 3.2), who observe that such keys have small values; they were found
     by Xiao et al. 2023 (arXiv:2309.17453, section 3.1) at the start of a text. Two things are added
     here, so that the rule holds for any key of any text: the key's own query is left out, since a
-    first token sees only itself, and a key with fewer than six other queries is no sink, since the
-    weights of so few may all be on it for a reason.
+    first token sees only itself, and a key is no sink if fewer than six other queries see it, or
+    than a fifth of those that see some other key, since so few may all look at it for a reason.
 
     A key is a **sink of the model** if at least 3 % of the heads rest on it. The share is our own:
     Gu et al. report it without a limit. A mean over all heads would miss keys on which some heads
@@ -181,7 +184,8 @@ def _means(
     # How many queries see a key follows from the sum and the mean of what they give it.
     others = torch.where(mean > 0, received / mean, 0).round() - 1
     means = (received - itself).clamp_min(0) / others.clamp_min(1)
-    return torch.where(others >= OTHERS, means, torch.nan)
+    fewest = (PART * others.amax(-1, keepdim=True)).clamp_min(OTHERS)
+    return torch.where(others >= fewest, means, torch.nan)
 
 
 def _joined(

@@ -200,3 +200,35 @@ def test_several_texts_are_refused():
         regard.attention(query, query, query, mask=regard.causal())
     with pytest.raises(RecordError, match="one text at a time"):
         regard.lens.passage_weights(recording, SPANS, TARGET)
+
+
+def test_a_neutral_run_is_what_the_weights_are_less():
+    """Two runs over the same 16 tokens of passages, with other questions and answers after them."""
+    torch.manual_seed(4)
+    query, key = torch.randn(2, 1, 3, LENGTH, 7).unbind()
+    runs, tokens = [], list("abcdefghijklmnop")
+    for length, more in ((LENGTH, "qrstuvw"), (20, "QRST")):
+        own = torch.cat([key[:, :, :16], torch.randn(1, 3, length - 16, 7)], dim=2)
+        with regard.record(tokens=[*tokens, *more]) as recording:
+            regard.attention(query[:, :, :length], own, own, mask=regard.causal())
+        runs.append(recording)
+    asked, neutral = runs
+    target = Answer(slice(18, 20))
+    weights = regard.lens.passage_weights(
+        asked, SPANS, TARGET, sinks=[5], neutral=(neutral, target)
+    )
+    alone = regard.lens.passage_weights(neutral, SPANS, target, sinks=[5])
+    assert torch.equal(weights.controls.values, alone.spans.values)
+    rows = neutral.dense()[0][0, :, 17:19].double()  # each predicts the token after it
+    expected = rows[..., [4, 6, 7, 8]].sum(-1).mean()
+    assert float(weights.controls.values[1].mean()) == pytest.approx(float(expected), abs=ROUNDING)
+    difference = weights.mean - alone.mean
+    torch.testing.assert_close(weights.difference, difference, rtol=0, atol=1e-12)
+    assert regard.lens.passage_weights(asked, SPANS, TARGET).difference.isnan().all()
+    with regard.record(tokens=["x", *tokens[1:], *"QRST"]) as other:
+        regard.attention(query[:, :, :20], own, own, mask=regard.causal())
+    with pytest.raises(ValueError, match="neutral has other tokens up to the end"):
+        regard.lens.passage_weights(asked, SPANS, TARGET, neutral=(other, target))
+    one = regard.lens.passage_weights(asked, SPANS, TARGET, heads=0)
+    with pytest.raises(ValueError, match="read both alike"):
+        one.against(alone)

@@ -12,11 +12,12 @@ ROUNDING = 1e-5  # weights are of float32, whose scores reach 40
 
 def by_definition(weights, visible):
     """The mean over the other queries that see a key, of one text: two (H, T, T) in float64."""
-    result = torch.full(weights.shape[::2], torch.nan, dtype=torch.float64)
-    for head in range(len(weights)):
-        for key in range(weights.shape[-1]):
-            others = [q for q in range(weights.shape[-2]) if visible[head, q, key] and q != key]
-            if len(others) >= 6:
+    heads, queries, keys = weights.shape
+    result = torch.full((heads, keys), torch.nan, dtype=torch.float64)
+    for head in range(heads):
+        seen = [[q for q in range(queries) if visible[head, q, k] and q != k] for k in range(keys)]
+        for key, others in enumerate(seen):
+            if len(others) >= max(6, max(map(len, seen)) / 5):
                 result[head, key] = sum(float(weights[head, q, key]) for q in others) / len(others)
     return result
 
@@ -92,6 +93,17 @@ def test_fewer_than_six_other_queries_prove_nothing():
     (sinks,) = regard.lens.sinks(recording)
     assert sinks.keys == (2,)
     assert sinks.weights[0, :, 3:].isnan().all()
+
+
+def test_what_the_last_queries_of_a_text_look_at_is_no_sink():
+    """A question's queries may all look at the word that it asks about."""
+    for length, found in ((41, True), (43, False)):  # of 40 and 42 others, a fifth is 8 and 8.4
+        place = length - 9
+        query, key = planted(2, length, {1: place})
+        with regard.record() as recording:
+            regard.attention(query, key, key, mask=regard.causal(), scale=1.0)
+        (sinks,) = regard.lens.sinks(recording)
+        assert sinks.of(0, 1) == ((place,) if found else ()), length
 
 
 def test_each_text_of_a_batch_has_its_own_and_padding_counts_nowhere():
