@@ -6,6 +6,7 @@ core does not depend on it.
 
 from regard.lens import circuits
 from regard.lens._fidelity import Fidelity, HeadFidelity, fidelity
+from regard.lens._kept import directions, norms, values
 from regard.lens._rollout import rollout
 from regard.lens.effect import Check, Effect, Effects, effects
 from regard.lens.monitor import (
@@ -61,15 +62,18 @@ __all__ = [
     "WriterWarning",
     "WrittenBy",
     "circuits",
+    "directions",
     "effects",
     "fidelity",
     "heads",
     "link_weights",
+    "norms",
     "passage_weights",
     "rollout",
     "sinks",
     "split_passages",
     "token_offsets",
     "toward",
+    "values",
     "written_by",
 ]

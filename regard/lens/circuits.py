@@ -274,7 +274,7 @@ def _gpt(block: nn.Module) -> _Layer | None:
     if not isinstance(projection, nn.Linear) or not isinstance(heads, int):
         return None
     parts = _matrix("c_attn", projection).split(_get(block, "attn.widths"), dim=1)
-    output = _matrix("c_proj", _get(block, "attn.c_proj"))
+    output = _matrix("c_proj", _output(_get(block, "attn")))
     extras = tuple(name for name in ("q_norm", "k_norm") if _get(block, f"attn.{name}") is not None)
     return _Layer((*parts, output), parts[0].shape[1] // heads, tied=True, extras=extras)
 
@@ -284,7 +284,7 @@ def _gpt2(block: nn.Module) -> _Layer | None:
     projection, dim = _get(block, "attn.c_attn"), _get(block, "attn.head_dim")
     if projection is None or isinstance(projection, nn.Linear) or not isinstance(dim, int):
         return None
-    output = _matrix("c_proj", _get(block, "attn.c_proj"))
+    output = _matrix("c_proj", _output(_get(block, "attn")))
     return _Layer((*_matrix("c_attn", projection).chunk(3, dim=1), output), dim)
 
 
@@ -294,22 +294,18 @@ def _llama(block: nn.Module) -> _Layer | None:
     names = ("q_proj", "k_proj", "v_proj", "o_proj")
     if not isinstance(dim, int) or any(_get(attention, name) is None for name in names):
         return None
+    inputs = (_matrix(name, _get(attention, name)) for name in names[:3])
+    matrices = (*inputs, _matrix("o_proj", _output(attention)))
     extras = tuple(
         name
         for name, child in attention.named_children()
         if name not in names and ("norm" in name or any(True for _ in child.parameters()))
     )
-    return _Layer(tuple(_matrix(n, _get(attention, n)) for n in names), dim, extras=extras)
+    return _Layer(matrices, dim, extras=extras)
 
 
 def _find(model: nn.Module, layer: int, head: int) -> _Head:
-    model = unwrapped(model)
-    require_whole(model)
-    if getattr(model, "has_int8_weights", False):
-        raise TypeError(
-            "model has int8 weights, which are near those that it was trained with; load it "
-            'without weights="int8"'
-        )
+    model = _require_plain(model)
     blocks = _first(model, "h", "transformer.h", "layers", "model.layers")
     if not isinstance(blocks, nn.ModuleList):
         raise TypeError(
@@ -338,6 +334,33 @@ def _find(model: nn.Module, layer: int, head: int) -> _Head:
     query, key = query.split(own.dim, dim=1)[head], key.split(own.dim, dim=1)[shared]
     value, output = value.split(wide, dim=1)[shared], output.split(wide)[head]
     return _Head(LowRank(query, key.mT), LowRank(value, output), own)
+
+
+def _require_plain(model: nn.Module) -> nn.Module:
+    """Return the module inside wrappers, whose weights can be read.
+
+    Raises:
+        TypeError: for weights in int8.
+        ValueError: for a model that is sharded.
+    """
+    model = unwrapped(model)
+    require_whole(model)
+    if getattr(model, "has_int8_weights", False):
+        raise TypeError(
+            "model has int8 weights, which are near those that it was trained with; load it "
+            'without weights="int8"'
+        )
+    return model
+
+
+def _output(attention: Any) -> nn.Module | None:
+    """Return the module W_O inside an attention module, or None.
+
+    It is ``c_proj`` in GPT-2 and regard.gpt, ``o_proj`` in Llama-like models, ``out_proj`` in
+    `torch.nn.MultiheadAttention`, ``output`` in `regard.nn.MultiHeadAttention`.
+    """
+    found = _first(attention, "c_proj", "o_proj", "out_proj", "output")
+    return found if isinstance(found, nn.Module) else None
 
 
 def _vocabulary(model: nn.Module, *, tied: bool) -> tuple[Tensor, Tensor]:

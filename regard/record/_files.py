@@ -195,6 +195,8 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
         entry["calls"] = sizes
     if layer.mean_context is not None:
         entry["mean_context"] = tensors.add(layer.mean_context)
+    if layer.kept:
+        entry["kept"] = {name: tensors.add(tensor) for name, tensor in layer.kept.items()}
     if spans is not None:
         numbers = [None if number == -math.inf else number for number in spans.added.tolist()]
         entry["spans"] = [tensors.add(spans.start), tensors.add(spans.stop), numbers]
@@ -249,6 +251,7 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
         heads=tuple(_whole(head) for head in entry["heads"]),
         rows=rows,
         mean_context=_mean_context(entry, problem, read),
+        kept=_kept(entry, problem, read),
         get_pattern=lambda: pattern,
         get_calls=_calls(entry, pattern),
     )
@@ -264,6 +267,21 @@ def _mean_context(
     if mean.ndim != 2 or len(mean) != problem.heads[1] or not mean.is_floating_point():
         raise ValueError(f"mean contexts of {mean.dtype} and shape {tuple(mean.shape)}")
     return mean
+
+
+def _kept(
+    entry: Mapping[str, Any], problem: Problem, read: Callable[[str], Tensor]
+) -> dict[str, Tensor]:
+    """Restore what was kept of the values, if anything was."""
+    kept = {str(name): read(tensor) for name, tensor in entry.get("kept", {}).items()}
+    lead, heads = problem.leading[:-1], (problem.heads[1], problem.key.shape[1])
+    for name, tensor in kept.items():
+        shape = tuple(tensor.shape)
+        leads = [(*lead, count, problem.keys) for count in heads]
+        fits = leads if problem.leading else [(problem.keys,)]
+        if not any(shape in (one, (*one, *shape[-1:])) for one in fits):
+            raise ValueError(f"kept {name!r} of shape {shape}")
+    return kept
 
 
 def _calls(entry: Mapping[str, Any], pattern: Pattern) -> Callable[[], list[CallPattern]] | None:

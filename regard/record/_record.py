@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard._arguments import Indices
 from regard._decorators import block
 from regard._modules import HasModule
-from regard.intercept import observe_calls
+from regard.intercept import Call, observe_calls
+from regard.record._kept import Keep, check_keep
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._recorder import Recorder, check_model, layers_of, observed
 from regard.record._recording import Recording
@@ -28,6 +29,7 @@ def record(
     heads: Indices | None = None,
     rows: Indices | None = None,
     mean_contexts: bool = False,
+    keep: Keep | Sequence[Keep] = (),
     offload: str | None = None,
 ) -> AbstractContextManager[Recording]:
     """Record the attention of all models that run in the ``with`` block, on this thread.
@@ -59,6 +61,11 @@ def record(
             negative, from the end of each call.
         mean_contexts: also keep the mean context of each head, which `regard.intervene` can
             substitute for a context; torch's transformer layers then run without fused operators.
+        keep: functions ``(path, value) -> {name: tensor}`` that keep something of the values, such
+            as `regard.lens.norms`. Each is called with the path of a layer and the values
+            ``(B, G, s, Dv)`` of the s keys that are new in a call, and returns numbers
+            ``(B, H or G, s)`` or vectors ``(B, H or G, s, n)``; all keys' are in `Layer.kept`.
+            Torch's transformer layers then run without fused operators.
         offload: "cpu" copies everything that is kept to main memory.
 
     Returns:
@@ -69,8 +76,9 @@ def record(
 
     Raises:
         RecordError: if no call was seen, inside a compiled function, or if a call cannot be
-            represented exactly; also in a backward pass after the block in which checkpoints
-            recompute calls that `regard.attention` made inside it.
+            represented exactly; if a function of ``keep`` returns another number of keys; also
+            in a backward pass after the block in which checkpoints recompute calls that
+            `regard.attention` made inside it.
         TypeError: for an argument of the wrong type.
         ValueError: for an invalid index, and for tokens whose number is not that of the positions.
             After several calls, as in a generation, that is only a warning, and positions have no
@@ -87,7 +95,7 @@ def record(
         torch.Size([1, 2, 5, 1])
     """
     module = check_model(model)
-    selection = selection_of(layers, heads, rows, offload=offload)
+    selection = selection_of(layers, heads, rows, offload=offload, keep=check_keep(keep))
     return _recording(module, selection, Labeller(module, tokens), mean_contexts=mean_contexts)
 
 
@@ -98,7 +106,12 @@ def _recording(
     recorder = Recorder(model, selection, partial(PatternBuilder, selection=selection))
     recording = Recording(partial(layers_of, recorder), labeller.labels)
     calls = observe_calls(recorder)
-    with observed(recorder, model, labeller, calls, recording.finish, mean_contexts=mean_contexts):
+    observe: Callable[[Call, Tensor], None] | None = None
+    if mean_contexts:
+        observe = recorder.observe_context
+    elif selection.keep_of_values:
+        observe = _ignore  # has torch's layers tell their values
+    with observed(recorder, model, labeller, calls, recording.finish, observe_context=observe):
         yield recording
     labeller.check(
         lambda: (
@@ -107,3 +120,7 @@ def _recording(
         ),
         several=recorder.has_several_calls,
     )
+
+
+def _ignore(call: Call, context: Tensor) -> None:
+    """Observe a context and keep nothing of it."""

@@ -102,7 +102,7 @@ class Recorder(Generic[B]):
         problem = call.problem()
         if context is not None:
             self._contexts.setdefault(site, _ContextSum()).add(context, problem)
-        builder = self._add(site, problem, call.run)
+        builder = self._add(site, call, problem)
         if site.kind != "cross":
             self._latest = call.run, builder
             self._continuations.add_self_attention(
@@ -124,20 +124,24 @@ class Recorder(Generic[B]):
         sums = [self._contexts.get(site) for site, _ in self._order]
         return [None if total is None else total.mean() for total in sums]
 
-    def _add(self, site: Site, problem: Problem, run: int) -> B:
+    def _add(self, site: Site, call: Call, problem: Problem) -> B:
         """Add a call to the site's builder, or start a new builder with it."""
         number = self._counts[site] = self._counts.get(site, -1) + 1
-        left_out, begins = self._position_in_text(problem, run) if site.shares_keys else (0, False)
-        call = LayerCall(
+        left_out, begins = 0, False
+        if site.shares_keys:
+            left_out, begins = self._position_in_text(problem, call.run)
+        added = LayerCall(
             problem=problem,
+            path=self._path(site),
+            value=call.value_of(problem) if self._selection.keep_of_values else None,
             number=number,
             left_out=left_out,
             begins=begins,
-            follows=self._continuations.continues(site, run=run, queries=problem.queries),
+            follows=self._continuations.continues(site, run=call.run, queries=problem.queries),
         )
-        if site in self._builders and self._builders[site].extend(call):
+        if site in self._builders and self._builders[site].extend(added):
             return self._builders[site]
-        builder = self._builders[site] = self._begin(call, site.kind)
+        builder = self._builders[site] = self._begin(added, site.kind)
         self._order.append((site, builder))
         return builder
 
@@ -152,8 +156,10 @@ class Recorder(Generic[B]):
         return max(builder.queries - problem.queries, 0), not builder.continued
 
     def _layer_id(self, site: Site) -> LayerId:
-        name = self._sites.paths.path(site.modules[-1] if site.modules else None)
-        return LayerId(name, site.kind, site.layer)
+        return LayerId(self._path(site), site.kind, site.layer)
+
+    def _path(self, site: Site) -> str:
+        return self._sites.paths.path(site.modules[-1] if site.modules else None)
 
 
 def layers_of(recorder: Recorder[P]) -> list[Layer]:
@@ -167,6 +173,7 @@ def layers_of(recorder: Recorder[P]) -> list[Layer]:
             heads=builder.heads,
             rows=builder.rows,
             mean_context=None if context is None else context[list(builder.heads)],
+            kept=builder.kept(),
             get_pattern=builder.pattern,
             get_calls=builder.calls,
         )
@@ -219,7 +226,7 @@ def observed(
     calls: AbstractContextManager[None],
     finish: Callable[[], None],
     *,
-    mean_contexts: bool = False,
+    observe_context: Callable[[Call, Tensor], None] | None = None,
 ) -> Iterator[None]:
     """Pass the calls of the block to a recorder.
 
@@ -229,7 +236,8 @@ def observed(
         labeller: labels the positions.
         calls: observes calls while it is entered.
         finish: called at the end of the block.
-        mean_contexts: whether the recorder also observes contexts.
+        observe_context: called with contexts; torch's layers then run without fused operators,
+            which do not tell their values.
 
     Raises:
         RecordError: at the end of the block, if no call was seen.
@@ -239,8 +247,8 @@ def observed(
             stack.enter_context(labeller.observe_ids())
             if model is not None:
                 stack.enter_context(replace_attention(model))
-            if mean_contexts:
-                stack.enter_context(observe_contexts(recorder.observe_context))
+            if observe_context is not None:
+                stack.enter_context(observe_contexts(observe_context))
             stack.enter_context(calls)
             yield
     finally:
