@@ -23,7 +23,7 @@ from regard.errors import Error, RecordError
 from regard.lens.circuits import _SUPPORTED, _matrix, _output, _require_plain
 from regard.record.sites import ModulePaths
 
-Keep = Callable[[str, Float[Tensor, "B G s Dv"]], dict[str, Tensor]]
+Keep = Callable[[str, Tensor], dict[str, Tensor]]
 
 
 def values() -> Keep:

@@ -7,7 +7,7 @@ value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from regard.errors import RecordError
 from regard.inputs.finite import without_autocast
 from regard.record._selection import Selection, key_heads
 
-Keep: TypeAlias = Callable[[str, Float[Tensor, "B G s Dv"]], Mapping[str, Tensor]]
+Keep = Callable[[str, Tensor], Mapping[str, Tensor]]
 """Takes a layer's path and the values of new keys; returns tensors ``(B, H or G, s, ...)``."""
 
 
