@@ -75,9 +75,24 @@ def matrix(
 
 
 def per_key(
-    numbers: Tensor, name: str, leading: tuple[int, ...], keys: int, device: torch.device
+    numbers: Tensor,
+    name: str,
+    leading: tuple[int, ...],
+    heads: tuple[int, int],
+    keys: int,
+    device: torch.device,
 ) -> Shaped[Tensor, "b h S"]:
-    """Reshape one entry per key, which broadcasts to ``(*leading, S)``, to (b, h, S)."""
+    """Reshape one entry per key, which broadcasts to ``(*leading, S)``, to (b, h, S).
+
+    Args:
+        numbers: the entries.
+        name: what they are called in errors.
+        leading: the pattern's leading dimensions.
+        heads: what they are flattened to: batch entries and heads, or with selected heads a batch
+            entry for each.
+        keys: number of keys.
+        device: where the pattern is.
+    """
     if not numbers.ndim or numbers.shape[-1] != keys or numbers.ndim > len(leading) + 1:
         raise ValueError(
             f"{name} has shape {tuple(numbers.shape)}, but holds one entry for each of {keys} "
@@ -85,7 +100,10 @@ def per_key(
         )
     rows = matrix(numbers[..., None, :], name, leading, 1, keys, device)
     assert rows is not None, "there are numbers"
-    return rows[..., 0, :]
+    rows = rows[..., 0, :]
+    if rows.shape[:2] != (1, 1) and heads != flat(leading):
+        rows = rows.expand(*flat(leading), -1).reshape(*heads, -1)
+    return rows
 
 
 def four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:

@@ -200,7 +200,9 @@ class Pattern(LinearOperator):
         if isinstance(keys, torch.Tensor):
             if keys.dtype != torch.bool:
                 raise TypeError(f"keys must hold booleans, but is {keys.dtype}; list the indices")
-            left_out = per_key(keys, "keys", problem.leading, problem.keys, self.device)
+            left_out = per_key(
+                keys, "keys", problem.leading, problem.heads, problem.keys, self.device
+            )
         else:
             index = list(chosen(check_indices("keys", keys), problem.keys, "keys"))
             left_out = torch.zeros(1, 1, problem.keys, dtype=torch.bool, device=self.device)

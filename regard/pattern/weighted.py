@@ -229,7 +229,9 @@ def _checked(pattern: LinearOperator, key: Any, dot: Any) -> Factors:
                 raise ValueError(f"{name} is on {tensor.device}, the pattern on {pattern.device}")
     factors = None
     if key is not None:
-        factors = per_key(key.detach(), "key", problem.leading, problem.keys, pattern.device)
+        factors = per_key(
+            key.detach(), "key", problem.leading, problem.heads, problem.keys, pattern.device
+        )
         factors = factors.expand(*problem.heads, -1)
     if dot is None:
         return Factors(key=factors)

@@ -90,3 +90,15 @@ def test_keys_that_are_not_there_are_refused():
         pattern.without(torch.zeros(2, 11, dtype=torch.bool))
     with pytest.raises(TypeError, match="keys must be an integer, a slice or integers"):
         pattern.without("first")
+
+
+@pytest.mark.parametrize("part", [(1,), (slice(None), 1), (1, slice(1, None))])
+def test_keys_per_head_may_be_left_out_of_selected_heads(part):
+    query, key = torch.randn(2, 2, 3, 29, 7).unbind()
+    pattern = regard.Pattern(query, key, mask=regard.causal())
+    left_out, factors = torch.rand(2, 3, 29) < 0.2, torch.rand(2, 3, 29)
+    for selected, whole in (
+        (pattern[part].without(left_out[part]), pattern.without(left_out)),
+        (pattern[part].weighted(key=factors[part]), pattern.weighted(key=factors)),
+    ):
+        torch.testing.assert_close(selected.dense(), whole.dense()[part], rtol=0, atol=1e-6)
