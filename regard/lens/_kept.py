@@ -20,7 +20,7 @@ from regard._arguments import tensor_of
 from regard._modules import HasModule, module_of
 from regard._shapes import Float, Int
 from regard.errors import Error, RecordError
-from regard.lens.circuits import _SUPPORTED, _matrix, _output, _require_plain
+from regard.lens.circuits import SUPPORTED, matrix_of, output_of, require_plain
 from regard.record.sites import ModulePaths
 
 Keep = Callable[[str, Tensor], dict[str, Tensor]]
@@ -145,7 +145,7 @@ class _HeadMaps:
             )
         batch, groups, keys, dim = value.shape
         if path not in self._made:
-            weight = _matrix("W_O", self._outputs[path])  # (H·Dv, E)
+            weight = matrix_of("W_O", self._outputs[path])  # (H·Dv, E)
             if weight.shape[0] % (groups * dim):
                 raise RecordError(
                     f"{path!r} has {groups} heads of {dim} values, which do not fit W_O of shape "
@@ -167,9 +167,9 @@ def _outputs(model: Any) -> dict[str, nn.Module]:
             f"model must be a torch.nn.Module or a regard.models.LanguageModel, but is "
             f"{type(model).__name__}"
         )
-    paths, module = ModulePaths(module), _require_plain(module)
+    paths, module = ModulePaths(module), require_plain(module)
     if module_of(model) is model:
-        every = ((part, _output(part)) for part in module.modules())
+        every = ((part, output_of(part)) for part in module.modules())
         found = {paths.path(part): output for part, output in every if output is not None}
     else:
         _require_check(model, "attention")
@@ -180,7 +180,7 @@ def _outputs(model: Any) -> dict[str, nn.Module]:
         }
     if not found:
         raise TypeError(
-            f"model is {type(module).__name__}, in which no W_O is known; {_SUPPORTED}, torch's "
+            f"model is {type(module).__name__}, in which no W_O is known; {SUPPORTED}, torch's "
             "and regard's multi-head attention, and what regard.models.open opens"
         )
     return found
@@ -207,7 +207,7 @@ def _unembedding_rows(model: Any, tokens: Any) -> Float[Tensor, "n E"]:
         )
     _require_check(model, "logits")
     head = model.module.get_submodule(places.unembed)
-    weight = _matrix("unembedding", head)
+    weight = matrix_of("unembedding", head)
     rows = weight if isinstance(head, nn.Embedding) else weight.mT  # (V, E)
     wrong = [one for one in index.tolist() if not 0 <= one < len(rows)]
     if wrong:

@@ -66,7 +66,7 @@ class PatternBuilder(LayerBuilder):
 
     def kept(self) -> dict[str, Tensor]:
         """Return what is kept of the values, by name, with the pattern's leading dimensions."""
-        return self._kept.joined(self._problem.leading)
+        return self._kept.joined(self._leading)
 
     def _keep_values(self, call: LayerCall) -> None:
         if self._selection.keep_of_values and self.new_keys.stop > self.new_keys.start:
@@ -134,6 +134,7 @@ class PatternBuilder(LayerBuilder):
         rows, query = problem.rows, self._selection.keep(problem.query)
         if not self._pieces:
             self._problem = replace(problem, query=query, key=self._key)
+            self._leading = problem.leading
         device, copy = query.device, self._selection.offload
         rows = rows.to(lambda tensor: tensor.to(device, copy=copy), device)
         self._pieces.append(_Piece(query, rows, shift, width))

@@ -33,14 +33,14 @@ def test_it_names_the_head_that_adds_most_with_its_loss_measured(regard, model):
     words = " ".join(done.out.split())
     opened = models.open(str(model))
     ids = torch.tensor(opened.read(TEXT).ids)
-    logits = opened(ids)[-1]
+    logits = opened(ids)[-1].detach()
     found = library.lens.written_by(opened, ids.tolist(), logits)
     first, second = logits.topk(2).indices.tolist()
     assert found.margin == pytest.approx(float(logits[first] - logits[second]), abs=1e-4)
     layer, head = found.part.place
     with library.intervene(opened) as change:
         change.ablate(layers=layer, heads=head)
-        without = opened(ids)[-1].double().log_softmax(-1)[first]
+        without = opened(ids)[-1].detach().double().log_softmax(-1)[first]
     loss = float(logits.double().log_softmax(-1)[first] - without)
     assert found.loss == pytest.approx(loss, abs=1e-5)
     says = "writes" if loss >= 0.1 else "No single head decides"
