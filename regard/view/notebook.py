@@ -121,7 +121,7 @@ def effects_html(effects: Effects) -> str:
     def parts() -> Iterable[str]:
         yield heading("Effects", f"on the {effects.target}, which is {effects.unchanged:.4g}")
         if effects.method == "gradient":
-            yield line("approximate, by gradient; check(n) ablates the largest")
+            yield line("estimates, by gradient; check(n) measures the largest")
         yield from _picture(effects.plot, effects)
 
     return whole(parts, effects)

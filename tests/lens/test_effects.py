@@ -308,7 +308,7 @@ def test_it_measures_the_model_as_interventions_around_it_made_it(gpt, ids):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"over": "values"}, ValueError, "over must be 'heads', 'keys' or spans"),
+        ({"over": "values"}, ValueError, "over must be 'heads', 'keys', 'edges' or spans"),
         ({"method": "patching"}, ValueError, "method must be one of 'ablation', 'gradient'"),
         (
             {"method": "gradient", "over": "keys"},
