@@ -111,7 +111,7 @@ def _finding(effects: Effects, subject: str, weights: Float[Tensor, "N H T"]) ->
     return f"Without token {_name(needed.name)} {subject} {_falls(effects, needed)}; {also}."
 
 
-def _needed(effects: Effects, places: Sequence[tuple[int, int]]) -> Effect | None:
+def _needed(effects: Effects, places: Sequence[tuple[int, ...]]) -> Effect | None:
     """Return the most negative effect; None if it is shown as 0.00."""
     every = effects.largest(effects.values.numel())
     least = min((one for one in every if one.place in places), key=lambda one: one.value)

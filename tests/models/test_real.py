@@ -107,3 +107,14 @@ print((peak() - before) / weights)
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
     )
     assert float(done.stdout) <= 1.3
+
+
+def test_edges_of_smollm2_are_estimated_and_measured(smollm2):
+    text = "When Mary and John went to the store, John gave a drink to"
+    edges = regard.lens.effects(smollm2, text, " Mary", over="edges")
+    largest, drawn = edges.checks
+    assert len(largest.true) == len(drawn.true) == 20
+    # 0.56 and 0.99 were seen; most edges at random change little, which a gradient tells well
+    assert largest.rank_correlation > 0.2
+    assert drawn.rank_correlation > 0.9
+    assert drawn.largest_miss < 0.01

@@ -1,4 +1,4 @@
-"""Attribution patching: ablation to first order, by one forward and one backward pass.
+"""Attribution patching: interventions to first order, by one forward and one backward pass.
 
 Axes: b sequences, H query heads, L queries, Dv dimension of a value.
 """
@@ -16,12 +16,13 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from regard._shapes import Float
-from regard.inputs import Problem
+from regard.inputs import Problem, check
 from regard.intercept import Call, CallChange, change_calls
 from regard.intervene.contexts import ablation
 from regard.intervene.operations import Ablate
 from regard.lens.effect.caveats import same_draws
-from regard.record.sites import Site, Sites
+from regard.lens.effect.edges import Derivative
+from regard.record.sites import AttentionKind, Site, Sites
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,10 @@ class _Context:
     site: Site
     problem: Problem
     tensor: Float[Tensor, "b H L Dv"]
+
+
+Gradients = list[tuple[_Context, Tensor | None]]
+"""Contexts, and the gradient of a number by each; None if none reached it."""
 
 
 class _Reached:
@@ -104,8 +109,66 @@ class _EachContext:
         site = self._latest if call.repeated and self._latest else self._sites.of(call)
         self._latest = site
         self._number += 1
-        number, problem = self._number, call.problem()
+        number, problem = self._number, _problem(call)
         return CallChange(edit=lambda tensor: self._edit(_Context(number, site, problem, tensor)))
+
+
+def _problem(call: Call) -> Problem:
+    """Return the attention of a call, with its value but without gradients and dropout."""
+    problem = call.problem()
+    if call.changed is not None:
+        value = call.changed.value
+    elif call.value is None:
+        value = None
+    else:
+        tensors = (call.query.detach(), call.key.detach(), call.value.detach())
+        value = check(*tensors, call.scoring).value
+    return problem if value is None else replace(problem, value=value.detach())
+
+
+def head_effects(gradients: Gradients, by: Ablate) -> dict[int, Float[Tensor, " H"]]:
+    """Compute the effect of ablating each head of each layer on a number, to first order.
+
+    The change of its context · the gradient (Nanda 2023, "Attribution Patching"; Syed et al. 2023,
+    arXiv:2310.10348, equation 1).
+
+    Args:
+        gradients: contexts, and the gradient of the number by each, as from `Contexts.gradients`.
+        by: the ablation, of all heads.
+    """
+    effects: dict[int, Tensor] = {}
+    for context, gradient in gradients:
+        layer, heads = context.site.layer, context.tensor.shape[1]
+        total = effects.setdefault(layer, torch.zeros(heads, dtype=torch.float64, device="cpu"))
+        if gradient is not None:
+            tensor = context.tensor.detach()
+            change = ablation(by, context.problem, context.site)(tensor) - tensor
+            total += (change.double() * gradient.double()).sum(dim=(0, 2, 3)).cpu()
+    return effects
+
+
+def derivatives(gradients: Gradients, over: str) -> dict[int, Derivative]:
+    """Return the attention of each layer that a gradient reached, with the gradient.
+
+    Raises:
+        ValueError: for a layer whose attention is not that of one call over the whole text.
+    """
+    found: dict[int, Derivative] = {}
+    for layer in sorted({context.site.layer for context, _ in gradients}):
+        calls = [one for one in gradients if one[0].site.layer == layer]
+        (context, gradient), problem = calls[0], calls[0][0].problem
+        is_whole = context.site.kind != "self" or problem.queries == problem.keys
+        if len(calls) > 1 or problem.heads[0] != 1 or not is_whole or problem.value is None:
+            raise ValueError(
+                f"method='gradient' over {over} needs one call of attention over the whole text in "
+                f"each layer, but layer {layer} has {len(calls)}, the first of "
+                f"{problem.heads[0]} sequence(s), {problem.queries} queries and {problem.keys} "
+                "keys; run the model once over the text, without a cache, or take "
+                "method='ablation' over keys"
+            )
+        if gradient is not None:
+            found[layer] = Derivative.of(problem, gradient)
+    return found
 
 
 class Contexts(_EachContext):
@@ -121,21 +184,16 @@ class Contexts(_EachContext):
         self._contexts: list[_Context] = []
         self._missing: list[_Context] = []
 
-    def effects(self, number: Tensor, by: Ablate) -> dict[int, Float[Tensor, " H"]]:
-        """Compute the effect of ablating each head on a number, to first order.
+    def gradients(self, number: Tensor, kind: AttentionKind) -> Gradients:
+        """Compute the gradient of a number by each context of a kind of attention.
 
-        The change of its context · the gradient (Nanda 2023, "Attribution Patching"; Syed et al.
-        2023, arXiv:2310.10348, equation 1). The number is taken not to depend on a context that no
-        gradient reached; `cut_layers` checks this.
-
-        Args:
-            number: the number computed from the contexts.
-            by: the ablation, of all heads.
+        None for a context that no gradient reached, on which the number is taken not to depend;
+        `cut_layers` checks this.
 
         Raises:
             ValueError: if the number has no gradient.
         """
-        contexts = [context for context in self._contexts if context.site.kind == by.kind]
+        contexts = [context for context in self._contexts if context.site.kind == kind]
         if not number.requires_grad:
             raise ValueError(
                 "method='gradient': the target has no gradient; run the model, and compute the "
@@ -144,17 +202,13 @@ class Contexts(_EachContext):
         tensors = [context.tensor for context in contexts]
         with _Reached(number) as reached:
             gradients = torch.autograd.grad(number, tensors, allow_unused=True)
-        effects: dict[int, Tensor] = {}
+        found: Gradients = []
         for context, gradient in zip(contexts, gradients, strict=True):
-            layer, heads = context.site.layer, context.tensor.shape[1]
-            total = effects.setdefault(layer, torch.zeros(heads, dtype=torch.float64, device="cpu"))
-            if gradient is None or context.tensor not in reached:
-                self._missing.append(context)
-                continue
-            tensor = context.tensor.detach()
-            change = ablation(by, context.problem, context.site)(tensor) - tensor
-            total += (change.double() * gradient.double()).sum(dim=(0, 2, 3)).cpu()
-        return effects
+            # One that was lost may have zeros in its place.
+            is_known = gradient is not None and context.tensor in reached
+            found.append((context, gradient if is_known else None))
+        self._missing += [context for context, gradient in found if gradient is None]
+        return found
 
     def cut_layers(self, run: Callable[[], Tensor], by: Ablate) -> list[int]:
         """Return the layers that a number depends on although no gradient reached them.

@@ -37,7 +37,7 @@ def plot_effects(effects: Effects) -> Figure:
 
 def _titled(effects: Effects, width: float, height: float) -> tuple[Plot, float]:
     """Make a figure with its title; return it and the top of the content."""
-    what = {"heads": "head", "keys": "token", "spans": "span"}[effects.over]
+    what = {"heads": "head", "keys": "token", "spans": "span", "edges": "edge"}[effects.over]
     without = f"without each {what}"
     about = "by gradient, approximate" if effects.method == "gradient" else without
     title = f"effect on the {effects.target}", f"{about}; as it is: {number(effects.unchanged)}"
