@@ -287,7 +287,7 @@ def _rows(
     model: PlacedModel, ids: Tensor, target: Any, against: Any, position: Any
 ) -> tuple[list[int], Tensor]:
     """Return the positions, and a factor for the logit of each token there, ``(R, V)``."""
-    size = model.module.get_submodule(model.places.unembed or "").weight.shape[0]
+    size = len(_weight(model.module.get_submodule(model.places.unembed or "")))
 
     def number(token: Any, name: str) -> int:
         if isinstance(token, str):
@@ -328,13 +328,21 @@ def _direction(model: PlacedModel, places: Any, wanted: Tensor) -> tuple[Tensor,
     """Return what reads the logit from the normed stream, ``(R, E)``, and the part of a bias."""
     head = model.module.get_submodule(places.unembed)
     some = wanted.any(0).nonzero()[:, 0]
-    rows = head.weight[some.to(head.weight.device)].detach().double().cpu()
+    weight = _weight(head)
+    rows = weight[some.to(weight.device)].double().cpu()
     direction = places.scale * (wanted[:, some] @ rows)
     bias = getattr(head, "bias", None)
-    if bias is None:
+    if not isinstance(bias, Tensor):
         return direction, 0.0
     own = bias[some.to(bias.device)].detach().double().cpu()
     return direction, float(places.scale * (wanted[:, some] @ own).sum())
+
+
+def _weight(module: nn.Module) -> Tensor:
+    """Return the matrix of a linear map or an embedding."""
+    weight = module.weight
+    assert isinstance(weight, Tensor), "a place is a map with a matrix"
+    return weight.detach()
 
 
 def _before_softcap(logits: Tensor, cap: float | None) -> Tensor:
@@ -462,9 +470,9 @@ def _heads(trace: _Trace, block: Any, back: Float[Tensor, "R E"]) -> Float[Tenso
         if behind is None:
             return None
         back = back * behind
-    weight = output.weight.detach().double().cpu()
+    weight = _weight(output).double().cpu()
     bias = getattr(output, "bias", None)
-    offset = 0 if bias is None else bias.detach().double().cpu()
+    offset = bias.detach().double().cpu() if isinstance(bias, Tensor) else 0
     is_transposed = not _close(taken @ weight.mT + offset, given)
     if is_transposed and not _close(taken @ weight + offset, given):
         return None

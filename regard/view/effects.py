@@ -18,6 +18,7 @@ from rich.text import Text
 
 from regard.lens import Effect, Effects, LogitParts
 from regard.lens.naming.forward_pass import ForwardPass
+from regard.lens.naming.heads import HeadScores
 from regard.view.head_tables import ALL, Listing
 from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar, heading
 from regard.view.terminal import label
@@ -175,7 +176,9 @@ def _heads(
     largest = _largest(effects)
     if listing != ALL:
         by_place = {one.place: one for one in effects.largest(effects.values.numel())}
-        own = {(one.layer, one.head): one for one in result.heads}
+        own: dict[tuple[int, ...], HeadScores] = {
+            (one.layer, one.head): one for one in result.heads
+        }
         chosen = listing.of(own[place] for place in by_place)[:_ROWS]
         largest = [by_place[one.layer, one.head] for one in chosen]
     names = ["{}.{}".format(*effect.place) for effect in largest]

@@ -106,7 +106,7 @@ class _Table:
                         (change, largest, ACCENT if change < 0 else _GAIN),
                     )
                 ]
-            cells = [
+            cells: list[RenderableType] = [
                 *(_signed(difference, 3), bars[0], f"{means[place]:.3f}"),
                 *("" if change is None else _signed(change), bars[1]),
             ]

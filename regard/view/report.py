@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from regard.lens import Effects
+    from regard.lens.effect.table import Place
     from regard.lens.toward import WrittenBy
 
 __all__ = ["all_heads", "one_head"]
@@ -62,7 +63,7 @@ def all_heads(
         yield _written(written_by)
     ranked, which = result.heads.most_informative(len(result.heads)), "most informative heads"
     if needed is not None:
-        own = {(one.layer, one.head): one for one in result.heads}
+        own: dict[Place, HeadScores] = {(one.layer, one.head): one for one in result.heads}
         ranked = [own[one.place] for one in needed.largest(len(own))]
         which = "heads that it hangs on"
     heads = listing.of(ranked)

@@ -228,8 +228,10 @@ def _out(
             if alarm.baseline is not None:
                 own = baselines.get(head)
                 # In the first readings there is no change, but NaN stays NaN.
-                during = own is None or reading.update <= own.stop
-                number = value - (value if during else own.mean)
+                if own is None or reading.update <= own.stop:
+                    number = value - value
+                else:
+                    number = value - own.mean
             if alarm.is_out(number):
                 found.add(head)
     return found

@@ -427,7 +427,7 @@ def passage_weights(
         True
     """
     if neutral is not None:
-        some = {"layers": layers, "heads": heads}
+        some: dict[str, Any] = {"layers": layers, "heads": heads}
         weights = passage_weights(recording, spans, target, sinks=sinks, **some)
         tokens, others = recording.tokens, neutral[0].tokens
         if tokens is not None and others is not None:
