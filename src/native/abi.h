@@ -115,7 +115,7 @@ enum {
   REGARD_MAX_RECEIVED,   // (S)
   REGARD_MEAN_RECEIVED,  // (2, S), sums and how many queries see each key
   REGARD_MAX_BLOCKS,     // as REGARD_IMAGE, of pixels that are whole queries and keys
-  REGARD_LARGEST,  // as REGARD_TOP, but the entries of largest magnitude, with their signs
+  REGARD_LARGEST,        // as REGARD_TOP, but the entries of largest magnitude, with their signs
   REGARD_REPEATS,  // (L, 2, 3), of the copies of a query's token and of their successors: how many
                    // it sees, their weight, and that with the keys shuffled; then (2, 2, 2, S), of
                    // the queries that a key is a copy or successor for, and of the others that see
@@ -139,8 +139,8 @@ typedef struct {
   // own odds would lose digits; −1 for none. NULL: weights are read.
   const int64_t *largest;
   const float *odds;
-  const float *key;  // (B, H, S), or NULL
-  int64_t dim;       // of the dot product of two float tensors, if there is one
+  const float *key;                  // (B, H, S), or NULL
+  int64_t dim;                       // of the dot product of two float tensors, if there is one
   regard_tensor dot_query, dot_key;  // (B, H, L, dim) and (B, G, S, dim), or no data
 } regard_factors;
 

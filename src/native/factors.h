@@ -85,9 +85,8 @@ class Factors {
     floats peaks[VECTORS] = {};  // of no use here
     score_rows<FloatProducts, vectors>(keys.data, keys.stride, block.keys, factors_->dim, query_,
                                        products_, peaks);
-    multiply<vectors>(block, [&](int32_t k, int j) {
-      return load(products_ + k * QUERIES + j * LANES);
-    });
+    multiply<vectors>(block,
+                      [&](int32_t k, int j) { return load(products_ + k * QUERIES + j * LANES); });
   }
 };
 
