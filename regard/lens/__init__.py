@@ -7,7 +7,7 @@ core does not depend on it.
 from regard.lens import circuits
 from regard.lens._fidelity import Fidelity, HeadFidelity, fidelity
 from regard.lens._rollout import rollout
-from regard.lens.effect import Check, Effect, Effects, effects
+from regard.lens.effect import Check, Contexts, Effect, Effects, contexts, effects, patch
 from regard.lens.monitor import (
     Alarm,
     AlarmWarning,
@@ -37,6 +37,7 @@ __all__ = [
     "Alert",
     "Answer",
     "Check",
+    "Contexts",
     "Effect",
     "Effects",
     "Fidelity",
@@ -55,11 +56,13 @@ __all__ = [
     "Writer",
     "WriterWarning",
     "circuits",
+    "contexts",
     "effects",
     "fidelity",
     "heads",
     "link_weights",
     "passage_weights",
+    "patch",
     "rollout",
     "split_passages",
     "token_offsets",

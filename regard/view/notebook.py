@@ -122,6 +122,8 @@ def effects_html(effects: Effects) -> str:
         yield heading("Effects", f"on the {effects.target}, which is {effects.unchanged:.4g}")
         if effects.method == "gradient":
             yield line("approximate, by gradient; check(n) ablates the largest")
+        if effects.other is not None:
+            yield line(f"patched with the {effects.by}, where it is {effects.other:.4g}")
         yield from _picture(effects.plot, effects)
 
     return whole(parts, effects)

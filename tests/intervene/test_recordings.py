@@ -12,8 +12,7 @@ from intervene.test_patching import other_run, patch
 from intervene.test_transformers import inputs, run
 from record.models.classes import CASES
 from support import edits as changes
-from support.changed_attention import ChangedAttention, Edit, edit
-from support.edits import changed
+from support.changed_attention import ChangedAttention, edit
 from support.interception import encoder
 from support.written_models import in_torch, transformers_model
 from torch import nn
@@ -172,23 +171,6 @@ def test_mean_contexts(name, how):
     for layer in recording.layers:
         exact = mean(attention.contexts[layer.kind, layer.index])
         torch.testing.assert_close(layer.mean_context, exact, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(("name", "how"), [*RUNS, ("gemma2", "eager")])
-def test_ablation_by_the_mean_of_another_run(name, how):
-    attention = ChangedAttention()
-    run(transformers_model(CASES[name], attention), inputs(name, 1))
-    model = CASES[name].build(how)
-    with regard.record(model, mean_contexts=True) as recording:
-        model(**inputs(name, 1))
-    means = {site: mean(context) for site, context in attention.contexts.items()}
-    places = [{"layers": 1, "heads": [0, 2]}, {"layers": 0, "heads": -1, "batch": 1}]
-    if name == "t5":
-        places += [{"layers": 1, "kind": "cross", "heads": 3}, {"layers": 2, "kind": "encoder"}]
-    edits = [Edit("ablate", {"by": recording, **place}, means=means) for place in places]
-    expected, _ = run(transformers_model(CASES[name], ChangedAttention(edits)), inputs(name))
-    actual, _ = changed(model, edits, lambda: run(model, inputs(name)))
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
 
 
 def test_mean_contexts_of_a_fused_encoder_and_of_several_calls():

@@ -54,9 +54,8 @@ def test_a_generation_with_tokens_loads_the_same(tmp_path):
 
 
 def test_mean_contexts_are_saved(tmp_path):
-    """Another run may then be ablated by them, as by those of the recording itself."""
     model = torch.nn.Transformer(12, 4, 2, 2, 17, 0.0, batch_first=True).eval()
-    inputs, others = torch.randn(2, 2, B, L, 12)
+    inputs = torch.randn(2, B, L, 12)
     with torch.no_grad(), regard.record(model, mean_contexts=True) as recording:
         model(*inputs)
     recording.save(tmp_path)
@@ -64,14 +63,6 @@ def test_mean_contexts_are_saved(tmp_path):
     for before, after in zip(recording.layers, loaded.layers, strict=True):
         assert before.mean_context.shape == (4, 3)
         assert torch.equal(after.mean_context, before.mean_context)
-    outputs = []
-    for by in (recording, loaded, "zero"):
-        with torch.no_grad(), regard.intervene(model) as change:
-            change.ablate(layers=1, heads=2, by=by)
-            change.ablate(layers=0, kind="cross", by=by)
-            outputs.append(model(*others))
-    assert torch.equal(outputs[0], outputs[1])
-    assert not torch.allclose(outputs[0], outputs[2])
 
 
 def test_mean_contexts_do_not_make_a_file_too_new(tmp_path):

@@ -6,7 +6,7 @@ Axes: b sequences, H query heads, L queries, Dv dimension of a value.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -16,12 +16,12 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from regard._shapes import Float
-from regard.inputs import Problem
 from regard.intercept import Call, CallChange, change_calls
-from regard.intervene.contexts import ablation
-from regard.intervene.operations import Ablate
+from regard.intervene import Intervention
+from regard.intervene.changer import ModelChanger
 from regard.lens.effect.caveats import same_draws
-from regard.record.sites import Site, Sites
+from regard.lens.effect.contexts import Replacement
+from regard.record.sites import AttentionKind, Site, Sites
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class _Context:
     number: int
     """Index of the call in its run."""
     site: Site
-    problem: Problem
+    call: Call
     tensor: Float[Tensor, "b H L Dv"]
 
 
@@ -84,12 +84,19 @@ def _edge(tensor: Tensor) -> tuple[Node, int]:
     return node, number
 
 
-class _EachContext:
-    """Applies a function to the contexts of a model's calls."""
+class _EachCall:
+    """Numbers the calls of a model in its run, and changes each as a function says.
 
-    def __init__(self, model: nn.Module, edit: Callable[[_Context], Tensor]) -> None:
+    Args:
+        model: the model.
+        change: returns what is computed in place of a call, given its number and its site.
+    """
+
+    def __init__(
+        self, model: nn.Module, change: Callable[[int, Site, Call], CallChange | None]
+    ) -> None:
         self._sites = Sites(model)
-        self._edit = edit
+        self._change = change
         self._number = -1
         self._latest: Site | None = None
 
@@ -98,17 +105,16 @@ class _EachContext:
         return True
 
     def change(self, call: Call) -> CallChange | None:
-        """Apply the function to the context of a call."""
+        """Apply the function to a call."""
         if not self._sites.has(call):
             return None
         site = self._latest if call.repeated and self._latest else self._sites.of(call)
         self._latest = site
         self._number += 1
-        number, problem = self._number, call.problem()
-        return CallChange(edit=lambda tensor: self._edit(_Context(number, site, problem, tensor)))
+        return self._change(self._number, site, call)
 
 
-class Contexts(_EachContext):
+class ContextGradients(_EachCall):
     """Keeps the contexts of a model's calls in the graph, for their gradients.
 
     Args:
@@ -121,8 +127,14 @@ class Contexts(_EachContext):
         self._contexts: list[_Context] = []
         self._missing: list[_Context] = []
 
-    def effects(self, number: Tensor, by: Ablate) -> dict[int, Float[Tensor, " H"]]:
-        """Compute the effect of ablating each head on a number, to first order.
+    def effects(
+        self,
+        number: Tensor,
+        replacements: Sequence[Replacement],
+        kind: AttentionKind,
+        layers: Sequence[int],
+    ) -> dict[int, Float[Tensor, "R H"]]:
+        """Compute the effect of each replacement of each head's context, to first order.
 
         The change of its context · the gradient (Nanda 2023, "Attribution Patching"; Syed et al.
         2023, arXiv:2310.10348, equation 1). The number is taken not to depend on a context that no
@@ -130,12 +142,14 @@ class Contexts(_EachContext):
 
         Args:
             number: the number computed from the contexts.
-            by: the ablation, of all heads.
+            replacements: R replacements.
+            kind: the kind of attention.
+            layers: the indices of the layers.
 
         Raises:
             ValueError: if the number has no gradient.
         """
-        contexts = [context for context in self._contexts if context.site.kind == by.kind]
+        contexts = self._contexts[:]
         if not number.requires_grad:
             raise ValueError(
                 "method='gradient': the target has no gradient; run the model, and compute the "
@@ -144,52 +158,79 @@ class Contexts(_EachContext):
         tensors = [context.tensor for context in contexts]
         with _Reached(number) as reached:
             gradients = torch.autograd.grad(number, tensors, allow_unused=True)
-        effects: dict[int, Tensor] = {}
-        for context, gradient in zip(contexts, gradients, strict=True):
-            layer, heads = context.site.layer, context.tensor.shape[1]
-            total = effects.setdefault(layer, torch.zeros(heads, dtype=torch.float64, device="cpu"))
-            if gradient is None or context.tensor not in reached:
-                self._missing.append(context)
-                continue
-            tensor = context.tensor.detach()
-            change = ablation(by, context.problem, context.site)(tensor) - tensor
-            total += (change.double() * gradient.double()).sum(dim=(0, 2, 3)).cpu()
+        own = [context.site.kind == kind and context.site.layer in layers for context in contexts]
+        self._missing = [
+            context
+            for context, gradient, is_own in zip(contexts, gradients, own, strict=True)
+            if is_own and (gradient is None or context.tensor not in reached)
+        ]
+        effects: dict[int, Tensor] = {
+            context.site.layer: torch.zeros(
+                len(replacements), context.tensor.shape[1], dtype=torch.float64, device="cpu"
+            )
+            for context, is_own in zip(contexts, own, strict=True)
+            if is_own
+        }
+        for row, replacement in enumerate(replacements):
+            changer = self._changer(replacement, kind, layers)
+            for context, gradient in zip(contexts, gradients, strict=True):
+                change = changer.change(context.call)  # of every call: it counts positions
+                if change is None or gradient is None or context in self._missing:
+                    continue
+                assert change.edit is not None, "contexts alone are replaced"
+                tensor = context.tensor.detach()
+                difference = (change.edit(tensor) - tensor).double() * gradient.double()
+                effects[context.site.layer][row] += difference.sum(dim=(0, 2, 3)).cpu()
         return effects
 
-    def cut_layers(self, run: Callable[[], Tensor], by: Ablate) -> list[int]:
+    def cut_layers(
+        self, run: Callable[[], Tensor], replacement: Replacement, kind: AttentionKind
+    ) -> list[int]:
         """Return the layers that a number depends on although no gradient reached them.
 
-        Their heads are ablated in the calls without a gradient: if the number stays the same, it
-        does not depend on these calls; if not, something cuts the graph.
+        Their heads' contexts are replaced in the calls without a gradient: if the number stays the
+        same, it does not depend on these calls; if not, something cuts the graph.
 
         Args:
             run: runs the model again and returns the number.
-            by: the ablation, of all heads.
+            replacement: what takes the place of the contexts.
+            kind: the kind of attention.
         """
         calls: dict[int, set[int]] = {}
         for context in self._missing:
             calls.setdefault(context.site.layer, set()).add(context.number)
         if not calls:
             return []
-        unchanged = self._ablated(run, by, ())
-        if self._ablated(run, by, set().union(*calls.values())) == unchanged:
+
+        def replaced(numbers: Collection[int]) -> float:
+            """Return the number with all heads replaced in some calls."""
+            changer = self._changer(replacement, kind, [*calls])
+
+            def change(number: int, _: Site, call: Call) -> CallChange | None:
+                changed = changer.change(call)
+                return changed if number in numbers else None
+
+            with same_draws(self._model), change_calls(_EachCall(self._model, change)):
+                return float(run())
+
+        unchanged = replaced(())
+        if replaced(set().union(*calls.values())) == unchanged:
             return []
-        return [layer for layer, own in calls.items() if self._ablated(run, by, own) != unchanged]
+        return [layer for layer, own in calls.items() if replaced(own) != unchanged]
 
-    def _ablated(self, run: Callable[[], Tensor], by: Ablate, calls: Collection[int]) -> float:
-        """Return the number with all heads ablated in some calls."""
+    def _changer(
+        self, replacement: Replacement, kind: AttentionKind, layers: Sequence[int]
+    ) -> ModelChanger:
+        changer = ModelChanger(self._model)
+        for layer in layers:
+            replacement.state(Intervention(changer), layer, kind)
+        return changer
 
-        def edit(context: _Context) -> Tensor:
-            if context.number not in calls:
-                return context.tensor
-            return ablation(by, context.problem, context.site)(context.tensor)
+    def _keep(self, number: int, site: Site, call: Call) -> CallChange:
+        def edit(tensor: Tensor) -> Tensor:
+            if not tensor.requires_grad:
+                tensor = tensor.detach().requires_grad_()
+            self._contexts.append(_Context(number, site, call, tensor))
+            return tensor
 
-        with same_draws(self._model), change_calls(_EachContext(self._model, edit)):
-            return float(run())
-
-    def _keep(self, context: _Context) -> Tensor:
-        tensor = context.tensor
-        if not tensor.requires_grad:
-            tensor = tensor.detach().requires_grad_()
-        self._contexts.append(replace(context, tensor=tensor))
-        return tensor
+        return CallChange(edit=edit)

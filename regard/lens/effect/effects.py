@@ -6,8 +6,7 @@ Axes: N layers, H heads, T tokens, K spans of keys.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
@@ -19,20 +18,18 @@ from regard._arguments import Indices, check_choice, check_indices, check_whole
 from regard._shapes import Float, Int
 from regard.intercept import change_calls
 from regard.intervene import Intervention
-from regard.intervene.operations import Ablate
-from regard.lens.effect.attribution import Contexts
+from regard.lens.effect.attribution import ContextGradients
 from regard.lens.effect.caveats import warn_of_hybrid
+from regard.lens.effect.contexts import By, Contexts, Replacement, name_of, replacements_by
+from regard.lens.effect.measure import Progress, grid, measured, no_grad, reports, selected
 from regard.lens.effect.runs import ModelRuns, Unchanged, chunks
 from regard.lens.effect.table import Effects, Method, Place
 from regard.lens.spans.links import Span
 from regard.lens.spans.passages import Passage, check_spans
-from regard.lens.spans.weights import select
 from regard.lens.targets import Answer, Logit, LogProbability, Target, TextModel, in_tokens
-from regard.record import Recording
 from regard.record.layer import Layer
-from regard.record.readings import bar
+from regard.record.sites import AttentionKind
 
-Progress = bool | Callable[[int, int], None] | None
 From = Literal["later", "question", "answer"]
 
 _BLOCKS = 64  # maximum number of blocks of keys that a text is divided into
@@ -46,7 +43,7 @@ def effects(
     over: Literal["heads", "keys"] | Sequence[Span | Passage] = "heads",
     hidden_from: From = "later",
     method: Method = "ablation",
-    by: str | Recording = "zero",
+    by: By = "zero",
     layers: Indices | None = None,
     heads: Indices | None = None,
     tokens: Any = None,
@@ -90,8 +87,12 @@ def effects(
             and one backward pass give an approximation, exact if the number is linear in the
             head's context. `Effects.check` compares it with ablation. NaN in a layer that the
             number depends on, but that no gradient reaches.
-        by: what replaces the context of an ablated head: ``"zero"``, ``"mean"`` or a recording;
-            see `Intervention.ablate`.
+        by: what replaces the context of an ablated head. ``"zero"``; ``"mean"``, its mean over the
+            text; contexts of each layer, ``(H, L, Dv)`` or ``(H, 1, Dv)``, such as the ``mean()``
+            of `regard.lens.contexts` over prompts; or these `Contexts` themselves, for resampling:
+            each prompt's contexts in turn, of which the effect is the mean (`Effects.by_prompt` has
+            each). Zeros, and a mean over all positions, take from a head of an early layer what
+            every text has at that position, which later layers rely on.
         layers: layers of self-attention to measure, or, over keys, to hide keys in; None is all.
         heads: the heads of each layer; None is all.
         tokens: names of the tokens: strings or a tokenizer, as for `record`.
@@ -126,30 +127,30 @@ def effects(
         ('layer', 'head')
     """
     _check_arguments(over, hidden_from, method, by, batch_size)
+    replacements = _Replacements.by(by)
     if not isinstance(model, nn.Module):
         model, run, target, tokens = in_tokens(model, run, target, tokens)
-    selected = check_indices("layers", layers), check_indices("heads", heads)
+    only = check_indices("layers", layers), check_indices("heads", heads)
     if over != "heads":
         warn_of_hybrid(model)
     runs = ModelRuns(model, run, target, tokens)
     if method == "gradient":
-        return _by_gradient(runs, by, selected, batch_size, progress)
+        return _by_gradient(runs, replacements, only, batch_size, progress)
     hidden = None
     if over != "heads" and hidden_from != "later" and runs.length is not None:
         hidden = _hidden(over, hidden_from, target, runs.length)
-    with _no_grad(), runs.open():
+    with no_grad(), runs.open():
         unchanged = runs.unchanged(start=hidden.start if hidden else 0)
         size = batch_size or unchanged.batch_size
-        table = _selected(unchanged, *selected)
+        table = selected(unchanged, *only)
         if over != "heads":
             length = _length([layer for layer, _ in table])
             if hidden is None or hidden.length != length:
                 hidden = _hidden(over, hidden_from, target, length)
-            return _over_spans(runs, unchanged, table, selected[1], hidden, size, progress)
+            return _over_spans(runs, unchanged, table, only[1], hidden, size, progress)
         places = [(layer.index, head) for layer, numbers in table for head in numbers]
-        with _reports(len(places), progress) as report:
-            values = _ablated(runs, unchanged, places, by, size, report)
-        return _over_heads(runs, unchanged, table, values, "ablation")
+        values = _ablated(runs, unchanged, places, replacements, size, progress)
+        return _over_heads(runs, unchanged, table, values, replacements, "ablation")
 
 
 def _check_arguments(over: Any, hidden_from: Any, method: Any, by: Any, batch_size: Any) -> None:
@@ -165,8 +166,6 @@ def _check_arguments(over: Any, hidden_from: Any, method: Any, by: Any, batch_si
         raise ValueError(
             f"over must be 'heads', 'keys' or spans of tokens, (first, stop) each, but is {over!r}"
         )
-    if not isinstance(by, Recording) and by not in ("zero", "mean"):
-        raise ValueError(f"by must be 'zero', 'mean' or a Recording, but is {by!r}")
     if over == "heads":
         if hidden_from != "later":
             raise ValueError(
@@ -178,8 +177,10 @@ def _check_arguments(over: Any, hidden_from: Any, method: Any, by: Any, batch_si
             "method='gradient' approximates the ablation of heads; over keys or spans take "
             "method='ablation'"
         )
-    elif by != "zero":
-        raise ValueError(f"by={by!r} ablates heads; keys and spans are hidden: leave by out")
+    elif not (isinstance(by, str) and by == "zero"):
+        raise ValueError(
+            "by is for heads, which are ablated; keys and spans are hidden: leave by out"
+        )
     if batch_size is not None:
         check_whole(batch_size, "batch_size")
         if batch_size < 1:
@@ -243,33 +244,68 @@ def _hidden(over: Any, hidden_from: From, target: Target, length: int) -> _Hidde
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Replacements:
+    """What takes the place of contexts; effects are averaged over it."""
+
+    each: tuple[Replacement, ...]
+    name: str
+    prompts: tuple[str, ...]
+    """The prompts that are resampled."""
+    kind: AttentionKind | None = None
+    """The kind of attention that contexts are of."""
+
+    @classmethod
+    def by(cls, by: By) -> _Replacements:
+        """Check the argument of `effects`."""
+        each = replacements_by(by)
+        if isinstance(by, Contexts):
+            return cls(each, name_of(by), by.prompts, by.kind)
+        return cls(each, name_of(by), ())
+
+    def require(self, layers: Sequence[Layer]) -> None:
+        """Refuse layers whose contexts are not given.
+
+        Raises:
+            ValueError: for such a layer.
+        """
+        for layer in layers:
+            if self.kind not in (None, layer.kind):
+                raise ValueError(
+                    f"by has contexts of {self.kind!r} attention, but heads of {layer.kind!r} "
+                    "attention are measured; make them by regard.lens.contexts(..., "
+                    f"kind={layer.kind!r})"
+                )
+        for one in self.each:
+            one.require([layer.index for layer in layers])
+
+
 def _ablated(
     runs: ModelRuns,
     unchanged: Unchanged,
     places: Sequence[Place],
-    by: str | Recording,
+    replacements: _Replacements,
     size: int,
-    report: Callable[[int], None],
-) -> Float[Tensor, " K"]:
-    """Measure the effect of ablating each of the heads."""
-    values = torch.zeros(len(places), dtype=torch.float64, device="cpu")
-    for layer in unchanged.layers:
-        here = [number for number, place in enumerate(places) if place[0] == layer.index]
-        for chunk in chunks(len(here), size if runs.batches else 1):
-            entries = [here[number] for number in chunk]
-            changes = [
-                partial(
-                    Intervention.ablate,
-                    layers=layer.index,
-                    heads=places[number][1],
-                    kind=layer.kind,
-                    by=by,
-                )
-                for number in entries
-            ]
-            values[entries] = runs.changed(layer, changes) - unchanged.number
-            report(len(entries))
-    return values
+    progress: Progress,
+) -> Float[Tensor, "R K"]:
+    """Measure the effect of each replacement in each of the heads."""
+    layers = {layer.index: layer for layer in unchanged.layers}
+    replacements.require([layers[place[0]] for place in places])
+
+    def change(
+        replacement: Replacement, place: Place, intervention: Intervention, batch: Any
+    ) -> None:
+        layer, head = place
+        replacement.state(intervention, layer, layers[layer].kind, head, batch)
+
+    changes = [
+        (place[0], partial(change, replacement, place))
+        for replacement in replacements.each
+        for place in places
+    ]
+    with reports(len(changes), progress) as report:
+        values = measured(runs, unchanged, changes, size, report)
+    return values.reshape(len(replacements.each), len(places))
 
 
 def _over_spans(
@@ -300,7 +336,7 @@ def _over_spans(
     changes = [partial(hide, [span]) for span in present] + [partial(hide, present)] * together
     changed = torch.zeros(len(changes), dtype=torch.float64, device="cpu")
     skipped = len(hidden.spans) - len(present)  # no later query is there to hide them from
-    with _reports(skipped + len(changes), progress) as report:
+    with reports(skipped + len(changes), progress) as report:
         report(skipped)
         for chunk in chunks(len(changes), size if runs.batches else 1):
             some = [changes[entry] for entry in chunk]
@@ -347,20 +383,21 @@ def _length(layers: Sequence[Layer]) -> int:
 
 def _by_gradient(
     runs: ModelRuns,
-    by: str | Recording,
-    selected: tuple[Any, Any],
+    replacements: _Replacements,
+    only: tuple[Any, Any],
     batch_size: int | None,
     progress: Progress,
 ) -> Effects:
-    contexts = Contexts(runs.model)
+    contexts = ContextGradients(runs.model)
     with torch.enable_grad(), runs.open(), change_calls(contexts):
         unchanged = runs.unchanged(keep=False)
-        table = _selected(unchanged, *selected)
-        ablation = Ablate(by=by, kind=table[0][0].kind)
-        by_layer = contexts.effects(unchanged.target, ablation)
-    with _no_grad(), runs.open():
-        cut = contexts.cut_layers(lambda: runs.again()[1], ablation)
-    cut = [layer.index for layer, _ in table if layer.index in cut]
+        table = selected(unchanged, *only)
+        kind = table[0][0].kind
+        replacements.require([layer for layer, _ in table])
+        indices = [layer.index for layer, _ in table]
+        by_layer = contexts.effects(unchanged.target, replacements.each, kind, indices)
+    with no_grad(), runs.open():
+        cut = contexts.cut_layers(lambda: runs.again()[1], replacements.each[0], kind)
     if cut:
         for layer in cut:
             by_layer[layer].fill_(torch.nan)
@@ -372,30 +409,29 @@ def _by_gradient(
             RuntimeWarning,
             stacklevel=3,
         )
-    values = torch.cat([by_layer[layer.index][list(numbers)] for layer, numbers in table])
+    values = torch.cat([by_layer[layer.index][:, [*numbers]] for layer, numbers in table], dim=1)
 
     def ablate(places: Sequence[Place]) -> Float[Tensor, " K"]:
-        with _no_grad(), runs.open(), _reports(len(places), progress) as report:
+        with no_grad(), runs.open():
             start = runs.unchanged()
-            return _ablated(runs, start, places, by, batch_size or start.batch_size, report)
+            size = batch_size or start.batch_size
+            return _ablated(runs, start, places, replacements, size, progress).mean(dim=0)
 
-    return _over_heads(runs, unchanged, table, values, "gradient", ablate)
+    return _over_heads(runs, unchanged, table, values, replacements, "gradient", ablate)
 
 
 def _over_heads(
     runs: ModelRuns,
     unchanged: Unchanged,
     table: Sequence[tuple[Layer, tuple[int, ...]]],
-    values: Float[Tensor, " K"],
+    values: Float[Tensor, "R K"],
+    replacements: _Replacements,
     method: Method,
     ablate: Callable[[Sequence[Place]], Tensor] | None = None,
 ) -> Effects:
-    columns = tuple(sorted({head for _, numbers in table for head in numbers}))
-    grid = torch.full((len(table), len(columns)), torch.nan, dtype=torch.float64, device="cpu")
-    rows = [row for row, (_, numbers) in enumerate(table) for _ in numbers]
-    grid[rows, [columns.index(head) for _, numbers in table for head in numbers]] = values
+    columns, by_prompt = grid(table, values)
     return Effects(
-        values=grid,
+        values=by_prompt.mean(dim=0),
         unchanged=unchanged.number,
         target=runs.target,
         over="heads",
@@ -403,45 +439,8 @@ def _over_heads(
         axes=("layer", "head"),
         labels=(tuple(layer.index for layer, _ in table), columns),
         places=tuple((layer.index, head) for layer, _ in table for head in columns),
+        by=replacements.name,
+        prompts=replacements.prompts,
+        by_prompt=by_prompt if replacements.prompts else None,
         _ablate=ablate,
     )
-
-
-@contextmanager
-def _no_grad() -> Iterator[None]:
-    """Disable gradients without inference mode, whose tensors have no version counter."""
-    with torch.inference_mode(mode=False), torch.no_grad():
-        yield
-
-
-def _selected(
-    unchanged: Unchanged,
-    layers: tuple[int, ...] | slice | None,
-    heads: tuple[int, ...] | slice | None,
-) -> list[tuple[Layer, tuple[int, ...]]]:
-    """Return the selected layers, in order, and the heads of each.
-
-    Raises:
-        IndexError: for a layer or head that the model does not have.
-        ValueError: if none is selected.
-    """
-    own = unchanged.layers
-    table = select([len(layer.heads) for layer in own], (layers, heads))
-    return [(own[place], numbers) for place, numbers in table]
-
-
-@contextmanager
-def _reports(total: int, progress: Progress) -> Iterator[Callable[[int], None]]:
-    """Yield a callback that takes the number of interventions made since its last call."""
-    if callable(progress):
-        done = 0
-
-        def report(count: int) -> None:
-            nonlocal done
-            done += count
-            progress(done, total)
-
-        yield report
-        return
-    with bar(total, progress=progress, title="measuring effects") as advance:
-        yield advance

@@ -20,18 +20,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Method = Literal["ablation", "gradient"]
-Place = tuple[int, int]
-"""Layer and head, or start and stop of a span of keys."""
+Over = Literal["heads", "keys", "spans", "positions", "both"]
+Place = tuple[int, ...]
+"""Layer and head; start and stop of a span of keys; layer and position; or all three."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """The effect of one head, or of one span of keys, on the target.
+    """The effect of one head, one span of keys or one position on the target.
 
     Attributes:
-        name: layer and head, such as ``2·0``, or the keys and their text.
-        place: layer and head, or start and stop of the span.
-        value: the target without it − the unchanged target.
+        name: layer and head, such as ``2·0``; the keys and their text; or a layer, or a head of it,
+            at a position and its token, such as ``2·0 at 7  gave``.
+        place: layer and head, start and stop of the span, layer and position, or layer, head and
+            position.
+        value: the target without it, or with it patched − the unchanged target.
 
     Example:
         >>> import regard, torch
@@ -84,18 +87,26 @@ class Check:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Effects:
-    """The effect of each head, or of each span of keys, on a target; made by `effects`.
+    """The effect of each head, span of keys or position on a target; of `effects` or `patch`.
 
     Attributes:
-        values: the target without it − the unchanged target: ``(N, H)`` over heads, NaN if a
-            layer has fewer heads or no gradient reached it; ``(K,)`` otherwise. CPU, float64.
+        values: the target without it, or with it patched − the unchanged target: ``(N, H)`` over
+            heads, NaN if a layer has fewer heads or no gradient reached it; ``(K,)`` over keys and
+            spans; ``(N, T)`` over positions, ``(N, H, T)`` over both. CPU, float64.
         unchanged: the target without intervention.
         target: description of the target.
-        over: ``"heads"``, ``"keys"`` or ``"spans"``.
-        method: ``"ablation"``, or ``"gradient"`` for the linear approximation of it.
+        over: ``"heads"``, ``"keys"``, ``"spans"``, ``"positions"`` or, for heads at positions,
+            ``"both"``.
+        method: ``"ablation"``; ``"gradient"`` for the linear approximation of it; ``"patching"``.
         axes: names of the axes of `values`.
-        labels: for each axis, the indices of layers and heads, or the names of the spans.
-        places: for each entry of `values`, row by row, its layer and head, or its start and stop.
+        labels: for each axis, the indices of layers and heads, or the names of spans or positions.
+        places: for each entry of `values`, row by row, its layer and head, its start and stop, or
+            its layer, head if there is one, and position.
+        by: what took the place of contexts, or which activation was patched, in words.
+        prompts: the prompts whose contexts were resampled.
+        by_prompt: the effects by each prompt's contexts, ``(R, N, H)``, of which `values` is the
+            mean; None without prompts.
+        other: of patching, the target in the run that activations are taken from.
         without_all: over spans, the target with all of them hidden − the unchanged target.
         hidden_from: start and stop of the queries that spans are hidden from; None if each span
             is hidden from all queries after it.
@@ -110,14 +121,20 @@ class Effects:
         (torch.Size([1, 2]), ((0,), (0, 1)))
     """
 
-    values: Float[Tensor, "N H"] | Float[Tensor, " K"]
+    values: (
+        Float[Tensor, "N H"] | Float[Tensor, " K"] | Float[Tensor, "N T"] | Float[Tensor, "N H T"]
+    )
     unchanged: float
     target: str
-    over: Literal["heads", "keys", "spans"]
-    method: Method
+    over: Over
+    method: Method | Literal["patching"]
     axes: tuple[str, ...]
     labels: tuple[tuple[int, ...] | tuple[str, ...], ...]
     places: tuple[Place, ...]
+    by: str | None = None
+    prompts: tuple[str, ...] = ()
+    by_prompt: Float[Tensor, "R N H"] | None = None
+    other: float | None = None
     without_all: float | None = None
     hidden_from: Place | None = None
     _ablate: Callable[[Sequence[Place]], Float[Tensor, " K"]] | None = field(
@@ -190,18 +207,21 @@ class Effects:
         )
 
     def frame(self) -> pd.DataFrame:
-        """Return a pandas data frame with a row per head or span of keys."""
+        """Return a pandas data frame with a row per head, span of keys or position."""
         import pandas as pd
 
-        columns = ("layer", "head") if self.over == "heads" else ("first", "stop")
+        columns = ("first", "stop") if self.over in ("keys", "spans") else self.axes
         frame = pd.DataFrame(self.places, columns=list(columns))
         if self.over != "heads":
-            frame["name"] = list(self.labels[0])
+            names = list(self.labels[-1])
+            frame["name"] = names * (len(frame) // max(len(names), 1))
         frame["effect"] = self.values.flatten().numpy()
         return frame
 
     def plot(self) -> Figure:
-        """Draw a cell per head, or a bar per span of keys, in a diverging colour map around 0.
+        """Draw a cell per head or position, or a bar per span of keys, coloured around 0.
+
+        Of heads at positions, the 24 heads with the largest effects have a row each.
 
         Returns:
             A matplotlib figure, made without pyplot.
@@ -224,12 +244,18 @@ class Effects:
         sizes = " × ".join(
             f"{axis} {size}" for axis, size in zip(self.axes, self.values.shape, strict=True)
         )
-        about = ", approximate" if self.method == "gradient" else ""
+        about = {"gradient": ", approximate", "patching": f", {self.by}"}.get(self.method, "")
         return f"Effects({sizes}{about}; {self.target}: {self.unchanged:.4g})"
 
     def _entry(self, number: int) -> Effect:
         place = self.places[number]
-        name = f"{place[0]}·{place[1]}" if self.over == "heads" else str(self.labels[0][number])
+        if self.over in ("keys", "spans"):
+            name = str(self.labels[0][number])
+        else:
+            name = "·".join(map(str, place if self.over == "heads" else place[:-1]))
+            if self.over != "heads":
+                label = self.labels[-1][number % len(self.labels[-1])]
+                name = f"{'layer ' * (self.over == 'positions')}{name} at {label}"
         return Effect(name=name, place=place, value=float(self.values.flatten()[number]))
 
 
