@@ -27,7 +27,6 @@ def record(
     layers: Indices | None = None,
     heads: Indices | None = None,
     rows: Indices | None = None,
-    mean_contexts: bool = False,
     offload: str | None = None,
 ) -> AbstractContextManager[Recording]:
     """Record the attention of all models that run in the ``with`` block, on this thread.
@@ -57,8 +56,6 @@ def record(
         heads: indices of the query heads to keep.
         rows: indices of the queries to keep, counted over all steps of a generation, or, if
             negative, from the end of each call.
-        mean_contexts: also keep the mean context of each head, which `regard.intervene` can
-            substitute for a context; torch's transformer layers then run without fused operators.
         offload: "cpu" copies everything that is kept to main memory.
 
     Returns:
@@ -88,17 +85,17 @@ def record(
     """
     module = check_model(model)
     selection = selection_of(layers, heads, rows, offload=offload)
-    return _recording(module, selection, Labeller(module, tokens), mean_contexts=mean_contexts)
+    return _recording(module, selection, Labeller(module, tokens))
 
 
 @block("record(...)")
 def _recording(
-    model: nn.Module | None, selection: Selection, labeller: Labeller, *, mean_contexts: bool
+    model: nn.Module | None, selection: Selection, labeller: Labeller
 ) -> Iterator[Recording]:
     recorder = Recorder(model, selection, partial(PatternBuilder, selection=selection))
     recording = Recording(partial(layers_of, recorder), labeller.labels)
     calls = observe_calls(recorder)
-    with observed(recorder, model, labeller, calls, recording.finish, mean_contexts=mean_contexts):
+    with observed(recorder, model, labeller, calls, recording.finish):
         yield recording
     labeller.check(
         lambda: (

@@ -7,14 +7,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard._modules import module_of, unwrapped
-from regard._shapes import Float
 from regard.errors import RecordError
 from regard.inputs import Problem
-from regard.intercept import Call, observe_contexts, replace_attention
+from regard.intercept import Call, replace_attention
 from regard.record._layer_builder import LayerCall, past_keys
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._selection import Selection
@@ -78,16 +76,9 @@ class Recorder(Generic[B]):
         self._counts: dict[Site, int] = {}
         self._others: set[Site] = set()
         self._order: list[tuple[Site, B]] = []
-        self._contexts: dict[Site, _ContextSum] = {}
-        self._context: Tensor | None = None
-
-    def observe_context(self, call: Call, context: Float[Tensor, "B H L Dv"]) -> None:
-        """Store the context of the call that is recorded next."""
-        self._context = context.detach() if self._sites.has(call) else None
 
     def __call__(self, call: Call) -> None:
         """Record one call."""
-        context, self._context = self._context, None
         if not self._sites.has(call):
             return
         self.calls += 1
@@ -99,8 +90,6 @@ class Recorder(Generic[B]):
         if site in self._others:
             return
         problem = call.problem()
-        if context is not None:
-            self._contexts.setdefault(site, _ContextSum()).add(context, problem)
         builder = self._add(site, problem, call.run)
         if site.kind != "cross":
             self._latest = call.run, builder
@@ -117,11 +106,6 @@ class Recorder(Generic[B]):
     def has_several_calls(self) -> bool:
         """Whether any layer made more than one call, as in a generation."""
         return any(latest > 0 for latest in self._counts.values())
-
-    def mean_contexts(self) -> list[Float[Tensor, "H Dv"] | None]:
-        """Return the mean context of each builder's layer, or None if it was not observed."""
-        sums = [self._contexts.get(site) for site, _ in self._order]
-        return [None if total is None else total.mean() for total in sums]
 
     def _add(self, site: Site, problem: Problem, run: int) -> B:
         """Add a call to the site's builder, or start a new builder with it."""
@@ -157,7 +141,6 @@ class Recorder(Generic[B]):
 
 def layers_of(recorder: Recorder[PatternBuilder]) -> list[Layer]:
     """Return the layers recorded so far, in the order of their first calls."""
-    pairs = zip(recorder.builders(), recorder.mean_contexts(), strict=True)
     return [
         Layer(
             name=layer.name,
@@ -165,34 +148,11 @@ def layers_of(recorder: Recorder[PatternBuilder]) -> list[Layer]:
             index=layer.index,
             heads=builder.heads,
             rows=builder.rows,
-            mean_context=None if context is None else context[list(builder.heads)],
             get_pattern=builder.pattern,
             get_calls=builder.calls,
         )
-        for (layer, builder), context in pairs
+        for layer, builder in recorder.builders()
     ]
-
-
-class _ContextSum:
-    """Sum of a layer's contexts over all rows that see a key."""
-
-    def __init__(self) -> None:
-        self._total: Tensor | None = None
-        self._count: Tensor | None = None
-
-    def add(self, context: Float[Tensor, "B H L Dv"], problem: Problem) -> None:
-        """Add the rows of a call."""
-        sees = (problem.rows.start < problem.rows.stop)[..., None]  # (b, h, L, 1)
-        total = torch.where(sees, context, 0).sum(dim=(0, 2), dtype=torch.float64)
-        count = sees.expand(*context.shape[:3], 1).sum(dim=(0, 2))
-        self._total = total if self._total is None else self._total + total
-        self._count = count if self._count is None else self._count + count
-
-    def mean(self) -> Float[Tensor, "H Dv"]:
-        """Return the mean of each head; 0 if no row saw a key."""
-        assert self._total is not None, "created with a call"
-        assert self._count is not None, "set with the total"
-        return (self._total / self._count.clamp(min=1)).float()
 
 
 def check_model(model: Any) -> nn.Module | None:
@@ -217,8 +177,6 @@ def observed(
     labeller: Labeller,
     calls: AbstractContextManager[None],
     finish: Callable[[], None],
-    *,
-    mean_contexts: bool = False,
 ) -> Iterator[None]:
     """Pass the calls of the block to a recorder.
 
@@ -228,7 +186,6 @@ def observed(
         labeller: labels the positions.
         calls: observes calls while it is entered.
         finish: called at the end of the block.
-        mean_contexts: whether the recorder also observes contexts.
 
     Raises:
         RecordError: at the end of the block, if no call was seen.
@@ -238,8 +195,6 @@ def observed(
             stack.enter_context(labeller.observe_ids())
             if model is not None:
                 stack.enter_context(replace_attention(model))
-            if mean_contexts:
-                stack.enter_context(observe_contexts(recorder.observe_context))
             stack.enter_context(calls)
             yield
     finally:

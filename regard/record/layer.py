@@ -7,9 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
-from regard._shapes import Float
 from regard.errors import RecordError
 from regard.pattern import Pattern
 from regard.record.sites import AttentionKind
@@ -59,8 +56,6 @@ class Layer:
     """Indices of the query heads that were kept."""
     rows: Sequence[int]
     """Indices of the queries that were kept."""
-    mean_context: Float[Tensor, "H Dv"] | None = None
-    """Mean context of each head over all rows that see a key, if it was recorded."""
     get_pattern: Callable[[], Pattern]
     """Returns the pattern, or raises if its tensors were changed or freed."""
     get_calls: Callable[[], Sequence[CallPattern]] | None = None

@@ -102,6 +102,17 @@ def test_torchs_fused_layers_are_run_without_their_operators():
         torch.testing.assert_close(contexts[layer], exact, rtol=0, atol=1e-5)
 
 
+def test_contexts_of_a_changed_model_are_those_after_the_change(gpt, ids):
+    with regard.intervene(gpt.model) as change:
+        change.ablate(layers=1, heads=[0, 2])
+        change.knock_out(layers=1, keys=[1, 2])
+        changed = regard.lens.contexts(gpt.model, [ids])
+    exact = regard.lens.contexts(gpt.model, [ids])
+    assert torch.equal(changed[0], exact[0])
+    assert not changed[1][:, [0, 2]].any()
+    assert (changed[1] - exact[1])[:, [1, 3]].abs().max() > 1e-2
+
+
 def test_prompts_of_a_language_model_are_texts():
     model = regard.models.open(None)
     texts = ("The cat sat on the mat.", "A hen ran.")
