@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from regard._arguments import Indices, check_indices, has_negative
+from regard._arguments import Indices, check_choice, check_floating, check_indices, has_negative
 from regard._decorators import block
 from regard._modules import HasModule, module_of, unwrapped
+from regard._shapes import Float
 from regard.inputs.scoring import check_number
 from regard.intercept import change_calls, replace_attention
 from regard.intervene.changer import ModelChanger
@@ -23,12 +24,13 @@ from regard.intervene.operations import (
     CheckedIndices,
     KnockOut,
     Operation,
-    Patch,
+    PatchContext,
+    PatchPattern,
+    PatchValue,
     Steer,
     Temper,
 )
 from regard.pattern import Pattern
-from regard.record import Recording
 from regard.record.sites import KINDS, AttentionKind
 
 
@@ -45,8 +47,8 @@ class Intervention:
 
     Independent of the order in which they are stated, operations are applied in this order: hide
     keys (`knock_out`), add to scores (`steer`), multiply scores (`temper`), softmax, replace
-    weights (`patch`), replace contexts (`ablate`). Hidden keys stay hidden, numbers add up, and
-    factors multiply.
+    weights and values (`patch`), replace contexts (`ablate`, `patch`). Hidden keys stay hidden,
+    numbers add up, and factors multiply.
     """
 
     def __init__(self, changer: ModelChanger) -> None:
@@ -62,17 +64,18 @@ class Intervention:
         heads: Indices | None = None,
         batch: Indices | None = None,
         kind: AttentionKind = "self",
-        by: str | Recording = "zero",
+        by: str = "zero",
     ) -> None:
-        """Replace the context of heads by 0, or by a mean, which keeps their constant part.
+        """Replace the context of heads by 0, or by its mean, which keeps their constant part.
+
+        By the mean of other texts, or by another text's context: ``patch(context=…)``.
 
         Args:
             layers: the layers; see the class.
             heads: the query heads.
             batch: the sequences.
             kind: the kind of attention.
-            by: ``"zero"``; ``"mean"``, the head's mean over the rows of the call that see a key;
-                or a recording made with ``mean_contexts=True``, for its mean over that run.
+            by: ``"zero"``, or ``"mean"``, the head's mean over the rows of the call that see a key.
 
         Raises:
             TypeError: for an argument of the wrong type.
@@ -87,8 +90,12 @@ class Intervention:
             ...     bool((layer(x) == 0).all())
             True
         """
-        if not isinstance(by, Recording) and by not in ("zero", "mean"):
-            raise ValueError(f"by must be 'zero', 'mean' or a Recording, but is {by!r}")
+        if not isinstance(by, str):
+            raise TypeError(
+                f"by must be 'zero' or 'mean', but is {type(by).__name__}; patch(context=...) puts "
+                "contexts of another run in place of a head's"
+            )
+        check_choice("by", by, ("zero", "mean"))
         self._add(Ablate(by=by, **_places(layers, heads, batch, kind)))
 
     def knock_out(
@@ -197,18 +204,38 @@ class Intervention:
     def patch(
         self,
         *,
-        pattern: Pattern,
+        pattern: Pattern | None = None,
+        context: Float[Tensor, "*B #H #L Dv"] | None = None,
+        value: Float[Tensor, "*B #G #S Dv"] | None = None,
+        queries: Indices | None = None,
+        keys: Indices | None = None,
         layers: Indices | None = None,
         heads: Indices | None = None,
         batch: Indices | None = None,
         kind: AttentionKind = "self",
     ) -> None:
-        """Use the weights of another run to average this run's values.
+        """Put a pattern, contexts or values of another run in place of this run's.
+
+        Activation patching (Vig et al. 2020, arXiv:2004.12265; Heimersheim and Nanda 2024,
+        arXiv:2404.15255). A context is what a head hands to the output projection: patched, it
+        carries the whole of what the head found in the other run. A pattern carries only where it
+        looked there, a value only what it finds at a key. `regard.lens.contexts` runs a model for
+        its contexts, `regard.lens.patch` patches each head or position in turn.
+
+        Positions are those of the text, in a generation with a cache too: each call uses the rows
+        of its queries, and the values of its keys. What is given must hold the positions that are
+        replaced; a context or a value of one position stands for all of them, as a mean does.
 
         Args:
             pattern: the weights ``(B, H, L, S)``, of as many heads as the layer has, or one; and of
-                one sequence, or as many as the batch has. In a generation each call uses the
-                rows of its queries; weights on keys that a rolling cache evicted are refused.
+                one sequence, or as many as the batch has. Weights on keys that a rolling cache
+                evicted are refused.
+            context: the contexts ``(H, L, Dv)`` or ``(B, H, L, Dv)``, of as many heads and
+                sequences, or one.
+            value: the values ``(G, S, Dv)`` or ``(B, G, S, Dv)``, of as many heads as the layer has
+                key heads, or query heads, or one; and of as many sequences, or one.
+            queries: of a pattern or contexts, the queries whose rows are replaced; None is all.
+            keys: of values, the keys that they are replaced at; None is all.
             layers: the layers; see the class.
             heads: the query heads.
             batch: the sequences.
@@ -216,14 +243,53 @@ class Intervention:
 
         Raises:
             TypeError: for an argument of the wrong type.
-            ValueError: for an empty selection.
+            ValueError: for an empty selection, and for anything but one of the three.
+
+        Example:
+            >>> import regard, torch
+            >>> layer = regard.nn.MultiHeadAttention(6, 2, mask=regard.causal(), bias=False)
+            >>> x, context = torch.randn(1, 5, 6), torch.randn(2, 5, 3)
+            >>> with torch.no_grad(), regard.intervene(layer) as change:
+            ...     change.patch(context=context, queries=slice(1, None))
+            ...     patched = layer(x)
+            >>> by_hand = layer.output(context.transpose(0, 1).flatten(1))
+            >>> torch.testing.assert_close(patched[0, 1:], by_hand[1:])
         """
-        if not isinstance(pattern, Pattern):
+        given = {
+            name: thing
+            for name, thing in (("pattern", pattern), ("context", context), ("value", value))
+            if thing is not None
+        }
+        if len(given) != 1:
+            raise ValueError(
+                "patch takes one of pattern=, context= and value=, but was given "
+                f"{' and '.join(given) or 'none'}; state several patches one after another"
+            )
+        (name,) = given
+        for axis, numbers, fits in (
+            ("queries", queries, name != "value"),
+            ("keys", keys, name == "value"),
+        ):
+            if numbers is not None and not fits:
+                raise ValueError(
+                    f"{axis}={numbers!r} is for patch({'value=' if axis == 'keys' else 'context='}"
+                    f"...), but {name} was given: a value is at a key, a row is of a query"
+                )
+        places = _places(layers, heads, batch, kind)
+        if context is not None:
+            rows = _numbers("queries", queries)
+            self._add(PatchContext(context=_laid_out("context", context), queries=rows, **places))
+        elif value is not None:
+            columns = _numbers("keys", keys)
+            self._add(PatchValue(value=_laid_out("value", value), keys=columns, **places))
+        elif not isinstance(pattern, Pattern):
             raise TypeError(
                 f"pattern must be a regard.Pattern, but is {type(pattern).__name__}; take one of a "
                 "recording, such as recording[2]"
             )
-        self._add(Patch(pattern=pattern, **_places(layers, heads, batch, kind)))
+        else:
+            rows = _numbers("queries", queries)
+            self._add(PatchPattern(pattern=pattern, queries=rows, **places))
 
     def _add(self, change: Operation) -> None:
         self._changer.add(change)
@@ -249,6 +315,24 @@ def _numbers(name: str, numbers: Any) -> CheckedIndices:
     checked = check_indices(name, numbers)
     if checked == () or (isinstance(checked, slice) and _is_empty(checked)):
         raise ValueError(f"{name}={numbers!r} names nothing; leave it out to mean all")
+    return checked
+
+
+def _laid_out(name: str, tensor: Any) -> Tensor:
+    """Check contexts or values, and give them all four axes.
+
+    Raises:
+        TypeError: for anything but a floating-point tensor.
+        ValueError: for another number of axes, or none of something.
+    """
+    check_floating(tensor, name)
+    if tensor.ndim not in (3, 4) or not tensor.numel():
+        heads, positions = ("H", "L") if name == "context" else ("G", "S")
+        raise ValueError(
+            f"{name} must have the axes ({heads}, {positions}, Dv) or (B, {heads}, {positions}, "
+            f"Dv), but has shape {tuple(tensor.shape)}"
+        )
+    checked: Tensor = tensor if tensor.ndim == 4 else tensor[None]
     return checked
 
 

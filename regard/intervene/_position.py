@@ -67,6 +67,14 @@ class CallPosition:
         ends = ends.to(self.queries.device)
         return [(ends[:, n, :1, None], ends[:, n, 1:, None]) for n in range(width)]
 
+    def columns(self, numbers: CheckedIndices, keys: int) -> Bool[Tensor, "#b 1 S"]:
+        """Return a mask of the selected keys of the call."""
+        key = torch.arange(keys, device=self.queries.device)
+        named = torch.zeros(1, 1, keys, dtype=torch.bool, device=self.queries.device)
+        for start, stop in self.spans(numbers, keys):
+            named = named | ((start <= key) & (key < stop))
+        return named
+
     def _require_certain(self, name: str, numbers: CheckedIndices) -> None:
         if numbers is not None and not _count_from_end(numbers):
             self.require_start(f"{name}={numbers!r}", ", or count from the end")

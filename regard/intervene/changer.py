@@ -6,7 +6,7 @@ Axes: B batch, H query heads, L queries.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -18,16 +18,18 @@ from regard._arguments import contains, from_start
 from regard.errors import Error
 from regard.inputs import Problem
 from regard.intercept import Call, was_made_before
-from regard.intervene._patching import with_pattern
+from regard.intervene._patching import with_pattern, with_value
 from regard.intervene._position import CallPosition, TextTracker, key_runs
 from regard.intervene._weights import heads_of, with_spans, with_temperature
-from regard.intervene.contexts import ablations
+from regard.intervene.contexts import context_edit
 from regard.intervene.operations import (
     Ablate,
     CheckedIndices,
     KnockOut,
     Operation,
-    Patch,
+    PatchContext,
+    PatchPattern,
+    PatchValue,
     Steer,
     Temper,
 )
@@ -92,11 +94,15 @@ class ModelChanger:
         problem = own if call.changed is None else call.problem()
         for change in changes:
             self._usage.add(change, site.layer, position)
-        _refuse_contradictions(changes, problem)
+            if call.repeated and isinstance(change, (PatchContext, PatchValue)):
+                raise Error(
+                    f"{change!r}: layer {site.layer} applies the same weights to several values in "
+                    "turn, whose contexts are not told apart; patch its pattern"
+                )
+        _refuse_contradictions(changes, problem, position)
         changed = _changed(call, changes, position)
-        ablated = [change for change in changes if isinstance(change, Ablate)]
-        edits = ablations(ablated, problem if changed is None else changed, site)
-        return intercept.CallChange(problem=changed, edit=_together(edits) if edits else None)
+        edit = context_edit(changes, problem if changed is None else changed, position)
+        return intercept.CallChange(problem=changed, edit=edit)
 
     def _located(self, call: Call, own: Problem) -> tuple[Site, CallPosition]:
         """Return the site of a call and its position in the text.
@@ -118,44 +124,79 @@ class ModelChanger:
 
 
 def _changed(call: Call, changes: Sequence[Operation], position: CallPosition) -> Problem | None:
-    """Return the attention to compute instead; None if the weights are unchanged."""
-    if all(isinstance(change, Ablate) for change in changes):
+    """Return the attention to compute instead; None if only contexts are replaced."""
+    if all(isinstance(change, (Ablate, PatchContext)) for change in changes):
         return None
     problem = with_temperature(with_spans(call.attention(), changes, position), changes)
     for change in changes:
-        if isinstance(change, Patch):
+        if isinstance(change, PatchValue):
+            problem = with_value(problem, change, position)
+    for change in changes:
+        if isinstance(change, PatchPattern):
             problem = with_pattern(problem, change, position)
     return problem
 
 
-def _together(edits: list[Callable[[Tensor], Tensor]]) -> Callable[[Tensor], Tensor]:
-    def edit(context: Tensor) -> Tensor:
-        for each in edits:
-            context = each(context)
-        return context
-
-    return edit
+_UNDONE: tuple[tuple[tuple[type[Operation], ...], tuple[type[Operation], ...]], ...] = (
+    ((Ablate, PatchContext), (Ablate, PatchContext, PatchPattern, PatchValue)),
+    ((PatchPattern,), (PatchPattern, KnockOut, Steer, Temper)),
+)
+"""Operations, and those that they undo in the same rows."""
 
 
-def _refuse_contradictions(changes: Sequence[Operation], problem: Problem) -> None:
+def _refuse_contradictions(
+    changes: Sequence[Operation], problem: Problem, position: CallPosition
+) -> None:
     """Refuse two operations on a head of which one overrides the other.
 
     Raises:
         Error: for the first such pair.
     """
-    replaced: tuple[tuple[type[Operation], tuple[type[Operation], ...]], ...] = (
-        (Ablate, (Ablate, Patch)),
-        (Patch, (Patch, KnockOut, Steer, Temper)),
-    )
-    for kind, undone in replaced:
-        for one, other in product(changes, changes):
-            if one is other or not isinstance(one, kind) or not isinstance(other, undone):
-                continue
-            if bool((heads_of(one, problem) & heads_of(other, problem)).any()):
-                raise Error(
-                    f"{one!r} and {other!r} contradict each other: the first replaces what the "
-                    "second changes; leave one out, or give them different heads"
-                )
+    heads = [heads_of(change, problem)[..., None] for change in changes]
+    for replacing, undone in _UNDONE:
+        first = [n for n, change in enumerate(changes) if isinstance(change, replacing)]
+        second = [n for n, change in enumerate(changes) if isinstance(change, undone)]
+        rows = {
+            n: heads[n] & position.rows(getattr(changes[n], "queries", None))
+            for n in {*first, *second}
+        }
+        _refuse_overlap(changes, first, second, rows)
+    values = [n for n, change in enumerate(changes) if isinstance(change, PatchValue)]
+    keys = {
+        n: heads[n] & position.columns(getattr(changes[n], "keys", None), problem.keys)
+        for n in values
+    }
+    _refuse_overlap(changes, values, values, keys)
+
+
+def _refuse_overlap(
+    changes: Sequence[Operation],
+    first: Sequence[int],
+    second: Sequence[int],
+    places: dict[int, Tensor],
+) -> None:
+    """Refuse an operation of the first and one of the second in the same place.
+
+    Args:
+        changes: all operations.
+        first: the indices of some.
+        second: the indices of those that they undo.
+        places: masks of where the operations apply, by their indices.
+
+    Raises:
+        Error: for the first such pair.
+    """
+    if not first or len(places) < 2:
+        return
+    times = torch.stack(torch.broadcast_tensors(*places.values())).sum(dim=0)
+    if not bool((times > 1).any()):  # of a batch with a change each, there are many pairs
+        return
+    for one, other in product(first, second):
+        if one != other and bool((places[one] & places[other]).any()):
+            raise Error(
+                f"{changes[one]!r} and {changes[other]!r} contradict each other: the first "
+                "replaces what the second changes; leave one out, or give them different heads"
+            )
 
 
 class UsageTracker:
@@ -169,12 +210,13 @@ class UsageTracker:
     def add(self, change: Operation, layer: int, position: CallPosition) -> None:
         """Record a call that an operation applies to."""
         self._layers[change].add(layer)
-        if not isinstance(change, (KnockOut, Steer)):
-            return
-        for name, numbers, count in (
-            ("queries", change.queries, max(position.query_counts)),
-            ("keys", change.keys, max(position.key_counts)),
+        for name, count in (
+            ("queries", max(position.query_counts)),
+            ("keys", max(position.key_counts)),
         ):
+            numbers: CheckedIndices = getattr(change, name, None)
+            if numbers is None:
+                continue
             self._largest[change, name] = max(count, self._largest.get((change, name), 0))
             self._numbers[change, name].update(_present(name, numbers, count, position))
 

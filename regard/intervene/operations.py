@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
+from torch import Tensor
+
+from regard._shapes import Float
 from regard.intercept import Moment, now
 from regard.pattern import Pattern
-from regard.record import Recording
 from regard.record.sites import AttentionKind
 
 CheckedIndices = tuple[int, ...] | slice | None
@@ -64,22 +66,43 @@ class Temper(Operation):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Patch(Operation):
-    """Substitutes the weights of another run."""
+class PatchPattern(Operation):
+    """Substitutes the weights of another run in rows given by position in the text."""
 
     pattern: Pattern
+    queries: CheckedIndices = None
+    method = "patch"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class PatchValue(Operation):
+    """Substitutes values at keys given by position in the text."""
+
+    value: Float[Tensor, "#B #G #S Dv"]
+    keys: CheckedIndices = None
+    method = "patch"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class PatchContext(Operation):
+    """Substitutes contexts in rows given by position in the text."""
+
+    context: Float[Tensor, "#B #H #L Dv"]
+    queries: CheckedIndices = None
     method = "patch"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Ablate(Operation):
-    """Replaces a context by 0, by its own mean, or by the mean of a recording."""
+    """Replaces a context by 0, or by its own mean."""
 
-    by: str | Recording = "zero"
+    by: str = "zero"
     method = "ablate"
 
 
 def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return repr(value[0] if len(value) == 1 else list(value))
+    if isinstance(value, Tensor):
+        return f"tensor of shape {tuple(value.shape)}"
     return repr(value)

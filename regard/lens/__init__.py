@@ -8,7 +8,7 @@ from regard.lens import circuits
 from regard.lens._fidelity import Fidelity, HeadFidelity, fidelity
 from regard.lens._kept import directions, norms, values
 from regard.lens._rollout import rollout
-from regard.lens.effect import Check, Effect, Effects, effects
+from regard.lens.effect import Check, Contexts, Effect, Effects, contexts, effects, patch
 from regard.lens.monitor import (
     Alarm,
     AlarmWarning,
@@ -40,6 +40,7 @@ __all__ = [
     "Alert",
     "Answer",
     "Check",
+    "Contexts",
     "Effect",
     "Effects",
     "Fidelity",
@@ -62,6 +63,7 @@ __all__ = [
     "WriterWarning",
     "WrittenBy",
     "circuits",
+    "contexts",
     "directions",
     "effects",
     "fidelity",
@@ -69,6 +71,7 @@ __all__ = [
     "link_weights",
     "norms",
     "passage_weights",
+    "patch",
     "rollout",
     "sinks",
     "split_passages",

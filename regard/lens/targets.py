@@ -234,11 +234,15 @@ def in_tokens(
     """
     if not isinstance(module_of(model), nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, but is {type(model).__name__}")
-    if isinstance(run, str):
-        run = torch.tensor(model.read(run).ids, device=model.device)
+    run = read_in(model, run)
     if isinstance(target, str) and target != "loss":
         target = LogProbability(model.token(target))
     return model.module, run, target, model.tokenizer if tokens is None else tokens
+
+
+def read_in(model: TextModel, run: Any) -> Any:
+    """Return the token ids of a text; any other run as it is."""
+    return torch.tensor(model.read(run).ids, device=model.device) if isinstance(run, str) else run
 
 
 def target_of(

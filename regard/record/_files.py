@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from regard._files import as_any_new_file, as_os_error, replace_file
-from regard._shapes import Float
 from regard._tensors import flat
 from regard.errors import RecordError
 from regard.inputs import Problem, Scoring, check
@@ -193,8 +192,6 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
     }
     if len(sizes := layer.call_sizes) > 1:
         entry["calls"] = sizes
-    if layer.mean_context is not None:
-        entry["mean_context"] = tensors.add(layer.mean_context)
     if layer.kept:
         entry["kept"] = {name: tensors.add(tensor) for name, tensor in layer.kept.items()}
     if spans is not None:
@@ -250,23 +247,10 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
         index=_whole(entry["index"]),
         heads=tuple(_whole(head) for head in entry["heads"]),
         rows=rows,
-        mean_context=_mean_context(entry, problem, read),
         kept=_kept(entry, problem, read),
         get_pattern=lambda: pattern,
         get_calls=_calls(entry, pattern),
     )
-
-
-def _mean_context(
-    entry: Mapping[str, Any], problem: Problem, read: Callable[[str], Tensor]
-) -> Float[Tensor, "H Dv"] | None:
-    """Restore the mean contexts, if they were recorded."""
-    if "mean_context" not in entry:
-        return None
-    mean = read(entry["mean_context"])
-    if mean.ndim != 2 or len(mean) != problem.heads[1] or not mean.is_floating_point():
-        raise ValueError(f"mean contexts of {mean.dtype} and shape {tuple(mean.shape)}")
-    return mean
 
 
 def _kept(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from regard._arguments import Indices
 from regard._decorators import block
 from regard._modules import HasModule
-from regard.intercept import Call, observe_calls
+from regard.intercept import observe_calls
 from regard.record._kept import Keep, check_keep
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._recorder import Recorder, check_model, layers_of, observed
@@ -28,7 +28,6 @@ def record(
     layers: Indices | None = None,
     heads: Indices | None = None,
     rows: Indices | None = None,
-    mean_contexts: bool = False,
     keep: Keep | Sequence[Keep] = (),
     offload: str | None = None,
 ) -> AbstractContextManager[Recording]:
@@ -59,8 +58,6 @@ def record(
         heads: indices of the query heads to keep.
         rows: indices of the queries to keep, counted over all steps of a generation, or, if
             negative, from the end of each call.
-        mean_contexts: also keep the mean context of each head, which `regard.intervene` can
-            substitute for a context; torch's transformer layers then run without fused operators.
         keep: functions ``(path, value) -> {name: tensor}`` that keep something of the values, such
             as `regard.lens.norms`. Each is called with the path of a layer and the values
             ``(B, G, s, Dv)`` of the s keys that are new in a call, and returns numbers
@@ -96,22 +93,18 @@ def record(
     """
     module = check_model(model)
     selection = selection_of(layers, heads, rows, offload=offload, keep=check_keep(keep))
-    return _recording(module, selection, Labeller(module, tokens), mean_contexts=mean_contexts)
+    return _recording(module, selection, Labeller(module, tokens))
 
 
 @block("record(...)")
 def _recording(
-    model: nn.Module | None, selection: Selection, labeller: Labeller, *, mean_contexts: bool
+    model: nn.Module | None, selection: Selection, labeller: Labeller
 ) -> Iterator[Recording]:
     recorder = Recorder(model, selection, partial(PatternBuilder, selection=selection))
     recording = Recording(partial(layers_of, recorder), labeller.labels)
     calls = observe_calls(recorder)
-    observe: Callable[[Call, Tensor], None] | None = None
-    if mean_contexts:
-        observe = recorder.observe_context
-    elif selection.keep_of_values:
-        observe = _ignore  # has torch's layers tell their values
-    with observed(recorder, model, labeller, calls, recording.finish, observe_context=observe):
+    values = bool(selection.keep_of_values)
+    with observed(recorder, model, labeller, calls, recording.finish, values=values):
         yield recording
     labeller.check(
         lambda: (
@@ -120,7 +113,3 @@ def _recording(
         ),
         several=recorder.has_several_calls,
     )
-
-
-def _ignore(call: Call, context: Tensor) -> None:
-    """Observe a context and keep nothing of it."""

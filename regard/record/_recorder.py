@@ -7,11 +7,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 
 from regard._modules import module_of, unwrapped
-from regard._shapes import Float
 from regard.errors import RecordError
 from regard.inputs import Problem
 from regard.intercept import Call, observe_contexts, replace_attention
@@ -79,16 +77,9 @@ class Recorder(Generic[B]):
         self._counts: dict[Site, int] = {}
         self._others: set[Site] = set()
         self._order: list[tuple[Site, B]] = []
-        self._contexts: dict[Site, _ContextSum] = {}
-        self._context: Tensor | None = None
-
-    def observe_context(self, call: Call, context: Float[Tensor, "B H L Dv"]) -> None:
-        """Store the context of the call that is recorded next."""
-        self._context = context.detach() if self._sites.has(call) else None
 
     def __call__(self, call: Call) -> None:
         """Record one call."""
-        context, self._context = self._context, None
         if not self._sites.has(call):
             return
         self.calls += 1
@@ -100,8 +91,6 @@ class Recorder(Generic[B]):
         if site in self._others:
             return
         problem = call.problem()
-        if context is not None:
-            self._contexts.setdefault(site, _ContextSum()).add(context, problem)
         builder = self._add(site, call, problem)
         if site.kind != "cross":
             self._latest = call.run, builder
@@ -118,11 +107,6 @@ class Recorder(Generic[B]):
     def has_several_calls(self) -> bool:
         """Whether any layer made more than one call, as in a generation."""
         return any(latest > 0 for latest in self._counts.values())
-
-    def mean_contexts(self) -> list[Float[Tensor, "H Dv"] | None]:
-        """Return the mean context of each builder's layer, or None if it was not observed."""
-        sums = [self._contexts.get(site) for site, _ in self._order]
-        return [None if total is None else total.mean() for total in sums]
 
     def _add(self, site: Site, call: Call, problem: Problem) -> B:
         """Add a call to the site's builder, or start a new builder with it."""
@@ -164,7 +148,6 @@ class Recorder(Generic[B]):
 
 def layers_of(recorder: Recorder[P]) -> list[Layer]:
     """Return the layers recorded so far, in the order of their first calls."""
-    pairs = zip(recorder.builders(), recorder.mean_contexts(), strict=True)
     return [
         Layer(
             name=layer.name,
@@ -172,35 +155,12 @@ def layers_of(recorder: Recorder[P]) -> list[Layer]:
             index=layer.index,
             heads=builder.heads,
             rows=builder.rows,
-            mean_context=None if context is None else context[list(builder.heads)],
             kept=builder.kept(),
             get_pattern=builder.pattern,
             get_calls=builder.calls,
         )
-        for (layer, builder), context in pairs
+        for layer, builder in recorder.builders()
     ]
-
-
-class _ContextSum:
-    """Sum of a layer's contexts over all rows that see a key."""
-
-    def __init__(self) -> None:
-        self._total: Tensor | None = None
-        self._count: Tensor | None = None
-
-    def add(self, context: Float[Tensor, "B H L Dv"], problem: Problem) -> None:
-        """Add the rows of a call."""
-        sees = (problem.rows.start < problem.rows.stop)[..., None]  # (b, h, L, 1)
-        total = torch.where(sees, context, 0).sum(dim=(0, 2), dtype=torch.float64)
-        count = sees.expand(*context.shape[:3], 1).sum(dim=(0, 2))
-        self._total = total if self._total is None else self._total + total
-        self._count = count if self._count is None else self._count + count
-
-    def mean(self) -> Float[Tensor, "H Dv"]:
-        """Return the mean of each head; 0 if no row saw a key."""
-        assert self._total is not None, "created with a call"
-        assert self._count is not None, "set with the total"
-        return (self._total / self._count.clamp(min=1)).float()
 
 
 def check_model(model: Any) -> nn.Module | None:
@@ -226,7 +186,7 @@ def observed(
     calls: AbstractContextManager[None],
     finish: Callable[[], None],
     *,
-    observe_context: Callable[[Call, Tensor], None] | None = None,
+    values: bool = False,
 ) -> Iterator[None]:
     """Pass the calls of the block to a recorder.
 
@@ -236,8 +196,8 @@ def observed(
         labeller: labels the positions.
         calls: observes calls while it is entered.
         finish: called at the end of the block.
-        observe_context: called with contexts; torch's layers then run without fused operators,
-            which do not tell their values.
+        values: whether values are read; torch's layers then run without fused operators, which do
+            not tell them.
 
     Raises:
         RecordError: at the end of the block, if no call was seen.
@@ -247,14 +207,18 @@ def observed(
             stack.enter_context(labeller.observe_ids())
             if model is not None:
                 stack.enter_context(replace_attention(model))
-            if observe_context is not None:
-                stack.enter_context(observe_contexts(observe_context))
+            if values:
+                stack.enter_context(observe_contexts(_ignore))
             stack.enter_context(calls)
             yield
     finally:
         finish()
     if recorder.calls == 0:
         raise RecordError(_nothing_seen(model))
+
+
+def _ignore(call: Call, context: Tensor) -> None:
+    """Observe a context and keep nothing of it."""
 
 
 def _nothing_seen(model: nn.Module | None) -> str:

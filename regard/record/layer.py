@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from regard._shapes import Float, Shaped
+from regard._shapes import Shaped
 from regard.errors import RecordError
 from regard.pattern import Pattern
 from regard.record.sites import AttentionKind
@@ -59,8 +59,6 @@ class Layer:
     """Indices of the query heads that were kept."""
     rows: Sequence[int]
     """Indices of the queries that were kept."""
-    mean_context: Float[Tensor, "H Dv"] | None = None
-    """Mean context of each head over all rows that see a key, if it was recorded."""
     kept: Mapping[str, Shaped[Tensor, "*b S ..."]] = field(default_factory=dict)
     """What the functions of `record(keep=...)` kept of the values, by name: numbers ``(B, H, S)``
     or vectors ``(B, H, S, n)``, with the pattern's leading dimensions, or G heads for H."""

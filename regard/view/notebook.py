@@ -129,6 +129,8 @@ def effects_html(effects: Effects) -> str:
                 f"{len(check.true)} of them measured, {what}: rank correlation "
                 f"{check.rank_correlation:.2f}, largest miss {check.largest_miss:.3g}"
             )
+        if effects.other is not None:
+            yield line(f"patched with the {effects.by}, where it is {effects.other:.4g}")
         yield from _picture(effects.plot, effects)
 
     return whole(parts, effects)

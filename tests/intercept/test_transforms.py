@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp,
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
+from regard.intercept import observe_contexts
 from regard.record import RecordError, read_while_running
 
 pytestmark = [  # of torch itself: of kernels without a way for vmap, and of jvp
@@ -102,12 +103,18 @@ def test_changes_under_gradients():
     def loss(parameters):
         return functional_call(model, parameters, (x,)).square().sum()
 
-    with regard.intervene(model) as change, regard.record(model, mean_contexts=True) as recording:
+    contexts = []
+    with (
+        regard.intervene(model) as change,
+        regard.record(model) as recording,
+        observe_contexts(lambda _, context: contexts.append(context)),
+    ):
         change.knock_out(heads=1, keys=2, queries=slice(3, None))
         actual = grad(loss)({name: p.detach() for name, p in parameters.items()})
         expected = torch.autograd.grad(loss(parameters), list(parameters.values()))
     for one, other in zip(actual.values(), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(*contexts, rtol=1e-4, atol=1e-4)
     weights = recording[0].dense()
     assert bool(weights[:, 1, 3:, 2].eq(0).all())
     assert bool(weights[:, 0, 3:, 2].gt(0).all())
@@ -131,7 +138,7 @@ def test_modules_that_are_dataclasses():
     model, x = Described(3), torch.randn(B, L, 12)
     with torch.no_grad(), regard.record(model) as plain:
         model(x)
-    with regard.record(model, mean_contexts=True) as recording:
+    with regard.record(model) as recording, observe_contexts(lambda _, context: context.sum()):
         grad(lambda x: model(x).square().sum())(x)
     assert [layer.name for layer in recording.layers] == [layer.name for layer in plain.layers]
     close(recording[0], plain[0].dense().double())

@@ -41,12 +41,26 @@ def pattern(shape=(1, HEADS, L, L), **options):
     return regard.Pattern(query, key, **options)
 
 
+def context(change, **places):
+    change.patch(context=torch.zeros(1, 1, 4), **places)
+
+
+def value(change, **places):
+    change.patch(value=torch.zeros(1, 1, 4), **places)
+
+
 CONTRADICTIONS = {
     "patch and knock_out": lambda c: (c.patch(pattern=pattern()), c.knock_out(keys=1)),
     "patch and steer": lambda c: (c.steer(keys=1, by=1.0), c.patch(pattern=pattern(), heads=1)),
     "patch and temper": lambda c: (c.patch(pattern=pattern(), layers=1), c.temper(by=2.0)),
     "patch twice": lambda c: (c.patch(pattern=pattern(), heads=0), c.patch(pattern=pattern())),
     "patch and ablate": lambda c: (c.ablate(heads=1), c.patch(pattern=pattern(), heads=[1, 2])),
+    "contexts twice": lambda c: (context(c, heads=0), context(c, queries=2)),
+    "contexts in the same rows": lambda c: (context(c, queries=[1, 2]), context(c, queries=[2])),
+    "contexts and ablate": lambda c: (c.ablate(heads=1), context(c, heads=[1, 2], queries=0)),
+    "contexts and pattern": lambda c: (c.patch(pattern=pattern(), queries=3), context(c)),
+    "contexts and values": lambda c: (value(c, keys=3), context(c)),
+    "values twice": lambda c: (value(c, keys=[1, 3]), value(c, heads=2, keys=slice(2, 4))),
     "ablate twice": lambda c: (c.ablate(heads=[0, 1]), c.ablate(heads=1, by="mean")),
 }
 
@@ -66,6 +80,12 @@ def test_other_heads_sequences_and_layers_are_no_contradiction(model):
         change.ablate(layers=0, heads=1, batch=1)
         change.ablate(layers=1, heads=0)
         change.temper(layers=1, by=2.0)
+        context(change, layers=1, heads=1, queries=[0, 2])
+        context(change, layers=1, heads=1, queries=3)
+        context(change, layers=1, heads=1, batch=0, queries=4)
+        context(change, layers=1, heads=1, batch=1, queries=4)
+        value(change, layers=1, heads=2, keys=1)
+        value(change, layers=1, heads=2, keys=2)
 
     run(model, state)
 
@@ -86,6 +106,8 @@ MISSING = {
     "one of several keys": (lambda c: c.knock_out(keys=[0, 9]), "no call had keys 9"),
     "keys": (lambda c: c.knock_out(keys=slice(7, None)), "any of these keys"),
     "query": (lambda c: c.knock_out(keys=0, queries=7), r"no call had queries 7.* 7 queries"),
+    "row": (lambda c: context(c, queries=7), r"patch\(.*queries=7\).*no call had queries 7"),
+    "value": (lambda c: value(c, keys=[0, 8]), "no call had keys 8"),
     "queries": (lambda c: c.steer(keys=0, queries=slice(9, 12), by=1.0), "any of these queries"),
 }
 
@@ -179,8 +201,8 @@ def test_factors_are_positive(model, by):
 
 def test_other_arguments(model):
     with regard.intervene(model) as change:
-        for by in ("median", None, 0, True):
-            with pytest.raises(ValueError, match="by must be 'zero', 'mean' or a Recording"):
+        for by, error in (("median", ValueError), (None, TypeError), (torch.ones(3), TypeError)):
+            with pytest.raises(error, match=r"by must be .*'zero'.*'mean'"):
                 inspect.unwrap(type(change).ablate)(change, by=by)
         with pytest.raises(ValueError, match="kind must be one of 'self', 'cross', 'encoder'"):
             inspect.unwrap(type(change).ablate)(change, kind="all")
@@ -214,20 +236,47 @@ def test_patterns_of_another_softcap(model):
         run(model, lambda change: change.patch(pattern=other))
 
 
-def test_recordings_without_what_is_needed(model):
-    x = torch.randn(B, L, 12)
-    with regard.record(model) as without:
-        model(x)
-    with regard.record(model, mean_contexts=True, layers=0) as one_layer:
-        model(x)
-    with regard.record(model, mean_contexts=True, heads=[0, 1]) as two_heads:
-        model(x)
-    cure = r"no mean context of layer 1; make it by record\(model, mean_contexts=True\)"
-    for recording in (without, one_layer):
-        with pytest.raises(Error, match=cure):
-            run(model, lambda change, by=recording: change.ablate(layers=1, by=by))
-    with pytest.raises(Error, match=r"has 2 heads in layer 1, the call 3; record all"):
-        run(model, lambda change: change.ablate(layers=1, by=two_heads))
+def test_one_thing_is_patched(model):
+    context, value = torch.randn(HEADS, L, 4), torch.randn(HEADS, L, 4)
+    with regard.intervene(model) as change:
+        with pytest.raises(ValueError, match=r"one of pattern=, context= and value=.*given none"):
+            change.patch(layers=0)
+        with pytest.raises(ValueError, match="was given context and value"):
+            change.patch(context=context, value=value)
+        with pytest.raises(ValueError, match=r"keys=2 is for patch\(value=.*but context was given"):
+            change.patch(context=context, keys=2)
+        with pytest.raises(ValueError, match=r"keys=0 is for .*but pattern was given"):
+            change.patch(pattern=pattern(), keys=0)
+        with pytest.raises(ValueError, match=r"queries=2 is for patch\(context=.*but value was"):
+            change.patch(value=value, queries=2)
+        for name in ("context", "value"):
+            with pytest.raises(TypeError, match=f"{name} must be a tensor"):
+                change.patch(**{name: [1.0]})
+            with pytest.raises(TypeError, match=f"{name} must be floating point"):
+                change.patch(**{name: torch.ones(3, 7, 4, dtype=torch.int64)})
+            for shape in ((7, 4), (1, 1, 3, 7, 4), (3, 0, 4)):
+                with pytest.raises(
+                    ValueError, match=rf"{name} must have the axes \([HG], [LS], Dv"
+                ):
+                    change.patch(**{name: torch.randn(shape)})
+    assert repr(change) == "Intervention()"
+
+
+TENSORS = {
+    "heads": ((2, L, 4), "is of 1 sequences of 2 heads, the layer of 2 of 3; give as many, or one"),
+    "sequences": ((3, HEADS, L, 4), "is of 3 sequences of 3 heads"),
+    "dimension": ((HEADS, L, 5), "the tensor's last axis is 5, but the layer's values have 4"),
+    "positions": ((HEADS, L - 1, 4), "holds 6 positions, but the call has"),
+}
+
+
+@pytest.mark.parametrize("name", ["context", "value"])
+@pytest.mark.parametrize(("shape", "match"), TENSORS.values(), ids=TENSORS)
+def test_contexts_and_values_of_other_sizes(model, name, shape, match):
+    tensor = torch.randn(shape)
+    with pytest.raises(Error, match=rf"^patch\(layers=0, {name}=tensor of shape") as error:
+        run(model, lambda change: change.patch(**{name: tensor}, layers=0))
+    assert match in str(error.value)
 
 
 @pytest.mark.parametrize("value", [3, "gpt2", None, torch.relu, [Stack()]])

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import regard
+from regard.intercept import observe_contexts
 
 EDITS = [
     edit("knock_out", layers=1, keys=[1, 2]),
@@ -57,14 +58,21 @@ def test_checkpoints(reentrant, gradients):
 
 def test_what_a_backward_pass_computes_again_is_not_recorded():
     model, x = Checkpointed(Stack(3), reentrant=True), torch.randn(2, 7, 12, requires_grad=True)
-    with regard.record(model, mean_contexts=True) as once:
+    kept = []
+
+    def observe():
+        return observe_contexts(lambda _, context: kept.append(context.detach().clone()))
+
+    with regard.record(model) as once, observe():
         changed(model, EDITS, lambda: model(x))
-    with regard.record(model, mean_contexts=True) as recording:
+    with regard.record(model) as recording, observe():
         changed(model, EDITS, lambda: backward(model, x))
     assert len(recording) == len(once) == 3
-    for ours, theirs in zip(recording.layers, once.layers, strict=True):
-        assert torch.equal(ours.pattern.dense(), theirs.pattern.dense())
-        assert torch.equal(ours.mean_context, theirs.mean_context)
+    for ours, theirs in zip(recording, once, strict=True):
+        assert torch.equal(ours.dense(), theirs.dense())
+    assert len(kept) == 6
+    for ours, theirs in zip(kept[:3], kept[3:], strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable:FutureWarning")

@@ -1,6 +1,6 @@
-"""The weights of another run in the place of a run's own, against attention written out.
+"""Weights, values and contexts of another run, put into a run, against attention written out.
 
-Axes: B batch, H query heads, L positions.
+Axes: B batch, H query heads, G key heads, L positions, Dv dimension of a value.
 """
 
 import itertools
@@ -185,9 +185,169 @@ def test_a_pattern_in_half_precision_and_in_double():
         torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
+ROWS = {"all": None, "one": 3, "some": [0, -1, 4], "a slice": slice(2, -2)}
+
+
+def positions():
+    """Activation, positions and places, and whether beside others, in each model."""
+    names = ("gpt2", "llama", "gemma2", "gpt_oss", "mistral", "t5", "vit")
+    for shift, name in enumerate(names):
+        ways = CASES[name].implementations
+        cases = itertools.product(("pattern", "context", "value"), ROWS)
+        for number, (what, rows) in enumerate(cases):
+            if name == "gpt_oss" and what == "pattern" and ROWS[rows] is not None:
+                continue  # its sinks; see below
+            how = ways[(number + shift) % len(ways)]
+            places = [*PLACES][(number + shift) % len(PLACES)]
+            others = [*OTHERS][(number + shift) % len(OTHERS)]
+            label = f"{name}-{how}-{what}-{rows}-{places}-{others}"
+            yield pytest.param(name, how, what, rows, places, others, id=label)
+
+
+def activations(name, kind="self", layer=1, seed=1):
+    """What is patched by name, and the weights, of a run over other inputs."""
+    attention = ChangedAttention()
+    run(transformers_model(CASES[name], attention), inputs(name, seed))
+    model = CASES[name].build(CASES[name].implementations[0])
+    with torch.no_grad(), regard.record(model) as recording:
+        model(**inputs(name, seed))
+    (pattern,) = (
+        each.pattern for each in recording.layers if (each.kind, each.index) == (kind, layer)
+    )
+    context, value = attention.contexts[kind, layer], attention.values[kind, layer]
+    given = {"pattern": pattern, "context": context, "value": value}
+    return given, attention.weights[kind, layer]
+
+
+@pytest.mark.parametrize(("name", "how", "what", "rows", "places", "others"), [*positions()])
+def test_positions_of_another_text(name, how, what, rows, places, others):
+    given, weights = activations(name)
+    axis = "keys" if what == "value" else "queries"
+    options = {what: given[what], axis: ROWS[rows], "layers": 1, **PLACES[places]}
+    others = [each for each in OTHERS[others] if what != "pattern" or each.method == "ablate"]
+    if name == "gemma2":  # whose heads share the temperature
+        others = [each for each in others if each.method != "temper"]
+    check(name, how, [Edit("patch", options, weights), *others], inputs(name))
+
+
+def test_some_rows_of_a_pattern_with_sinks_have_no_gradient_of_their_own():
+    name = "gpt_oss"
+    given, weights = activations(name)
+    options = {"pattern": given["pattern"], "queries": [1, 5], "layers": 1, "heads": 2}
+    edits = [Edit("patch", options, weights)]
+    written = transformers_model(CASES[name], ChangedAttention(edits))
+    model = CASES[name].build("eager")
+    with torch.no_grad():
+        expected = written(**inputs(name)).logits
+        actual = changed(model, edits, lambda: model(**inputs(name))).logits
+    torch.testing.assert_close(actual[0], expected[0], rtol=0, atol=1e-5)
+    with pytest.raises(regard.Error, match=r"gradient of the layer's sink logits.*no_grad"):
+        changed(model, edits, lambda: model(**inputs(name)))
+    other = regard.Pattern(*torch.randn(2, 1, 6, 9, 3).unbind())
+    with pytest.raises(regard.Error, match=r"the pattern's sink logits are not the layer's"):
+        changed(model, [edit("patch", pattern=other, queries=1)], lambda: model(**inputs(name)))
+
+
+@pytest.mark.parametrize("what", ["context", "value"])
+@pytest.mark.parametrize("kind", ["cross", "encoder"])
+@pytest.mark.parametrize("how", CASES["t5"].implementations)
+def test_contexts_and_values_of_other_kinds(how, kind, what):
+    given, _ = activations("t5", kind)
+    axis = {"context": "queries", "value": "keys"}[what]
+    options = {what: given[what], axis: [1, -2], "layers": 1, "kind": kind, "heads": [0, 5]}
+    check("t5", how, [Edit("patch", options)], inputs("t5"))
+
+
+@pytest.mark.parametrize("heads", [[0, 1, 2], [1, 2], None, slice(3, None)])
+@pytest.mark.parametrize("count", [1, 2, 6])  # heads of the values; the layer has 2 and 6
+def test_values_of_whole_groups_of_query_heads_and_of_parts(heads, count):
+    size = activations("llama")[0]["value"].shape[-1]
+    torch.manual_seed(4)
+    value = torch.randn(1 if count == 2 else 2, count, 9, size)
+    options = {"value": value, "keys": slice(2, 7), "layers": 1, "heads": heads}
+    exact = options | {"value": value.repeat_interleave(6 // count, 1)}
+    model = CASES["llama"].build("sdpa")
+    expected, _ = run(
+        transformers_model(CASES["llama"], ChangedAttention([Edit("patch", exact)])),
+        inputs("llama"),
+    )
+    actual, _ = changed(model, [Edit("patch", options)], lambda: run(model, inputs("llama")))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_one_position_one_head_and_one_sequence_stand_for_all():
+    shapes = (6, 1, 7), (1, 9, 7), (2, 1, 1, 7), (1, 1, 1, 7)
+    for what, axis, shape in itertools.product(("context", "value"), (None, [2, 5]), shapes):
+        positions = {"context": "queries", "value": "keys"}[what]
+        options = {what: torch.randn(shape), positions: axis, "layers": 1, "heads": [0, 4]}
+        check("gpt2", "sdpa", [Edit("patch", options)], inputs("gpt2"))
+
+
+def test_a_pattern_in_some_rows_and_values_and_contexts_in_others():
+    given, weights = activations("llama")
+    edits = [
+        Edit("patch", {"pattern": given["pattern"], "queries": [1, 4], "layers": 1}, weights),
+        Edit("patch", {"pattern": given["pattern"], "queries": 6, "layers": 1}, weights),
+        Edit("patch", {"value": given["value"], "keys": 3, "layers": 1, "heads": [0, 2, 4]}),
+        Edit("patch", {"value": given["value"], "keys": 2, "layers": 1, "heads": [0, 2, 5]}),
+        edit("knock_out", layers=1, queries=7, keys=[2, 3]),
+        Edit("patch", {"context": given["context"], "queries": 5, "layers": 0}),
+        Edit("patch", {"context": given["context"], "queries": [2, 7], "layers": 0, "heads": 1}),
+    ]
+    check("llama", "eager", edits, inputs("llama"))
+    check("llama", "sdpa", edits[::-1], inputs("llama"))
+
+
+@pytest.mark.parametrize("what", ["context", "value"])
+def test_contexts_and_values_of_our_gpt(what, monkeypatch):
+    torch.manual_seed(0)
+    model, ids = GPT(VARIANTS["grouped"]).eval(), torch.randint(0, 29, (2, 1, 9))
+    attention = ChangedAttention()
+    with in_our_gpt(model, attention, monkeypatch):
+        model(ids[0])
+    given = {"context": attention.contexts, "value": attention.values}[what]["self", 2]
+    edits = [edit("patch", **{what: given}, layers=2, heads=[0, 3])]
+    with in_our_gpt(model, ChangedAttention(edits), monkeypatch):
+        expected = model(ids[1])
+    actual = changed(model, edits, lambda: model(ids[1]))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+    assert (model(ids[1]) - expected).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("what", ["context", "value"])
+def test_contexts_and_values_of_torchs_own_layers(what):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(12, 4, 17, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2).eval()
+    x, attention = torch.randn(2, 2, 7, 12), ChangedAttention()
+    with torch.no_grad(), in_torch(attention):
+        model(x[0])
+    given = {"context": attention.contexts, "value": attention.values}[what]["self", 1]
+    axis = {"context": "queries", "value": "keys"}[what]
+    edits = [edit("patch", **{what: given, axis: [2, 5]}, layers=1, heads=[0, 2])]
+    with torch.no_grad(), in_torch(ChangedAttention(edits)):
+        expected = model(x[1])
+    with torch.no_grad():  # torch's fused operators expose no context
+        actual = changed(model, edits, lambda: model(x[1]))
+        assert (model(x[1]) - expected).abs().max() > 1e-3
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_gradients_reach_what_is_patched_in():
+    model, x = Stack(2), torch.randn(2, 7, 12)
+    context = torch.randn(3, 7, 4, requires_grad=True)
+    with regard.intervene(model) as change:
+        change.patch(layers=1, heads=[0, 2], queries=slice(3, None), context=context)
+        (gradient,) = torch.autograd.grad(model(x)[:, -1].sum(), context)
+    assert gradient[[0, 2], -1].all()
+    assert not gradient[1].any()
+    assert not gradient[:, :-1].any()  # earlier rows of the last layer reach no later one
+
+
+@pytest.mark.parametrize("what", ["pattern", "pattern in rows", "context", "value"])
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])
-def test_over_a_generation_each_call_takes_its_rows(name, cache):
+def test_over_a_generation_each_call_takes_its_rows(name, cache, what):
     case, length = CASES[name], PROMPT + NEW
     other = {"input_ids": torch.randint(3, 101, (1, length))}
     attention = ChangedAttention()
@@ -195,7 +355,18 @@ def test_over_a_generation_each_call_takes_its_rows(name, cache):
     model = case.build("sdpa")
     with regard.record(model) as recording:
         model(**other)
-    edits = [patch(recording[1], attention.weights["self", 1], layers=1, heads=[1, 2, 4])]
+    weights, context, value = (
+        of["self", 1] for of in (attention.weights, attention.contexts, attention.values)
+    )
+    rows = slice(2, 10, 3)
+    edits = [
+        {
+            "pattern": patch(recording[1], weights, layers=1, heads=[1, 2, 4]),
+            "pattern in rows": patch(recording[1], weights, queries=rows, layers=1, heads=[1, 4]),
+            "context": edit("patch", context=context, queries=rows, layers=1, heads=[1, 4]),
+            "value": edit("patch", value=value, keys=rows, layers=1, heads=[1, 2, 4]),
+        }[what]
+    ]
     written = transformers_model(case, ChangedAttention(edits, prompt=PROMPT))
     expected, logits = from_scratch(written, prompt())
     options = {"do_sample": False, "max_new_tokens": NEW, "eos_token_id": None}
@@ -280,3 +451,17 @@ def test_a_pattern_is_refused_where_a_rolling_cache_was_full_before_the_block():
             model(ids[:, 9:10], past_key_values=cache)  # looks like a cache that holds all
             with pytest.raises(regard.Error, match=r"^patch\(.*cache was full"):
                 model(ids[:, 10:11], past_key_values=cache)
+
+
+def test_positions_that_the_tensor_does_not_hold():
+    model, ids = CASES["gpt2"].build("sdpa"), torch.randint(3, 101, (1, 9))
+    for what, name in (("context", "queries"), ("value", "keys")):
+        match = rf"^patch\(.*{what}=tensor of shape .*holds 5 positions.*{name} up to 8"
+        with regard.intervene(model) as change, torch.no_grad():
+            change.patch(**{what: torch.randn(6, 5, 7)}, layers=1)
+            with pytest.raises(regard.Error, match=match):
+                model(ids)
+    with regard.intervene(model) as change, torch.no_grad():  # of a longer text, its first part
+        change.patch(context=torch.randn(6, 5, 7), queries=slice(0, 5), layers=1)
+        change.patch(value=torch.randn(6, 5, 7), keys=slice(0, 5), layers=0)
+        model(ids)

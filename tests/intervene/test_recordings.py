@@ -12,11 +12,9 @@ from intervene.test_patching import other_run, patch
 from intervene.test_transformers import inputs, run
 from record.models.classes import CASES
 from support import edits as changes
-from support.changed_attention import ChangedAttention, Edit, edit
-from support.edits import changed
+from support.changed_attention import ChangedAttention, edit
 from support.interception import encoder
 from support.written_models import in_torch, transformers_model
-from torch import nn
 
 import regard
 
@@ -73,6 +71,7 @@ def test_patched_heads_are_recorded(name, how):
     recording, weights = other_run(name, how)
     edits = [
         patch(recording[1], weights["self", 1], layers=1, heads=[0, 4]),
+        patch(recording[1], weights["self", 1], layers=1, heads=[3, 5], queries=slice(2, 6)),
         edit("knock_out", layers=1, keys=[2, 3], heads=[1, 2]),
     ]
     attention = ChangedAttention(edits)
@@ -152,86 +151,3 @@ def test_a_changed_recording_is_saved_and_loaded(tmp_path):
     recording.save(tmp_path / "changed")
     for one, other in zip(recording, regard.load(tmp_path / "changed"), strict=True):
         assert torch.equal(one.dense(), other.dense())
-
-
-def mean(context):
-    """The mean context of each head over all rows and sequences, (H, Dv)."""
-    return context.double().mean((0, 2)).float()
-
-
-@pytest.mark.parametrize(("name", "how"), [*RUNS, ("gemma2", "eager")])
-def test_mean_contexts(name, how):
-    attention, arguments = ChangedAttention(), inputs(name)
-    run(transformers_model(CASES[name], attention), arguments)
-    model = CASES[name].build(how)
-    expected = model(**arguments)
-    with regard.record(model, mean_contexts=True) as recording:
-        actual = model(**arguments)
-    if how == "sdpa":
-        assert torch.equal(actual[0], expected[0])
-    for layer in recording.layers:
-        exact = mean(attention.contexts[layer.kind, layer.index])
-        torch.testing.assert_close(layer.mean_context, exact, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(("name", "how"), [*RUNS, ("gemma2", "eager")])
-def test_ablation_by_the_mean_of_another_run(name, how):
-    attention = ChangedAttention()
-    run(transformers_model(CASES[name], attention), inputs(name, 1))
-    model = CASES[name].build(how)
-    with regard.record(model, mean_contexts=True) as recording:
-        model(**inputs(name, 1))
-    means = {site: mean(context) for site, context in attention.contexts.items()}
-    places = [{"layers": 1, "heads": [0, 2]}, {"layers": 0, "heads": -1, "batch": 1}]
-    if name == "t5":
-        places += [{"layers": 1, "kind": "cross", "heads": 3}, {"layers": 2, "kind": "encoder"}]
-    edits = [Edit("ablate", {"by": recording, **place}, means=means) for place in places]
-    expected, _ = run(transformers_model(CASES[name], ChangedAttention(edits)), inputs(name))
-    actual, _ = changed(model, edits, lambda: run(model, inputs(name)))
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
-
-
-def test_mean_contexts_of_a_fused_encoder_and_of_several_calls():
-    model, x = encoder().eval(), torch.randn(2, 2, 7, 12)
-    attention = ChangedAttention()
-    contexts = []
-    for part in x:
-        with in_torch(attention):
-            model(part)
-        contexts.append(attention.contexts["self", 1])
-    with torch.no_grad(), regard.record(model, mean_contexts=True) as recording:
-        for part in x:
-            model(part)
-    exact = mean(torch.cat(contexts))
-    assert len(recording.layers) == 4
-    for layer in recording.layers[1::2]:
-        torch.testing.assert_close(layer.mean_context, exact, rtol=0, atol=1e-5)
-
-
-def test_mean_contexts_leave_out_queries_that_see_nothing():
-    torch.manual_seed(0)
-    model = nn.MultiheadAttention(12, 3, batch_first=True)
-    x, hidden = torch.randn(2, 5, 12), torch.zeros(5, 5, dtype=torch.bool)
-    hidden[1] = True
-    attention = ChangedAttention()
-    with in_torch(attention):
-        model(x, x, x, attn_mask=hidden, need_weights=False)
-    exact = mean(attention.contexts["self", 0][:, :, [0, 2, 3, 4]])
-    with regard.record(model, mean_contexts=True) as recording:
-        model(x, x, x, attn_mask=hidden, need_weights=False)
-    torch.testing.assert_close(recording.layers[0].mean_context, exact, rtol=0, atol=1e-5)
-
-
-def test_mean_contexts_of_a_changed_run_are_those_after_the_change():
-    model = CASES["gpt2"].build("sdpa")
-    edits = [edit("ablate", layers=1, heads=[0, 2]), edit("knock_out", layers=1, keys=[1, 2])]
-    attention = ChangedAttention(edits)
-    run(transformers_model(CASES["gpt2"], attention), inputs("gpt2"))
-    exact = mean(attention.contexts["self", 1])
-    exact[[0, 2]] = 0
-    for inside in (True, False):
-        recording = recorded(
-            model, edits, lambda: model(**inputs("gpt2")), inside=inside, mean_contexts=True
-        )
-        actual = recording.layers[1].mean_context
-        torch.testing.assert_close(actual, exact, rtol=0, atol=1e-5)

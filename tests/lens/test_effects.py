@@ -145,16 +145,12 @@ def test_only_the_layers_and_heads_that_are_named_are_ablated(gpt, ids):
     assert part.places == ((1, 0), (1, 3), (2, 0), (2, 3))
 
 
-@pytest.mark.parametrize("by", ["mean", "recording"])
-def test_a_mean_can_take_the_place_of_a_context(gpt, ids, by):
-    if by == "recording":
-        with regard.record(gpt, mean_contexts=True) as recording:
-            gpt(torch.randint(VOCAB, (4, 20)))
-        by = recording
-    effects = regard.lens.effects(gpt, ids, TARGET, by=by)
+def test_a_mean_can_take_the_place_of_a_context(gpt, ids):
+    effects = regard.lens.effects(gpt, ids, TARGET, by="mean")
+    assert (effects.by, effects.prompts, effects.by_prompt) == ("mean", (), None)
     for (layer, head), value in zip(effects.places, effects.values.flatten().tolist(), strict=True):
         with regard.intervene(gpt) as change:
-            change.ablate(layers=layer, heads=head, by=by)
+            change.ablate(layers=layer, heads=head, by="mean")
             changed = float(TARGET(gpt(ids[None])))
         assert value == pytest.approx(changed - effects.unchanged, abs=1e-5)
 
@@ -315,7 +311,13 @@ def test_it_measures_the_model_as_interventions_around_it_made_it(gpt, ids):
         ({"hidden_from": "answer", "over": "edges"}, ValueError, "give over='keys' or spans with"),
         ({"k": 0}, ValueError, "k must be at least 1"),
         ({"seed": 1.0}, TypeError, "seed must be a whole number"),
-        ({"by": "one"}, ValueError, "by must be 'zero', 'mean' or a Recording"),
+        ({"by": "one"}, ValueError, "by must be one of 'zero', 'mean'"),
+        ({"by": 0}, TypeError, r"by must be 'zero', 'mean', regard.lens.contexts.*but is int"),
+        ({"by": {}}, ValueError, "by is empty"),
+        ({"by": {0: torch.ones(4, 1, 5)}}, ValueError, r"no contexts of layer 1, but of \[0\]"),
+        ({"by": {"0": torch.ones(4, 1, 5)}}, TypeError, "a layer of by must be a whole number"),
+        ({"by": {0: 1.0}}, TypeError, r"by\[0\] must be a tensor"),
+        ({"by": {0: torch.ones(4, 9, 5)}, "layers": 0}, Error, "queries up to 12 of the text"),
         ({"by": "mean", "over": "keys"}, ValueError, "keys and edges are hidden: leave by out"),
         ({"hidden_from": "answer"}, ValueError, "give over='keys' or spans with it"),
         ({"over": []}, ValueError, "over is empty"),
@@ -360,10 +362,3 @@ def test_a_head_that_the_layer_lacks_is_refused(ids):
     model, x = Shared(), torch.randn(1, 6, DIM)
     with pytest.raises(IndexError, match="heads asks for 3"):
         regard.lens.effects(model, {"x": x}, lambda y: y[:, -1, 0], heads=3)
-
-
-def test_a_recording_without_mean_contexts_is_refused(gpt, ids):
-    with regard.record(gpt) as recording:
-        gpt(ids)
-    with pytest.raises(Error, match="mean_contexts=True"):
-        regard.lens.effects(gpt, ids, TARGET, by=recording)

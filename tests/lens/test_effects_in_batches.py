@@ -230,7 +230,6 @@ def test_a_target_may_be_of_one_text():
 
 def test_what_is_wrong_with_each_run_is_still_said():
     model, inputs = randomize(Own()).eval(), {"x": torch.randn(1, 7, WIDTH)}
-    with regard.record(model) as recording:
-        model(**inputs)
-    with pytest.raises(Error, match="mean_contexts=True"):
-        regard.lens.effects(model, inputs, lambda y: y[:, -1, 0], by=recording)
+    by = {layer: torch.randn(2, 7, 3) for layer in range(9)}
+    with pytest.raises(Error, match="the tensor's last axis is 3"):
+        regard.lens.effects(model, inputs, lambda y: y[:, -1, 0], by=by)

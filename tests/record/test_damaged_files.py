@@ -150,9 +150,6 @@ ENTRIES = {
     "bias": lambda index, entry: entry.update(bias=entry["query"]),
     "allowed": lambda index, entry: entry.update(allowed=entry["query"]),
     "logsumexp": lambda index, entry: entry.update(logsumexp=entry["key"]),
-    "mean context": lambda index, entry: entry.update(mean_context=entry["key"]),
-    "mean context unknown": lambda index, entry: entry.update(mean_context="99"),
-    "mean context null": lambda index, entry: entry.update(mean_context=None),
     "spans": lambda index, entry: entry.update(spans=3),
     "spans of other rows": lambda index, entry: entry.update(
         spans=[entry["key"], entry["key"], [None, None]]

@@ -7,7 +7,7 @@ Axes: B batch, H query heads, L queries, S keys, D head dimension.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -19,9 +19,7 @@ class Edit:
     method: str
     options: dict
     weights: torch.Tensor | None = None
-    """Of a patch, (B, H, L, S)."""
-    means: dict = field(default_factory=dict)
-    """Of an ablation by a recording, (H, Dv) for each kind and layer."""
+    """Of a patched pattern, (B, H, L, S)."""
 
     def state(self, change):
         """State it to `regard`."""
@@ -37,6 +35,12 @@ class Edit:
         for b in picked(self.options.get("batch"), batch):
             result[b, picked(self.options.get("heads"), heads)] = True
         return result[..., None, None]
+
+    def rows(self, lengths):
+        """Which rows of the matrix it names, (L, 1); as for `entries`."""
+        queries = self.options.get("queries")
+        named = [i in picked(queries, length) for i, length in enumerate(lengths)]
+        return torch.tensor(named)[:, None]
 
     def entries(self, lengths, keys):
         """Which entries of the matrix it names, (L, S).
@@ -82,7 +86,9 @@ class ChangedAttention:
         self.weights = {}
         """Of each kind and layer, (B, H, L, S)."""
         self.contexts = {}
-        """Before ablation, (B, H, L, Dv)."""
+        """Before they are replaced, (B, H, L, Dv)."""
+        self.values = {}
+        """Before they are replaced, (B, G, S, Dv)."""
 
     def attend(
         self, site, query, key, value, *, hidden, bias=None, scale=None, softcap=None, sink=None
@@ -101,6 +107,7 @@ class ChangedAttention:
             sink: the logit of each head that takes weight away, (H,).
         """
         edits = [each for each in self.edits if each.concerns(*site)]
+        self.values[site] = value.detach()
         group = query.shape[1] // key.shape[1]
         key, value = (tensor.repeat_interleave(group, 1) for tensor in (key, value))
         scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -110,20 +117,36 @@ class ChangedAttention:
             scores = scores + bias
         scores, hidden = self._changed(edits, site, scores, hidden.expand(scores.shape))
         weights = masked_softmax(scores, hidden, sink)
-        for each in _only("patch", edits):
+        heads, lengths = weights.shape[:2], self._lengths(weights.shape[2])
+        for each in _patches("pattern", edits):
             other = each.weights[..., : weights.shape[2], : weights.shape[3]]
-            weights = torch.where(each.heads(*weights.shape[:2]), other, weights)
+            weights = torch.where(each.heads(*heads) & each.rows(lengths), other, weights)
+        for each in _patches("value", edits):
+            other = each.options["value"]
+            if 1 < other.shape[-3] < heads[1]:
+                other = other.repeat_interleave(group, -3)
+            named = torch.zeros(value.shape[2], 1, dtype=torch.bool)
+            named[picked(each.options.get("keys"), value.shape[2])] = True
+            other = other[..., : value.shape[2], :]
+            value = torch.where(each.heads(*heads) & named, other, value)
         context = weights @ value
         self.weights[site], self.contexts[site] = weights.detach(), context.detach()
         for each in _only("ablate", edits):
-            replacement = self._replacement(each, site, context, hidden.all(-1))
-            context = torch.where(each.heads(*weights.shape[:2]), replacement, context)
+            replacement = self._replacement(each, context, hidden.all(-1))
+            context = torch.where(each.heads(*heads), replacement, context)
+        for each in _patches("context", edits):
+            other = each.options["context"][..., : context.shape[2], :]
+            context = torch.where(each.heads(*heads) & each.rows(lengths), other, context)
         return context
+
+    def _lengths(self, queries):
+        """How long the text was when each query was read."""
+        return [max(self.prompt or queries, i + 1) for i in range(queries)]
 
     def _changed(self, edits, site, scores, hidden):
         """Hide, add, and then multiply."""
         batch, heads, queries, keys = scores.shape
-        lengths = [max(self.prompt or queries, i + 1) for i in range(queries)]
+        lengths = self._lengths(queries)
         count = None if site[0] == "self" and keys == max(lengths) else keys
         for each in _only("knock_out", edits):
             hidden = hidden | (each.heads(batch, heads) & each.entries(lengths, count))
@@ -134,12 +157,10 @@ class ChangedAttention:
             scores = torch.where(each.heads(batch, heads), scores * each.options["by"], scores)
         return scores, hidden
 
-    def _replacement(self, each, site, context, sees_nothing):
+    def _replacement(self, each, context, sees_nothing):
         by = each.options.get("by", "zero")
         if by == "zero":
             return torch.zeros_like(context)
-        if by != "mean":
-            return each.means[site][:, None].expand_as(context)
         result = torch.empty_like(context)
         prompt = self.prompt or context.shape[2]
         calls = [slice(0, prompt), *(slice(i, i + 1) for i in range(prompt, context.shape[2]))]
@@ -152,6 +173,10 @@ class ChangedAttention:
 
 def _only(method, edits):
     return [each for each in edits if each.method == method]
+
+
+def _patches(what, edits):
+    return [each for each in _only("patch", edits) if what in each.options]
 
 
 def masked_softmax(scores, hidden, sink=None):

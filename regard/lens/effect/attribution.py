@@ -18,9 +18,10 @@ from torch.utils.hooks import RemovableHandle
 from regard._shapes import Float
 from regard.inputs import Problem, check
 from regard.intercept import Call, CallChange, change_calls
-from regard.intervene.contexts import ablation
-from regard.intervene.operations import Ablate
+from regard.intervene import Intervention
+from regard.intervene.changer import ModelChanger
 from regard.lens.effect.caveats import same_draws
+from regard.lens.effect.contexts import Replacement
 from regard.lens.effect.edges import Derivative
 from regard.record.sites import AttentionKind, Site, Sites
 
@@ -32,7 +33,9 @@ class _Context:
     number: int
     """Index of the call in its run."""
     site: Site
+    call: Call
     problem: Problem
+    """Its attention, with its value but without gradients and dropout."""
     tensor: Float[Tensor, "b H L Dv"]
 
 
@@ -89,12 +92,19 @@ def _edge(tensor: Tensor) -> tuple[Node, int]:
     return node, number
 
 
-class _EachContext:
-    """Applies a function to the contexts of a model's calls."""
+class _EachCall:
+    """Numbers the calls of a model in its run, and changes each as a function says.
 
-    def __init__(self, model: nn.Module, edit: Callable[[_Context], Tensor]) -> None:
+    Args:
+        model: the model.
+        change: returns what is computed in place of a call, given its number and its site.
+    """
+
+    def __init__(
+        self, model: nn.Module, change: Callable[[int, Site, Call], CallChange | None]
+    ) -> None:
         self._sites = Sites(model)
-        self._edit = edit
+        self._change = change
         self._number = -1
         self._latest: Site | None = None
 
@@ -103,14 +113,13 @@ class _EachContext:
         return True
 
     def change(self, call: Call) -> CallChange | None:
-        """Apply the function to the context of a call."""
+        """Apply the function to a call."""
         if not self._sites.has(call):
             return None
         site = self._latest if call.repeated and self._latest else self._sites.of(call)
         self._latest = site
         self._number += 1
-        number, problem = self._number, _problem(call)
-        return CallChange(edit=lambda tensor: self._edit(_Context(number, site, problem, tensor)))
+        return self._change(self._number, site, call)
 
 
 def _problem(call: Call) -> Problem:
@@ -126,25 +135,139 @@ def _problem(call: Call) -> Problem:
     return problem if value is None else replace(problem, value=value.detach())
 
 
-def head_effects(gradients: Gradients, by: Ablate) -> dict[int, Float[Tensor, " H"]]:
-    """Compute the effect of ablating each head of each layer on a number, to first order.
-
-    The change of its context · the gradient (Nanda 2023, "Attribution Patching"; Syed et al. 2023,
-    arXiv:2310.10348, equation 1).
+class ContextGradients(_EachCall):
+    """Keeps the contexts of a model's calls in the graph, for their gradients.
 
     Args:
-        gradients: contexts, and the gradient of the number by each, as from `Contexts.gradients`.
-        by: the ablation, of all heads.
+        model: the model.
     """
-    effects: dict[int, Tensor] = {}
-    for context, gradient in gradients:
-        layer, heads = context.site.layer, context.tensor.shape[1]
-        total = effects.setdefault(layer, torch.zeros(heads, dtype=torch.float64, device="cpu"))
-        if gradient is not None:
-            tensor = context.tensor.detach()
-            change = ablation(by, context.problem, context.site)(tensor) - tensor
-            total += (change.double() * gradient.double()).sum(dim=(0, 2, 3)).cpu()
-    return effects
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, self._keep)
+        self._model = model
+        self._contexts: list[_Context] = []
+        self._missing: list[_Context] = []
+
+    def gradients(self, number: Tensor, kind: AttentionKind, layers: Collection[int]) -> Gradients:
+        """Compute the gradient of a number by each context of some layers.
+
+        None for a context that no gradient reached, on which the number is taken not to depend;
+        `cut_layers` checks this.
+
+        Args:
+            number: the number computed from the contexts.
+            kind: the kind of attention.
+            layers: the indices of the layers.
+
+        Raises:
+            ValueError: if the number has no gradient.
+        """
+        contexts = [
+            context
+            for context in self._contexts
+            if context.site.kind == kind and context.site.layer in layers
+        ]
+        if not number.requires_grad:
+            raise ValueError(
+                "method='gradient': the target has no gradient; run the model, and compute the "
+                "target, outside torch.no_grad() and torch.inference_mode(), in torch alone"
+            )
+        tensors = [context.tensor for context in contexts]
+        with _Reached(number) as reached:
+            gradients = torch.autograd.grad(number, tensors, allow_unused=True)
+        found: Gradients = []
+        for context, gradient in zip(contexts, gradients, strict=True):
+            # One that was lost may have zeros in its place.
+            is_known = gradient is not None and context.tensor in reached
+            found.append((context, gradient if is_known else None))
+        self._missing = [context for context, gradient in found if gradient is None]
+        return found
+
+    def head_effects(
+        self, gradients: Gradients, replacements: Sequence[Replacement]
+    ) -> dict[int, Float[Tensor, "R H"]]:
+        """Compute the effect of each replacement of each head's context, to first order.
+
+        The change of its context · the gradient (Nanda 2023, "Attribution Patching"; Syed et al.
+        2023, arXiv:2310.10348, equation 1).
+
+        Args:
+            gradients: contexts, and the gradient of the number by each, as from `gradients`.
+            replacements: R replacements.
+        """
+        by_number = {context.number: gradient for context, gradient in gradients}
+        effects: dict[int, Tensor] = {
+            context.site.layer: torch.zeros(
+                len(replacements), context.tensor.shape[1], dtype=torch.float64, device="cpu"
+            )
+            for context, _ in gradients
+        }
+        for row, replacement in enumerate(replacements):
+            changer = self._changer(replacement, gradients[0][0].site.kind, [*effects])
+            for context in self._contexts:
+                change = changer.change(context.call)  # of every call: it counts positions
+                gradient = by_number.get(context.number)
+                if change is None or gradient is None:
+                    continue
+                assert change.edit is not None, "contexts alone are replaced"
+                tensor = context.tensor.detach()
+                difference = (change.edit(tensor) - tensor).double() * gradient.double()
+                effects[context.site.layer][row] += difference.sum(dim=(0, 2, 3)).cpu()
+        return effects
+
+    def cut_layers(
+        self, run: Callable[[], Tensor], replacement: Replacement, kind: AttentionKind
+    ) -> list[int]:
+        """Return the layers that a number depends on although no gradient reached them.
+
+        Their heads' contexts are replaced in the calls without a gradient: if the number stays the
+        same, it does not depend on these calls; if not, something cuts the graph.
+
+        Args:
+            run: runs the model again and returns the number.
+            replacement: what takes the place of the contexts.
+            kind: the kind of attention.
+        """
+        calls: dict[int, set[int]] = {}
+        for context in self._missing:
+            calls.setdefault(context.site.layer, set()).add(context.number)
+        if not calls:
+            return []
+
+        def replaced(numbers: Collection[int]) -> float:
+            """Return the number with all heads replaced in some calls."""
+            changer = self._changer(replacement, kind, [*calls])
+
+            def change(number: int, _: Site, call: Call) -> CallChange | None:
+                changed = changer.change(call)
+                return changed if number in numbers else None
+
+            with same_draws(self._model), change_calls(_EachCall(self._model, change)):
+                return float(run())
+
+        unchanged = replaced(())
+        if replaced(set().union(*calls.values())) == unchanged:
+            return []
+        return [layer for layer, own in calls.items() if replaced(own) != unchanged]
+
+    def _changer(
+        self, replacement: Replacement, kind: AttentionKind, layers: Sequence[int]
+    ) -> ModelChanger:
+        changer = ModelChanger(self._model)
+        for layer in layers:
+            replacement.state(Intervention(changer), layer, kind)
+        return changer
+
+    def _keep(self, number: int, site: Site, call: Call) -> CallChange:
+        problem = _problem(call)
+
+        def edit(tensor: Tensor) -> Tensor:
+            if not tensor.requires_grad:
+                tensor = tensor.detach().requires_grad_()
+            self._contexts.append(_Context(number, site, call, problem, tensor))
+            return tensor
+
+        return CallChange(edit=edit)
 
 
 def derivatives(gradients: Gradients, over: str) -> dict[int, Derivative]:
@@ -169,81 +292,3 @@ def derivatives(gradients: Gradients, over: str) -> dict[int, Derivative]:
         if gradient is not None:
             found[layer] = Derivative.of(problem, gradient)
     return found
-
-
-class Contexts(_EachContext):
-    """Keeps the contexts of a model's calls in the graph, for their gradients.
-
-    Args:
-        model: the model.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model, self._keep)
-        self._model = model
-        self._contexts: list[_Context] = []
-        self._missing: list[_Context] = []
-
-    def gradients(self, number: Tensor, kind: AttentionKind) -> Gradients:
-        """Compute the gradient of a number by each context of a kind of attention.
-
-        None for a context that no gradient reached, on which the number is taken not to depend;
-        `cut_layers` checks this.
-
-        Raises:
-            ValueError: if the number has no gradient.
-        """
-        contexts = [context for context in self._contexts if context.site.kind == kind]
-        if not number.requires_grad:
-            raise ValueError(
-                "method='gradient': the target has no gradient; run the model, and compute the "
-                "target, outside torch.no_grad() and torch.inference_mode(), in torch alone"
-            )
-        tensors = [context.tensor for context in contexts]
-        with _Reached(number) as reached:
-            gradients = torch.autograd.grad(number, tensors, allow_unused=True)
-        found: Gradients = []
-        for context, gradient in zip(contexts, gradients, strict=True):
-            # One that was lost may have zeros in its place.
-            is_known = gradient is not None and context.tensor in reached
-            found.append((context, gradient if is_known else None))
-        self._missing += [context for context, gradient in found if gradient is None]
-        return found
-
-    def cut_layers(self, run: Callable[[], Tensor], by: Ablate) -> list[int]:
-        """Return the layers that a number depends on although no gradient reached them.
-
-        Their heads are ablated in the calls without a gradient: if the number stays the same, it
-        does not depend on these calls; if not, something cuts the graph.
-
-        Args:
-            run: runs the model again and returns the number.
-            by: the ablation, of all heads.
-        """
-        calls: dict[int, set[int]] = {}
-        for context in self._missing:
-            calls.setdefault(context.site.layer, set()).add(context.number)
-        if not calls:
-            return []
-        unchanged = self._ablated(run, by, ())
-        if self._ablated(run, by, set().union(*calls.values())) == unchanged:
-            return []
-        return [layer for layer, own in calls.items() if self._ablated(run, by, own) != unchanged]
-
-    def _ablated(self, run: Callable[[], Tensor], by: Ablate, calls: Collection[int]) -> float:
-        """Return the number with all heads ablated in some calls."""
-
-        def edit(context: _Context) -> Tensor:
-            if context.number not in calls:
-                return context.tensor
-            return ablation(by, context.problem, context.site)(context.tensor)
-
-        with same_draws(self._model), change_calls(_EachContext(self._model, edit)):
-            return float(run())
-
-    def _keep(self, context: _Context) -> Tensor:
-        tensor = context.tensor
-        if not tensor.requires_grad:
-            tensor = tensor.detach().requires_grad_()
-        self._contexts.append(replace(context, tensor=tensor))
-        return tensor

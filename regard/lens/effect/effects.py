@@ -1,6 +1,6 @@
 """`effects`: which heads, tokens, passages or edges a number that a model computes depends on.
 
-Axes: N layers, H heads, T tokens, K spans of keys or edges.
+Axes: N layers, H heads, T tokens, K heads, spans of keys or edges, R replacements of contexts.
 """
 
 from __future__ import annotations
@@ -19,24 +19,19 @@ from regard._arguments import Indices, check_choice, check_indices, check_whole
 from regard._shapes import Float, Int
 from regard.intercept import change_calls
 from regard.intervene import Intervention
-from regard.intervene.operations import Ablate
-from regard.lens.effect.attribution import Contexts, Gradients, derivatives, head_effects
+from regard.lens.effect.attribution import ContextGradients, Gradients, derivatives
 from regard.lens.effect.caveats import warn_of_hybrid
+from regard.lens.effect.contexts import By, Contexts, Replacement, name_of, replacements_by
 from regard.lens.effect.edges import Derivative, edges_table
 from regard.lens.effect.hidden import From, Hidden, hidden_spans, length_of, spans_table
-from regard.lens.effect.runs import ModelRuns, Unchanged, chunks
+from regard.lens.effect.measure import Progress, grid, measured, no_grad, reports, selected
+from regard.lens.effect.runs import ModelRuns, Unchanged
 from regard.lens.effect.table import Effects, Method, Place
 from regard.lens.spans.links import Span
 from regard.lens.spans.passages import Passage
-from regard.lens.spans.weights import select
 from regard.lens.targets import Target, TextModel, in_tokens
-from regard.record import Recording
 from regard.record.layer import Layer
-from regard.record.readings import bar
-
-Progress = bool | Callable[[int, int], None] | None
-Change = Callable[..., None]
-"""A function that states a change, given an `Intervention` and the ``batch`` entry."""
+from regard.record.sites import AttentionKind
 
 
 def effects(
@@ -47,7 +42,7 @@ def effects(
     over: Literal["heads", "keys", "edges"] | Sequence[Span | Passage] = "heads",
     hidden_from: From = "later",
     method: Method | None = None,
-    by: str | Recording = "zero",
+    by: By = "zero",
     layers: Indices | None = None,
     heads: Indices | None = None,
     tokens: Any = None,
@@ -97,8 +92,12 @@ def effects(
             layer that the number depends on, but that no gradient reaches; over keys and spans all
             are NaN then, and over edges those of the layer are left out. None is ``"ablation"``,
             over edges ``"gradient"``, the only one there.
-        by: what replaces the context of an ablated head: ``"zero"``, ``"mean"`` or a recording;
-            see `Intervention.ablate`.
+        by: what replaces the context of an ablated head. ``"zero"``; ``"mean"``, its mean over the
+            text; contexts of each layer, ``(H, L, Dv)`` or ``(H, 1, Dv)``, such as the ``mean()``
+            of `regard.lens.contexts` over prompts; or these `Contexts` themselves, for resampling:
+            each prompt's contexts in turn, of which the effect is the mean (`Effects.by_prompt` has
+            each). Zeros, and a mean over all positions, take from a head of an early layer what
+            every text has at that position, which later layers rely on.
         layers: layers of self-attention to measure, or, over keys, to hide keys in; None is all.
         heads: the heads of each layer; None is all.
         tokens: names of the tokens: strings or a tokenizer, as for `record`.
@@ -137,35 +136,37 @@ def effects(
     method = method or ("gradient" if over == "edges" else "ablation")
     _check_arguments(over, hidden_from, method, by)
     _check_numbers(batch_size=batch_size, k=k, seed=seed)
+    replacements = _Replacements.by(by)
     if not isinstance(model, nn.Module):
         model, run, target, tokens = in_tokens(model, run, target, tokens)
-    selected = check_indices("layers", layers), check_indices("heads", heads)
+    only = check_indices("layers", layers), check_indices("heads", heads)
     if over != "heads":
         warn_of_hybrid(model)
     runs = ModelRuns(model, run, target, tokens)
     if method == "gradient":
-        derived = _Derived.of(runs, by, selected, batch_size, progress)
+        derived = _Derived.of(runs, replacements, only, batch_size, progress)
         if over == "heads":
-            return _heads_by_gradient(derived, by)
+            return _heads_by_gradient(derived, replacements)
         if over == "edges":
             return _edges_by_gradient(derived, k, seed)
-        return _spans_by_gradient(derived, selected[1], over, hidden_from, target)
+        return _spans_by_gradient(derived, only[1], over, hidden_from, target)
     hidden = None
     if over != "heads" and hidden_from != "later" and runs.length is not None:
         hidden = hidden_spans(over, hidden_from, target, runs.length)
-    with _no_grad(), runs.open():
+    with no_grad(), runs.open():
         unchanged = runs.unchanged(start=hidden.start if hidden else 0)
         size = batch_size or unchanged.batch_size
-        table = _selected(unchanged, *selected)
+        table = selected(unchanged, *only)
         if over != "heads":
             length = length_of([layer for layer, _ in table])
             if hidden is None or hidden.length != length:
                 hidden = hidden_spans(over, hidden_from, target, length)
-            return _over_spans(runs, unchanged, table, selected[1], hidden, size, progress)
+            return _over_spans(runs, unchanged, table, only[1], hidden, size, progress)
         places = [(layer.index, head) for layer, numbers in table for head in numbers]
-        with _reports(len(places), progress) as report:
-            values = _changed(runs, unchanged, places, _ablation(by), size, report)
-        return _over_heads(runs, unchanged, table, values, "ablation")
+        replacements.require([layer for layer, _ in table])
+        with reports(len(replacements.each) * len(places), progress) as report:
+            values = _ablated(runs, unchanged, places, replacements, size, report)
+        return _over_heads(runs, unchanged, table, values, replacements, "ablation")
 
 
 def _check_arguments(over: Any, hidden_from: Any, method: Any, by: Any) -> None:
@@ -181,8 +182,6 @@ def _check_arguments(over: Any, hidden_from: Any, method: Any, by: Any) -> None:
             "over must be 'heads', 'keys', 'edges' or spans of tokens, (first, stop) each, but is "
             f"{over!r}"
         )
-    if not isinstance(by, Recording) and by not in ("zero", "mean"):
-        raise ValueError(f"by must be 'zero', 'mean' or a Recording, but is {by!r}")
     if over in ("heads", "edges") and hidden_from != "later":
         raise ValueError(
             f"hidden_from={hidden_from!r} is for tokens that are hidden: give over='keys' or "
@@ -193,8 +192,10 @@ def _check_arguments(over: Any, hidden_from: Any, method: Any, by: Any) -> None:
             "method='ablation' over edges would take a run for each edge of each head; leave it "
             "out: all are estimated, and some of them measured"
         )
-    if over != "heads" and by != "zero":
-        raise ValueError(f"by={by!r} ablates heads; keys and edges are hidden: leave by out")
+    if over != "heads" and not (isinstance(by, str) and by == "zero"):
+        raise ValueError(
+            "by is for heads, which are ablated; keys and edges are hidden: leave by out"
+        )
 
 
 def _check_numbers(**numbers: int | None) -> None:
@@ -206,44 +207,66 @@ def _check_numbers(**numbers: int | None) -> None:
                 raise ValueError(f"{name} must be at least {least}, but is {number}")
 
 
-def _ablation(by: str | Recording) -> Callable[[Layer, Place], Change]:
-    """Return what states the ablation of the head at a place."""
-    return lambda layer, place: partial(
-        Intervention.ablate, layers=layer.index, heads=place[1], kind=layer.kind, by=by
-    )
+@dataclass(frozen=True, eq=False)
+class _Replacements:
+    """What takes the place of contexts; effects are averaged over it."""
+
+    each: tuple[Replacement, ...]
+    name: str
+    prompts: tuple[str, ...]
+    """The prompts that are resampled."""
+    kind: AttentionKind | None = None
+    """The kind of attention that contexts are of."""
+
+    @classmethod
+    def by(cls, by: By) -> _Replacements:
+        """Check the argument of `effects`."""
+        each = replacements_by(by)
+        if isinstance(by, Contexts):
+            return cls(each, name_of(by), by.prompts, by.kind)
+        return cls(each, name_of(by), ())
+
+    def require(self, layers: Sequence[Layer]) -> None:
+        """Refuse layers whose contexts are not given.
+
+        Raises:
+            ValueError: for such a layer.
+        """
+        for layer in layers:
+            if self.kind not in (None, layer.kind):
+                raise ValueError(
+                    f"by has contexts of {self.kind!r} attention, but heads of {layer.kind!r} "
+                    "attention are measured; make them by regard.lens.contexts(..., "
+                    f"kind={layer.kind!r})"
+                )
+        for one in self.each:
+            one.require([layer.index for layer in layers])
 
 
-def _knock_out(layer: Layer, place: Place) -> Change:
-    """Return what hides the edge at a place."""
-    _, head, query, key = place
-    return partial(
-        Intervention.knock_out,
-        layers=layer.index,
-        heads=head,
-        queries=query,
-        keys=key,
-        kind=layer.kind,
-    )
-
-
-def _changed(
+def _ablated(
     runs: ModelRuns,
     unchanged: Unchanged,
     places: Sequence[Place],
-    change: Callable[[Layer, Place], Change],
+    replacements: _Replacements,
     size: int,
     report: Callable[[int], None],
-) -> Float[Tensor, " K"]:
-    """Measure the effect of a change at each place, whose first number is its layer."""
-    values = torch.zeros(len(places), dtype=torch.float64, device="cpu")
-    for layer in unchanged.layers:
-        here = [number for number, place in enumerate(places) if place[0] == layer.index]
-        for chunk in chunks(len(here), size if runs.batches else 1):
-            entries = [here[number] for number in chunk]
-            changes = [change(layer, places[number]) for number in entries]
-            values[entries] = runs.changed(layer, changes) - unchanged.number
-            report(len(entries))
-    return values
+) -> Float[Tensor, "R K"]:
+    """Measure the effect of each replacement in each of the heads."""
+    kinds = {layer.index: layer.kind for layer in unchanged.layers}
+
+    def change(
+        replacement: Replacement, place: Place, intervention: Intervention, batch: Any
+    ) -> None:
+        layer, head = place
+        replacement.state(intervention, layer, kinds[layer], head, batch)
+
+    changes = [
+        (place[0], partial(change, replacement, place))
+        for replacement in replacements.each
+        for place in places
+    ]
+    values = measured(runs, unchanged, changes, size, report)
+    return values.reshape(len(replacements.each), len(places))
 
 
 def _over_spans(
@@ -258,7 +281,7 @@ def _over_spans(
     """Measure the effect of hiding each span and, for the caller's own spans, all together."""
     groups = hidden.groups
     skipped = len(hidden.spans) - len(hidden.present)  # no later query is there to hide them from
-    with _reports(skipped + len(groups), progress) as report:
+    with reports(skipped + len(groups), progress) as report:
         report(skipped)
         values = _without(runs, unchanged, table, heads, hidden, groups, size, report)
     return spans_table(runs.target, unchanged, hidden, values, "ablation")
@@ -288,12 +311,8 @@ def _without(
                 batch=batch,
             )
 
-    values = torch.zeros(len(groups), dtype=torch.float64, device="cpu")
-    for chunk in chunks(len(groups), size if runs.batches else 1):
-        some = [partial(hide, groups[entry]) for entry in chunk]
-        values[chunk.start : chunk.stop] = runs.changed(first, some) - unchanged.number
-        report(len(chunk))
-    return values
+    changes = [(first.index, partial(hide, group)) for group in groups]
+    return measured(runs, unchanged, changes, size, report)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -303,6 +322,7 @@ class _Derived:
     runs: ModelRuns
     unchanged: Unchanged
     table: list[tuple[Layer, tuple[int, ...]]]
+    contexts: ContextGradients
     gradients: Gradients
     cut: list[int]
     """Layers that the number depends on, but that no gradient reached."""
@@ -313,8 +333,8 @@ class _Derived:
     def of(
         cls,
         runs: ModelRuns,
-        by: str | Recording,
-        selected: tuple[Any, Any],
+        replacements: _Replacements,
+        only: tuple[Any, Any],
         batch_size: int | None,
         progress: Progress,
     ) -> _Derived:
@@ -323,15 +343,15 @@ class _Derived:
         Warns:
             RuntimeWarning: for layers that no gradient reached.
         """
-        contexts = Contexts(runs.model)
+        contexts = ContextGradients(runs.model)
         with torch.enable_grad(), runs.open(), change_calls(contexts):
             unchanged = runs.unchanged(keep=False)
-            table = _selected(unchanged, *selected)
-            ablation = Ablate(by=by, kind=table[0][0].kind)
-            gradients = contexts.gradients(unchanged.target, ablation.kind)
-        with _no_grad(), runs.open():
-            lost = contexts.cut_layers(lambda: runs.again()[1], ablation)
-        cut = [layer.index for layer, _ in table if layer.index in lost]
+            table = selected(unchanged, *only)
+            replacements.require([layer for layer, _ in table])
+            kind, indices = table[0][0].kind, [layer.index for layer, _ in table]
+            gradients = contexts.gradients(unchanged.target, kind, indices)
+        with no_grad(), runs.open():
+            cut = contexts.cut_layers(lambda: runs.again()[1], replacements.each[0], kind)
         if cut:
             warnings.warn(
                 f"method='gradient': no gradient came back to layer(s) "
@@ -340,12 +360,13 @@ class _Derived:
                 "detach() or a function whose backward returns None cuts the graph; run the model "
                 "without it, or take method='ablation'",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         return cls(
             runs=runs,
             unchanged=unchanged,
             table=table,
+            contexts=contexts,
             gradients=gradients,
             cut=cut,
             batch_size=batch_size,
@@ -361,32 +382,41 @@ class _Derived:
     @contextmanager
     def measuring(self, count: int) -> Iterator[tuple[Unchanged, int, Callable[[int], None]]]:
         """Run again unchanged, and yield this run, the batch size and what reports the progress."""
-        with _no_grad(), self.runs.open(), _reports(count, self.progress) as report:
+        with no_grad(), self.runs.open(), reports(count, self.progress) as report:
             start = self.runs.unchanged()
             yield start, self.batch_size or start.batch_size, report
 
 
-def _heads_by_gradient(derived: _Derived, by: str | Recording) -> Effects:
-    with _no_grad():
-        ablate = Ablate(by=by, kind=derived.table[0][0].kind)
-        by_layer = head_effects(derived.gradients, ablate)
+def _heads_by_gradient(derived: _Derived, replacements: _Replacements) -> Effects:
+    with no_grad():
+        by_layer = derived.contexts.head_effects(derived.gradients, replacements.each)
     for layer in derived.cut:
         by_layer[layer].fill_(torch.nan)
-    values = torch.cat([by_layer[layer.index][list(heads)] for layer, heads in derived.table])
+    rows = [by_layer[layer.index][:, [*heads]] for layer, heads in derived.table]
+    runs, unchanged, table = derived.runs, derived.unchanged, derived.table
 
     def measure(places: Sequence[Place]) -> Float[Tensor, " K"]:
-        with derived.measuring(len(places)) as (start, size, report):
-            return _changed(derived.runs, start, places, _ablation(by), size, report)
+        with derived.measuring(len(replacements.each) * len(places)) as (start, size, report):
+            return _ablated(runs, start, places, replacements, size, report).mean(dim=0)
 
-    return _over_heads(derived.runs, derived.unchanged, derived.table, values, "gradient", measure)
+    values = torch.cat(rows, dim=1)
+    return _over_heads(runs, unchanged, table, values, replacements, "gradient", measure)
 
 
 def _edges_by_gradient(derived: _Derived, k: int, seed: int) -> Effects:
     def measure(places: Sequence[Place]) -> Float[Tensor, " K"]:
         with derived.measuring(len(places)) as (start, size, report):
-            return _changed(derived.runs, start, places, _knock_out, size, report)
+            changes = [(place[0], partial(hide, place)) for place in places]
+            return measured(derived.runs, start, changes, size, report)
 
-    with _no_grad():
+    def hide(place: Place, intervention: Intervention, batch: int | None) -> None:
+        layer, head, query, key = place
+        intervention.knock_out(
+            layers=layer, heads=head, queries=query, keys=key, kind=kind, batch=batch
+        )
+
+    kind = derived.table[0][0].kind
+    with no_grad():
         layers = derived.attention("edges")
     return edges_table(derived.runs.target, derived.unchanged, layers, k, seed, measure)
 
@@ -403,7 +433,7 @@ def _spans_by_gradient(
     spans = [(*span.tokens, start) for span, start in zip(hidden.spans, hidden.starts, strict=True)]
     groups = [[spans[number] for number in group] for group in hidden.groups]
     values = torch.zeros(len(groups), dtype=torch.float64, device="cpu")
-    with _no_grad():
+    with no_grad():
         for _, some, attention in derived.attention("keys or spans"):
             values += attention.span_effects(groups)[:, list(some)].sum(dim=-1)
     if derived.cut:
@@ -428,16 +458,14 @@ def _over_heads(
     runs: ModelRuns,
     unchanged: Unchanged,
     table: Sequence[tuple[Layer, tuple[int, ...]]],
-    values: Float[Tensor, " K"],
+    values: Float[Tensor, "R K"],
+    replacements: _Replacements,
     method: Method,
     ablate: Callable[[Sequence[Place]], Tensor] | None = None,
 ) -> Effects:
-    columns = tuple(sorted({head for _, numbers in table for head in numbers}))
-    grid = torch.full((len(table), len(columns)), torch.nan, dtype=torch.float64, device="cpu")
-    rows = [row for row, (_, numbers) in enumerate(table) for _ in numbers]
-    grid[rows, [columns.index(head) for _, numbers in table for head in numbers]] = values
+    columns, by_prompt = grid(table, values)
     return Effects(
-        values=grid,
+        values=by_prompt.mean(dim=0),
         unchanged=unchanged.number,
         target=runs.target,
         over="heads",
@@ -445,45 +473,8 @@ def _over_heads(
         axes=("layer", "head"),
         labels=(tuple(layer.index for layer, _ in table), columns),
         places=tuple((layer.index, head) for layer, _ in table for head in columns),
+        by=replacements.name,
+        prompts=replacements.prompts,
+        by_prompt=by_prompt if replacements.prompts else None,
         _ablate=ablate,
     )
-
-
-@contextmanager
-def _no_grad() -> Iterator[None]:
-    """Disable gradients without inference mode, whose tensors have no version counter."""
-    with torch.inference_mode(mode=False), torch.no_grad():
-        yield
-
-
-def _selected(
-    unchanged: Unchanged,
-    layers: tuple[int, ...] | slice | None,
-    heads: tuple[int, ...] | slice | None,
-) -> list[tuple[Layer, tuple[int, ...]]]:
-    """Return the selected layers, in order, and the heads of each.
-
-    Raises:
-        IndexError: for a layer or head that the model does not have.
-        ValueError: if none is selected.
-    """
-    own = unchanged.layers
-    table = select([len(layer.heads) for layer in own], (layers, heads))
-    return [(own[place], numbers) for place, numbers in table]
-
-
-@contextmanager
-def _reports(total: int, progress: Progress) -> Iterator[Callable[[int], None]]:
-    """Yield a callback that takes the number of interventions made since its last call."""
-    if callable(progress):
-        done = 0
-
-        def report(count: int) -> None:
-            nonlocal done
-            done += count
-            progress(done, total)
-
-        yield report
-        return
-    with bar(total, progress=progress, title="measuring effects") as advance:
-        yield advance

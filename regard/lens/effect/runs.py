@@ -159,7 +159,7 @@ class ModelRuns:
             raise TypeError(f"model must be a torch.nn.Module, but is {type(model).__name__}")
         model = unwrapped(model)
         self.model = model
-        self._call, inputs = _call_of(run)
+        self._call, inputs = call_of(run)
         self._ids = inputs["input_ids"] if inputs is not None and isinstance(run, Tensor) else None
         self._last = None if self._ids is None else last_positions(target, self._ids.shape[-1])
         self._has_inputs = self._may_skip = inputs is not None
@@ -221,7 +221,7 @@ class ModelRuns:
         self._places = {
             (layer.kind, layer.index): place for place, layer in enumerate(recording.layers)
         }
-        self._require_number(number)
+        self.require_number(number)
         draws.warn(self.again)
         self.batches = self._has_inputs and not _mixes_batch(self.model)
         logits = getattr(output, "logits", output)
@@ -236,7 +236,7 @@ class ModelRuns:
         output = self._run(1)
         return output, numbers(self._number(output), 1)[0]
 
-    def _require_number(self, computed: Tensor) -> None:
+    def require_number(self, computed: Tensor) -> None:
         """Raise ValueError for NaN."""
         if computed.isnan().any():
             raise ValueError(
@@ -255,7 +255,7 @@ class ModelRuns:
         assert self._ids is not None, "a cache is only made for ids"
         ids, keep = self._ids, last_logits(1) if self._options else {}
         read = self.model(ids[:, :start], past_key_values=cache, use_cache=True, **keep)
-        self._require_number(read.logits)  # keys of NaN would not equal those in the cache
+        self.require_number(read.logits)  # keys of NaN would not equal those in the cache
 
         def call(model: nn.Module, copies: int, **options: Any) -> Any:
             own = deepcopy(cache)
@@ -368,7 +368,7 @@ def _full_cache(model: nn.Module) -> Any:
     return DynamicCache()
 
 
-def _call_of(run: Any) -> tuple[Callable[..., Any], Mapping[str, Any] | None]:
+def call_of(run: Any) -> tuple[Callable[..., Any], Mapping[str, Any] | None]:
     """Return a function that calls a model on copies of a text, with options, and its named inputs.
 
     The inputs that a caller's function passes are unknown: None, and options are ignored.

@@ -20,18 +20,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Method = Literal["ablation", "gradient"]
+Over = Literal["heads", "keys", "spans", "edges", "positions", "both"]
 Place = tuple[int, ...]
-"""Layer and head; start and stop of a span of keys; or layer, head, query and key of an edge."""
+"""Layer and head; start and stop of a span of keys; layer, head, query and key of an edge; layer
+and position; or layer, head and position."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """The effect of one head, of one span of keys, or of one edge of a head, on the target.
+    """The effect of one head, span of keys, edge of a head, or position on the target.
 
     Attributes:
-        name: layer and head, such as ``2·0``; the keys and their text; or head, query and key.
-        place: layer and head; start and stop of the span; or layer, head, query and key.
-        value: the target without it − the unchanged target.
+        name: layer and head, such as ``2·0``; the keys and their text; head, query and key; or a
+            layer, or a head of it, at a position and its token, such as ``2·0 at 7  gave``.
+        place: layer and head; start and stop of the span; layer, head, query and key; layer and
+            position; or layer, head and position.
+        value: the target without it, or with it patched − the unchanged target.
 
     Example:
         >>> import regard, torch
@@ -104,21 +108,28 @@ class Check:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Effects:
-    """The effect of each head, span of keys, or edge on a target; made by `effects`.
+    """The effect of each head, span of keys, edge or position on a target; of `effects` or `patch`.
 
     Attributes:
-        values: the target without it − the unchanged target: ``(N, H)`` over heads, NaN if a
-            layer has fewer heads or no gradient reached it; ``(K,)`` otherwise, over edges the
-            largest estimates, the largest first. CPU, float64.
+        values: the target without it, or with it patched − the unchanged target: ``(N, H)`` over
+            heads, NaN if a layer has fewer heads or no gradient reached it; ``(K,)`` over keys,
+            spans and edges, of edges the largest estimates, the largest first; ``(N, T)`` over
+            positions, ``(N, H, T)`` over both. CPU, float64.
         unchanged: the target without intervention.
         target: description of the target.
-        over: ``"heads"``, ``"keys"``, ``"spans"`` or ``"edges"``.
-        method: ``"ablation"``, or ``"gradient"`` for the linear approximation of it.
+        over: ``"heads"``, ``"keys"``, ``"spans"``, ``"edges"``, ``"positions"`` or, for heads at
+            positions, ``"both"``.
+        method: ``"ablation"``; ``"gradient"`` for the linear approximation of it; ``"patching"``.
         axes: names of the axes of `values`.
-        labels: for each axis, the indices of layers and heads, or the names of the spans or
-            edges.
-        places: for each entry of `values`, row by row, its layer and head; its start and stop; or
-            its layer, head, query and key.
+        labels: for each axis, the indices of layers and heads, or the names of spans, edges or
+            positions.
+        places: for each entry of `values`, row by row, its layer and head; its start and stop; its
+            layer, head, query and key; or its layer, head if there is one, and position.
+        by: what took the place of contexts, or which activation was patched, in words.
+        prompts: the prompts whose contexts were resampled.
+        by_prompt: the effects by each prompt's contexts, ``(R, N, H)``, of which `values` is the
+            mean; None without prompts.
+        other: of patching, the target in the run that activations are taken from.
         without_all: over spans, the target with all of them hidden − the unchanged target.
         hidden_from: start and stop of the queries that spans are hidden from; None if each span
             is hidden from all queries after it.
@@ -135,14 +146,20 @@ class Effects:
         (torch.Size([1, 2]), ((0,), (0, 1)))
     """
 
-    values: Float[Tensor, "N H"] | Float[Tensor, " K"]
+    values: (
+        Float[Tensor, "N H"] | Float[Tensor, " K"] | Float[Tensor, "N T"] | Float[Tensor, "N H T"]
+    )
     unchanged: float
     target: str
-    over: Literal["heads", "keys", "spans", "edges"]
-    method: Method
+    over: Over
+    method: Method | Literal["patching"]
     axes: tuple[str, ...]
     labels: tuple[tuple[int, ...] | tuple[str, ...], ...]
     places: tuple[Place, ...]
+    by: str | None = None
+    prompts: tuple[str, ...] = ()
+    by_prompt: Float[Tensor, "R N H"] | None = None
+    other: float | None = None
     without_all: float | None = None
     hidden_from: Place | None = None
     checks: tuple[Check, Check] | None = None
@@ -203,21 +220,25 @@ class Effects:
         return Check.of(approximate, self.measure([effect.place for effect in approximate]))
 
     def frame(self) -> pd.DataFrame:
-        """Return a pandas data frame with a row per head, span of keys or edge."""
+        """Return a pandas data frame with a row per head, span of keys, edge or position."""
         import pandas as pd
 
         columns = {
-            "heads": ["layer", "head"],
-            "edges": ["layer", "head", "query", "key"],
-        }.get(self.over, ["first", "stop"])
-        frame = pd.DataFrame(list(self.places), columns=columns)
+            "keys": ("first", "stop"),
+            "spans": ("first", "stop"),
+            "edges": ("layer", "head", "query", "key"),
+        }.get(self.over, self.axes)
+        frame = pd.DataFrame(list(self.places), columns=list(columns))
         if self.over != "heads":
-            frame["name"] = list(self.labels[0])
+            names = list(self.labels[-1])
+            frame["name"] = names * (len(frame) // max(len(names), 1))
         frame["effect"] = self.values.flatten().numpy()
         return frame
 
     def plot(self) -> Figure:
-        """Draw a cell per head, or a bar per span or edge, in a diverging colour map around 0.
+        """Draw a cell per head or position, or a bar per span or edge, coloured around 0.
+
+        Of heads at positions, the 24 heads with the largest effects have a row each.
 
         Returns:
             A matplotlib figure, made without pyplot.
@@ -240,7 +261,7 @@ class Effects:
         sizes = " × ".join(
             f"{axis} {size}" for axis, size in zip(self.axes, self.values.shape, strict=True)
         )
-        about = ", approximate" if self.method == "gradient" else ""
+        about = {"gradient": ", approximate", "patching": f", {self.by}"}.get(self.method, "")
         own = f"Effects({sizes}{about}; {self.target}: {self.unchanged:.4g})"
         titles = ("the largest estimates, and what was measured", "the same of edges at random")
         shown = [f"{title}:\n{one}" for title, one in zip(titles, self.checks or (), strict=False)]
@@ -248,7 +269,13 @@ class Effects:
 
     def _entry(self, number: int) -> Effect:
         place = self.places[number]
-        name = f"{place[0]}·{place[1]}" if self.over == "heads" else str(self.labels[0][number])
+        if self.over in ("keys", "spans", "edges"):
+            name = str(self.labels[0][number])
+        else:
+            name = "·".join(map(str, place if self.over == "heads" else place[:-1]))
+            if self.over != "heads":
+                label = self.labels[-1][number % len(self.labels[-1])]
+                name = f"{'layer ' * (self.over == 'positions')}{name} at {label}"
         return Effect(name=name, place=place, value=float(self.values.flatten()[number]))
 
 

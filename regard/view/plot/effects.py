@@ -1,4 +1,4 @@
-"""Effects as a figure: a cell per head, or a bar per span of keys. Lengths are in inches."""
+"""Effects as a figure: a cell per head or position, a bar per span of keys. Lengths in inches."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from matplotlib.colors import Normalize
 
 from regard.lens import Effects
 from regard.view.plot.colour import two_sided
-from regard.view.plot.labels import drawable, families, inked
+from regard.view.plot.labels import drawable, families, inked, ticks
 from regard.view.plot.style import FAINT, INK, LINE, Plot, number, on_paper, write
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
@@ -24,6 +25,7 @@ _CELL, _LINE = 0.5, 0.17
 _EDGE, _TITLE, _LETTER = 0.12, 0.15, 0.09  # title's margin and line height; maximum letter width
 _WRITTEN = 24  # maximum number of heads whose values are written
 _KEYS_LEFT, _BARS = 1.5, 3.6
+_ROWS = 24  # maximum number of heads at positions
 
 
 def plot_effects(effects: Effects) -> Figure:
@@ -32,15 +34,17 @@ def plot_effects(effects: Effects) -> Figure:
     most = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
     norm = Normalize(-most, most)
     with on_paper():
-        return (_heads if effects.over == "heads" else _keys)(effects, values, norm)
+        if effects.over in ("keys", "spans", "edges"):
+            return _keys(effects, values, norm)
+        return (_heads if effects.over == "heads" else _positions)(effects, values, norm)
 
 
 def _titled(effects: Effects, width: float, height: float) -> tuple[Plot, float]:
     """Make a figure with its title; return it and the top of the content."""
-    what = {"heads": "head", "keys": "token", "spans": "span", "edges": "edge"}[effects.over]
-    without = f"without each {what}"
-    about = "by gradient, approximate" if effects.method == "gradient" else without
-    title = f"effect on the {effects.target}", f"{about}; as it is: {number(effects.unchanged)}"
+    title = (
+        f"effect on the {effects.target}",
+        f"{_about(effects)}; as it is: " + number(effects.unchanged),
+    )
     letters = int((width - 2 * _EDGE) / _LETTER)
     lines = [line for part in title for line in textwrap.wrap(inked(part), letters)]
     top = _TOP + len(lines) * _TITLE
@@ -59,6 +63,27 @@ def _titled(effects: Effects, width: float, height: float) -> tuple[Plot, float]
     return figure, top
 
 
+def _about(effects: Effects) -> str:
+    """Say what was changed."""
+    each = {
+        "heads": "head",
+        "keys": "token",
+        "spans": "span",
+        "edges": "edge",
+        "positions": "layer at a position",
+        "both": "head at a position",
+    }[effects.over]
+    by = "" if effects.by in (None, "zero") else f", by {effects.by}"
+    if effects.method == "gradient":
+        return f"by gradient, approximate{by}"
+    if effects.method == "ablation":
+        return f"without each {each}{by}"
+    assert effects.other is not None, "patching has another run"
+    shown = len(effects.labels[0]) * len(effects.labels[1])
+    largest = f", the {_ROWS} largest heads" if effects.over == "both" and shown > _ROWS else ""
+    return f"each {each} with the {effects.by}, which has {number(effects.other)}{largest}"
+
+
 def _heads(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> Figure:
     layers, heads = effects.labels
     width, height = len(heads) * _CELL, len(layers) * 0.7 * _CELL
@@ -73,12 +98,42 @@ def _heads(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> Fi
     axes.set_xlabel("head", fontsize=8, color=FAINT)
     axes.set_ylabel("layer", fontsize=8, color=FAINT)
     if len(heads) <= _WRITTEN:
-        for (row, column), value in np.ndenumerate(values):
-            if not np.isnan(value):
-                ink = "white" if abs(norm(value) - 0.5) > 0.4 else INK
-                text = number(float(f"{value:.2g}"))
-                write(axes, column, row, text, color=ink, fontsize=7)
+        _write_values(axes, values, norm)
     return figure
+
+
+def _positions(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> Figure:
+    rows = [str(layer) for layer in effects.labels[0]]
+    if effects.over == "both":
+        values = values.reshape(-1, values.shape[-1])
+        most = np.nan_to_num(np.abs(values), nan=-1.0).max(axis=1)
+        chosen = np.sort(np.argsort(-most, kind="stable")[:_ROWS])
+        places = [f"{layer}·{head}" for layer in rows for head in effects.labels[1]]
+        rows, values = [places[row] for row in chosen], values[chosen]
+    count = values.shape[1]
+    size = _CELL * min(1.0, _WRITTEN / count)  # of a long text, narrower cells without numbers
+    width, height = count * size, len(rows) * 0.7 * _CELL
+    tokens = [str(name).partition(" ")[2] or str(name) for name in effects.labels[-1]]
+    names = ticks(tokens, (0, count), width)
+    figure, top = _titled(effects, max(_LEFT + width + _RIGHT, 5.2), height + names.length)
+    axes = figure.place(_LEFT, top, width, height)
+    axes.imshow(values, cmap=two_sided(), norm=norm, aspect="auto", interpolation="none")
+    axes.set_yticks(range(len(rows)), rows)
+    axes.tick_params(length=0, labelsize=8)
+    names.put(axes.xaxis, rotation=90)
+    axes.spines[:].set(visible=True, color=LINE)
+    axes.set_ylabel("head" if effects.over == "both" else "layer", fontsize=8, color=FAINT)
+    if size == _CELL:
+        _write_values(axes, values, norm)
+    return figure
+
+
+def _write_values(axes: Axes, values: NDArray[np.float64], norm: Normalize) -> None:
+    """Write the number of each cell into it."""
+    for (row, column), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            ink = "white" if abs(norm(value) - 0.5) > 0.4 else INK
+            write(axes, column, row, number(float(f"{value:.2g}")), color=ink, fontsize=7)
 
 
 def _keys(effects: Effects, values: NDArray[np.float64], norm: Normalize) -> Figure:
