@@ -123,15 +123,17 @@ def _class_for(config: Any, folder: Path) -> Any:
             f"{folder} holds a {config.model_type!r}, which reads pictures or sound beside text; "
             "take a model of text alone, or record it with regard.record"
         )
+    # Of some, such as Marian, the mappings have a decoder alone, which has no source.
+    if getattr(config, "is_encoder_decoder", False) and "Causal" not in name:
+        raise CheckpointError(
+            f"{folder} holds a {config.model_type!r}, an encoder with a decoder, which reads one "
+            "text and writes another: load it with AutoModelForSeq2SeqLM of transformers, and "
+            "record it: with regard.record(model) as recording: model.generate(ids)"
+        )
     is_encoder = kind in known.MODEL_FOR_MASKED_LM_MAPPING
     is_causal = kind in known.MODEL_FOR_CAUSAL_LM_MAPPING
     if is_causal and (not is_encoder or "Causal" in name or "LMHead" in name):
         return AutoModelForCausalLM
-    if kind in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
-        raise CheckpointError(
-            f"{folder} holds a {config.model_type!r}, an encoder with a decoder, which reads two "
-            "texts; record it with regard.record"
-        )
     if is_encoder:
         return AutoModel
     raise CheckpointError(
