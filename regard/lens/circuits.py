@@ -336,7 +336,7 @@ def _find(model: nn.Module, layer: int, head: int) -> _Head:
     return _Head(LowRank(query, key.mT), LowRank(value, output), own)
 
 
-def require_plain(model: Any) -> nn.Module:
+def require_plain(model: Any) -> Any:
     """Return the module inside wrappers, whose weights can be read.
 
     Raises:

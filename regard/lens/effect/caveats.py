@@ -109,9 +109,14 @@ def _has_dropout(module: nn.Module) -> bool:
 def _callers() -> int:
     """Return the stack level of the code outside this package, for `warnings.warn`."""
     frame, count = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("regard."):
+    while frame is not None and _is_between(frame.f_globals.get("__name__", "")):
         frame, count = frame.f_back, count + 1
     return count
+
+
+def _is_between(module: str) -> bool:
+    """Whether a frame is of this package, or of a ``with`` block that it enters."""
+    return module.startswith("regard.") or module == "contextlib"
 
 
 def hybrid_note(model: nn.Module) -> str | None:
