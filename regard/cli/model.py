@@ -233,7 +233,7 @@ def head_that_writes(
     Returns:
         The head; why it can't be found; None for an encoder, and for a text too long to run again.
     """
-    if logits is None or len(ids) > _LONGEST or model.objection(len(ids)):
+    if logits is None or len(ids) > _LONGEST:
         return None
     try:
         return written_by(model, ids, logits)

@@ -101,7 +101,7 @@ def of_lines(tmp_path_factory):
         ["explain"],
         ["effects"],
         ["generate", "--temperature", 0, "--tokens", 5],
-        ["passages", "--question", "the\r\nmat", "--answer", "sat\rcat"],
+        ["passages", "--question", "the\r\nmat", "--answer", "sat\rcat", "--neutral", "cat"],
     ],
     ids=lambda options: options[0],
 )
