@@ -75,6 +75,12 @@ class Part:
         place: layer and head of a head; else None.
         source: of a head, the index of the token from which most of the share comes.
         from_source: what comes from that token.
+
+    Example:
+        >>> import regard
+        >>> parts = regard.lens.toward(regard.models.open(), "Tom had a red", " kite")
+        >>> parts.parts()[0].name
+        'embedding'
     """
 
     name: str
@@ -234,6 +240,14 @@ class WrittenBy:
         margin: the difference of their logits.
         loss: by how much the log-probability of the token falls without the head, measured by
             switching it off, in nats.
+
+    Example:
+        >>> import regard
+        >>> model = regard.models.open()
+        >>> ids, logits = model.read("Tom had").ids, model("Tom had")[-1]
+        >>> by = regard.lens.written_by(model, ids, logits)
+        >>> by.part.place is not None, by.token != by.against
+        (True, True)
     """
 
     part: Part

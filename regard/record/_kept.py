@@ -93,7 +93,7 @@ class KeptValues:
                 )
             pieces.append(tensor)
 
-    def joined(self, leading: Sequence[int]) -> dict[str, Shaped[Tensor, "*b S ..."]]:
+    def joined(self, leading: Sequence[int]) -> dict[str, Shaped[Tensor, "..."]]:
         """Return what is kept of all keys, by name.
 
         Args:

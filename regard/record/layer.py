@@ -59,7 +59,7 @@ class Layer:
     """Indices of the query heads that were kept."""
     rows: Sequence[int]
     """Indices of the queries that were kept."""
-    kept: Mapping[str, Shaped[Tensor, "*b S ..."]] = field(default_factory=dict)
+    kept: Mapping[str, Shaped[Tensor, "..."]] = field(default_factory=dict)
     """What the functions of `record(keep=...)` kept of the values, by name: numbers ``(B, H, S)``
     or vectors ``(B, H, S, n)``, with the pattern's leading dimensions, or G heads for H."""
     get_pattern: Callable[[], Pattern]
