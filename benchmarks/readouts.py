@@ -69,6 +69,16 @@ LONG_TARGETS = TARGETS | {"received, image, entropy, top 8": 0.7}
 """At the longest of LENGTHS, where finding the strongest keys is a smaller share."""
 
 
+IN_PLACE_TARGETS = {
+    "weighted by key": 1.3,
+    "weighted by a dot product": 2.0,
+    "without two keys, known": 1.05,
+    "without two keys, anew": 2.0,
+    "odds": None,
+}
+"""Targets of what stands in place of the weights, as multiples of the time of the plain pattern."""
+
+
 def readouts(report: Report, lengths: Sequence[int] = LENGTHS) -> None:
     """Print the tables."""
     for length in lengths:
@@ -77,6 +87,11 @@ def readouts(report: Report, lengths: Sequence[int] = LENGTHS) -> None:
             *(("what", 34), ("ms", 9), ("of our forward", 16)),
         )
         _rows(report, length)
+        report.table(
+            f"in place of the weights at {length}: top 8, received and image in one pass",
+            *(("what", 34), ("ms", 9), ("of the weights", 16)),
+        )
+        _rows_in_place(report, length)
         for name, heads in HEADS_WITH_FORWARD.items():
             report.table(
                 f"readouts with the forward at {length}: {name}; what it adds",
@@ -107,6 +122,31 @@ def _rows(report: Report, length: int) -> None:
     for name, taken in seconds.items():
         over = taken / seconds["our forward"]
         ratio = report.at_most(f"L = {length}, {name}", over, targets.get(name))
+        report.row(name, milliseconds(taken), ratio)
+
+
+def _rows_in_place(report: Report, length: int) -> None:
+    query, key, value, other = torch.randn(4, HEADS, length, DIM).unbind()
+    _, pattern = regard.attention_with_pattern(query, key, value, mask=regard.causal())
+    keys, norms = [0, length // 3], value.norm(dim=-1)
+    known = pattern.without(keys)
+    known.logsumexp  # noqa: B018 - computed here, before the clock
+    made: dict[str, Callable[[], Any]] = {
+        "the weights": lambda: pattern,
+        "weighted by key": lambda: pattern.weighted(key=norms),
+        "weighted by a dot product": lambda: pattern.weighted(dot=(other, value)),
+        "without two keys, known": lambda: known,
+        "without two keys, anew": lambda: pattern.without(keys),
+        "odds": pattern.odds,
+    }
+    tasks = {
+        name: (lambda make=make: make().read(TOP, RECEIVED, IMAGE)) for name, make in made.items()
+    }
+    seconds = interleaved(tasks).seconds
+    plain = seconds["the weights"]
+    for name, taken in seconds.items():
+        target = IN_PLACE_TARGETS.get(name)
+        ratio = report.at_most(f"L = {length}, {name}", taken / plain, target)
         report.row(name, milliseconds(taken), ratio)
 
 

@@ -23,7 +23,11 @@ from regard.lens.naming.forward_pass import ForwardPass, forward_pass
 from regard.view.tokens import readable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.axes import Axes
+
+    from regard import Pattern
 
 TEXT = (
     "Anna had lost a silver kite and a red drum, and she looked in the garden and then in the "
@@ -41,11 +45,12 @@ def main(file: Path, model_folder: Path | None) -> None:
         logits, patterns = model.with_patterns(ids)
     result = forward_pass(ids, patterns, logits, name=tokenizer.tokens)
     # The head whose last token looks most at one further back; at the first of all, heads rest.
-    head = max(result.heads, key=lambda one: float(result.pattern(one)[-1, 1:-4].max()))
+    last = len(ids) - 1
+    head = max(result.heads, key=lambda one: float(result.row(one, last)[1:-4].max()))
     with mpl.rc_context(STYLE):
         figure, axes = canvas(9.6, 4.75)
         _text(axes, result, head)
-        _heads(axes, result, head)
+        _heads(axes, result, patterns, head)
         unfinished = file.with_name(f"unfinished-{file.name}")
         figure.savefig(unfinished, dpi=160, metadata={"Software": None})
     unfinished.replace(file)
@@ -54,7 +59,7 @@ def main(file: Path, model_folder: Path | None) -> None:
 def _text(axes: Axes, result: ForwardPass, head: HeadScores) -> None:
     """The text, each token shaded by what the last one gives it."""
     query = len(result.tokens) - 1
-    row = result.pattern(head)[query]
+    row = result.row(head, query)
     write(axes, 0.3, 0.38, f"layer {head.layer} · head {head.head}", "left", weight="bold")
     write(axes, 0.3, 0.66, "what the last token looks at", "left", color=FAINT, size=9)
     x, y = 0.3, 1.15
@@ -84,7 +89,9 @@ def _text(axes: Axes, result: ForwardPass, head: HeadScores) -> None:
         write(axes, 2.06 + 1.7 * weight, y, f"{weight:.4f}", "left", size=9)
 
 
-def _heads(axes: Axes, result: ForwardPass, chosen: HeadScores) -> None:
+def _heads(
+    axes: Axes, result: ForwardPass, patterns: Sequence[Pattern], chosen: HeadScores
+) -> None:
     """Every head as a thumbnail of its pattern, with what it does."""
     layers = 1 + max(head.layer for head in result.heads)
     across = 1 + max(head.head for head in result.heads)
@@ -93,7 +100,7 @@ def _heads(axes: Axes, result: ForwardPass, chosen: HeadScores) -> None:
     for head in result.heads:
         x, y = left + head.head * (size + gap), top + head.layer * (size + below)
         inside = axes.inset_axes((x, y, size, size), transform=axes.transData)
-        image = result.pattern(head).image(96, 96).clamp_min(FAINTEST)
+        image = patterns[head.layer][head.head].image(96, 96).clamp_min(FAINTEST)
         inside.imshow(image, cmap=SHADES, norm=LogNorm(FAINTEST, 1), interpolation="nearest")
         inside.set(xticks=[], yticks=[])
         this = (head.layer, head.head) == (chosen.layer, chosen.head)

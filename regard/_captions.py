@@ -42,6 +42,10 @@ def _weights(steps: regard.steps.Steps) -> str:
     return f"{text}; 0 in a row that sees no key" if _has_fully_masked_row(steps) else text
 
 
+def _entries(steps: regard.steps.Steps) -> str:
+    return "weights · factor" if steps.factor is not None else "weights / (1 − weights): their odds"
+
+
 def _dropped(steps: regard.steps.Steps) -> str:
     if steps.dropout == 1:
         return "every weight zeroed"
@@ -76,6 +80,8 @@ _CAPTIONS: dict[str, Callable[[regard.steps.Steps], str]] = {
     "biased": _biased,
     "masked": _masked,
     "weights": _weights,
+    "factor": lambda _: "what each weight is multiplied by",
+    "entries": _entries,
     "dropped": _dropped,
     "context": _context,
     "logsumexp": _logsumexp,

@@ -32,6 +32,7 @@ class Definitions:
     positions: Int[Tensor, "*b L"]
     """Position of each query among the keys."""
     sink: Float[Tensor, "..."] | None
+    entries: Float[Tensor, "*b L S"] | None
 
     @property
     def back(self) -> Int[Tensor, "*b L S"]:
@@ -39,16 +40,22 @@ class Definitions:
         key = torch.arange(self.weights.shape[-1], device=self.positions.device)
         return self.positions[..., None] - key
 
+    @property
+    def matrix(self) -> Float[Tensor, "*b L S"]:
+        """What is reduced: the weights, or what was put in their place."""
+        return self.weights if self.entries is None else self.entries
+
     # Per row
 
     def max(self) -> Float[Tensor, "*b L"]:
         """Find the largest weight: ``(..., L)``."""
-        return self.weights.amax(-1)
+        return self.matrix.amax(-1)
 
     def topk(self, k: int) -> tuple[Float[Tensor, "*b L k"], Int[Tensor, "*b L k"]]:
         """Find the k largest weights and their keys; hidden keys give 0 and −1: ``(..., L, k)``."""
-        weights, keys = self.weights.masked_fill(~self.visible, -1).topk(k)
-        return weights.clamp_min(0), keys.masked_fill(weights == -1, -1)
+        sizes, keys = self.matrix.abs().masked_fill(~self.visible, -1).topk(k)
+        entries = self.matrix.gather(-1, keys).masked_fill(sizes == -1, 0)
+        return entries, keys.masked_fill(sizes == -1, -1)
 
     def max_score(self, each: Literal["query", "head"] = "query") -> Float[Tensor, "..."]:
         """Find the largest visible scaled score, per row ``(..., L)`` or per head ``(...)``."""
@@ -57,7 +64,11 @@ class Definitions:
         return seen.amax(-1 if each == "query" else (-2, -1))
 
     def entropy(self) -> Float[Tensor, "*b L"]:
-        """Compute −Σ w·ln w, in nats: ``(..., L)``."""
+        """Compute −Σ w·ln w, in nats; of entries that of their shares: ``(..., L)``."""
+        if self.entries is not None:
+            total = self.entries.sum(-1, keepdim=True)
+            shares = self.entries / total.masked_fill(total == 0, 1)
+            return -torch.special.xlogy(shares, shares).sum(-1)
         return -torch.special.xlogy(self.weights, self.weights).sum(-1)
 
     def distance(self) -> Float[Tensor, "*b L"]:
@@ -67,27 +78,26 @@ class Definitions:
 
     def mass(self, keys: int | slice | Sequence[int] | Tensor) -> Float[Tensor, "*b L"]:
         """Sum the weights on some keys: ``(..., L)``."""
-        marks = self.weights.new_zeros(self.weights.shape[-1])
-        marks[keys] = 1
-        return (self.weights * marks).sum(-1)
+        marks = marked(self.weights, keys)
+        return (self.matrix * marks).sum(-1)
 
     def spans(self, labels: Sequence[int] | Int[Tensor, "S"]) -> Float[Tensor, "*b L n"]:
         """Sum the weights on the keys of each label 0 … n−1: ``(..., L, n)``."""
         span = tensor_of(labels)
         numbers = torch.arange(int(span.max()) + 1, device=span.device)
         marks = (span[:, None] == numbers).to(self.weights)
-        return self.weights[..., : len(marks)] @ marks
+        return self.matrix[..., : len(marks)] @ marks
 
     def lag(self, d: int) -> tuple[Float[Tensor, "*b L"], Float[Tensor, "*b L"]]:
         """Find the weight of the key d tokens back, and its logarithm: ``(..., L)`` each."""
         at_lag = self.visible & (self.back == d)
         logs = torch.where(at_lag, self.masked - self.logsumexp[..., None], -torch.inf)
-        return torch.where(at_lag, self.weights, 0).sum(-1), logs.amax(-1)
+        return torch.where(at_lag, self.matrix, 0).sum(-1), logs.amax(-1)
 
     def offsets(self, n: int) -> Float[Tensor, "*b n"]:
         """Average the weight 0 … n−1 tokens back over queries that see that key: ``(..., n)``."""
         at_lags = [self.visible & (self.back == d) for d in range(n)]
-        sums = [torch.where(keys, self.weights, 0).sum((-2, -1)) for keys in at_lags]
+        sums = [torch.where(keys, self.matrix, 0).sum((-2, -1)) for keys in at_lags]
         counts = [keys.sum((-2, -1)).clamp_min(1) for keys in at_lags]
         return torch.stack(sums, -1) / torch.stack(counts, -1)
 
@@ -104,7 +114,7 @@ class Definitions:
         check_choice("reduce", reduce, ("sum", "mean", "max"))
         some = chosen(check_indices("queries", queries), self.weights.shape[-2], "queries")
         of_queries = slice(None) if queries is None else sorted({*some})
-        weights, visible = self.weights[..., of_queries, :], self.visible[..., of_queries, :]
+        weights, visible = self.matrix[..., of_queries, :], self.visible[..., of_queries, :]
         if grouped:
             groups = self.key.shape[-3]
             weights, visible = (  # (..., G, queries of all its heads, S)
@@ -121,7 +131,7 @@ class Definitions:
         queries, keys = self.weights.shape[-2:]
         down = _overlaps(min(rows, queries), queries).to(self.weights)
         across = _overlaps(min(columns, keys), keys).to(self.weights)
-        return down @ self.weights @ across.mT
+        return down @ self.matrix @ across.mT
 
     def blocks(
         self, rows: int, columns: int, reduce: Literal["mean", "sum", "max"] = "mean"
@@ -130,17 +140,17 @@ class Definitions:
         check_choice("reduce", reduce, ("mean", "sum", "max"))
         choices: dict[str, Callable[..., Tensor]]
         choices = {"mean": torch.mean, "sum": torch.sum, "max": torch.amax}
-        bands = [band.split(columns, -1) for band in self.weights.split(rows, -2)]
+        bands = [band.split(columns, -1) for band in self.matrix.split(rows, -2)]
         cells = [[choices[reduce](block, dim=(-2, -1)) for block in band] for band in bands]
         return torch.stack([torch.stack(band, -1) for band in cells], -2)
 
     def singular_values(self, k: int) -> Float[Tensor, "*b k"]:
         """Find the k largest singular values: ``(..., k)``."""
-        return torch.linalg.svdvals(self.weights)[..., :k]
+        return torch.linalg.svdvals(self.matrix)[..., :k]
 
     def mean(self) -> Float[Tensor, "*b L S"]:
         """Average the weights over the heads: ``(B, L, S)``."""
-        return self.weights.mean(-3)
+        return self.matrix.mean(-3)
 
     # Two matrices
 
@@ -159,6 +169,32 @@ class Definitions:
             places = places.expand(*q.shape[:-2], -1)[..., None, :].expand(q.shape)
             q = torch.zeros_like(p).scatter(-1, places, q)
         return divergence_of(p, q, kind)
+
+
+def factor_of(
+    key: Float[Tensor, "*#b S"] | None,
+    dot: tuple[Float[Tensor, "*b L E"], Float[Tensor, "*#g S E"]] | None,
+    dtype: torch.dtype,
+) -> Float[Tensor, "*b L S"]:
+    """Compute a factor for each query and key: a number per key · a dot product."""
+    factor = torch.ones(()) if key is None else key[..., None, :]
+    if dot is not None:
+        query, other = (tensor.to(dtype) for tensor in dot)
+        if query.ndim > 2 and other.shape[-3] != query.shape[-3]:
+            other = other.repeat_interleave(query.shape[-3] // other.shape[-3], -3)
+        factor = factor * (query @ other.mT)
+    return factor.to(dtype)
+
+
+def odds_of(weights: Float[Tensor, "*b L S"]) -> Float[Tensor, "*b L S"]:
+    """Compute w / (1 − w)."""
+    return weights / (1 - weights)
+
+
+def marked(weights: Tensor, keys: int | slice | Sequence[int] | Tensor) -> Float[Tensor, "S"]:
+    marks = weights.new_zeros(weights.shape[-1])
+    marks[keys] = 1
+    return marks
 
 
 def divergence_of(

@@ -74,6 +74,38 @@ def matrix(
     return tensor.reshape(*(1,) * (4 - tensor.ndim), *tensor.shape)
 
 
+def per_key(
+    numbers: Tensor,
+    name: str,
+    leading: tuple[int, ...],
+    heads: tuple[int, int],
+    keys: int,
+    device: torch.device,
+) -> Shaped[Tensor, "b h S"]:
+    """Reshape one entry per key, which broadcasts to ``(*leading, S)``, to (b, h, S).
+
+    Args:
+        numbers: the entries.
+        name: what they are called in errors.
+        leading: the pattern's leading dimensions.
+        heads: what they are flattened to: batch entries and heads, or with selected heads a batch
+            entry for each.
+        keys: number of keys.
+        device: where the pattern is.
+    """
+    if not numbers.ndim or numbers.shape[-1] != keys or numbers.ndim > len(leading) + 1:
+        raise ValueError(
+            f"{name} has shape {tuple(numbers.shape)}, but holds one entry for each of {keys} "
+            f"keys: {(*leading, keys)}, or less in front"
+        )
+    rows = matrix(numbers[..., None, :], name, leading, 1, keys, device)
+    assert rows is not None, "there are numbers"
+    rows = rows[..., 0, :]
+    if rows.shape[:2] != (1, 1) and heads != flat(leading):
+        rows = rows.expand(*flat(leading), -1).reshape(*heads, -1)
+    return rows
+
+
 def four_axes(tensor: Tensor, leading: tuple[int, ...]) -> Tensor:
     """Reshape a tensor to (B, heads, positions, dim); batch dimensions of size 1 are expanded."""
     if tensor.ndim == 4 and tensor.shape[0] == leading[0]:

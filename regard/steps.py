@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
 import torch
 from torch import Tensor
 
 from regard._captions import caption
-from regard._definitions import Definitions
+from regard._definitions import Definitions, factor_of, marked, odds_of
 from regard._display import show
 from regard._shapes import Bool, Float, Int
 from regard.inputs import Problem, Scoring, ScoringOptions, check
@@ -34,7 +34,7 @@ __all__ = ["Step", "Steps", "explain"]
 
 _NAMES = (
     *("query", "key", "value", "scores", "scaled", "softcapped", "biased", "masked"),
-    *("weights", "dropped", "context", "logsumexp"),
+    *("weights", "factor", "entries", "dropped", "context", "logsumexp"),
 )
 
 
@@ -85,6 +85,10 @@ class Steps(Definitions):
     biased: Float[Tensor, "*b L S"] | None = None
     masked: Float[Tensor, "*b L S"]
     weights: Float[Tensor, "*b L S"]
+    factor: Float[Tensor, "*b L S"] | None = None
+    """What each weight is multiplied by, in `weighted`."""
+    entries: Float[Tensor, "*b L S"] | None = None
+    """What readouts reduce in place of the weights, in `weighted` and `odds`."""
     dropped: Float[Tensor, "*b L S"] | None = None
     context: Float[Tensor, "*b L Dv"]
     logsumexp: Float[Tensor, "*b L"]
@@ -117,6 +121,50 @@ class Steps(Definitions):
     def _repr_html_(self) -> str:
         html: str = show("steps_html", self)
         return html
+
+    def without(
+        self,
+        keys: int | slice | Sequence[int] | Bool[Tensor, "*#b S"],
+        *,
+        sink_logit: bool = True,
+    ) -> Steps:
+        """Renormalize the weights over the other keys: the steps as if these were hidden."""
+        if not isinstance(keys, torch.Tensor):
+            keys = marked(self.weights, keys).bool()
+        visible = self.visible & ~keys[..., None, :]
+        masked = self.masked.masked_fill(~visible, -torch.inf)
+        sink = self.sink if sink_logit else None
+        weights, logsumexp = softmax(masked, sink)
+        value = self.value
+        if value.ndim > 2 and value.shape[-3] != weights.shape[-3]:
+            value = value.repeat_interleave(weights.shape[-3] // value.shape[-3], -3)
+        context = (weights @ value.to(weights)).to(self.value)
+        return replace(
+            self,
+            masked=masked,
+            weights=weights,
+            logsumexp=logsumexp,
+            visible=visible,
+            context=context,
+            sink=sink,
+            dropped=None,
+        )
+
+    def weighted(
+        self,
+        *,
+        key: Float[Tensor, "*#b S"] | None = None,
+        dot: tuple[Float[Tensor, "*b L E"], Float[Tensor, "*#g S E"]] | None = None,
+    ) -> Steps:
+        """Multiply each weight by a number: the steps with ``factor`` and ``entries``."""
+        factor = factor_of(key, dot, self.weights.dtype).expand_as(self.weights)
+        return replace(
+            self, factor=factor, entries=torch.where(self.visible, self.matrix * factor, 0)
+        )
+
+    def odds(self) -> Steps:
+        """Divide each weight by that of the other keys: the steps with these ``entries``."""
+        return replace(self, entries=odds_of(self.weights))
 
     def plot(self, query: int = -1, tokens: Sequence[str] | None = None) -> Figure:
         """Draw how one query's context is computed: a row of bars for each step, aligned by key.
@@ -248,15 +296,9 @@ def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
     scores = scores.masked_fill(~visible, -torch.inf)
     yield "masked", scores
 
-    fully_masked = ~visible.any(dim=-1, keepdim=True)  # their softmax would be 0/0
-    logits = scores.masked_fill(fully_masked, 0)
-    if problem.sink is not None:
-        sink = problem.sink.to(exact)[..., None, None].expand(*logits.shape[:-1], 1)
-        logits = torch.cat([logits, sink], dim=-1)
-    weights = torch.softmax(logits, dim=-1)[..., : problem.keys].masked_fill(~visible, 0)
+    weights, logsumexp = softmax(scores, problem.sink)
     yield "weights", weights
 
-    logsumexp = torch.logsumexp(logits, dim=-1).masked_fill(fully_masked[..., 0], -torch.inf)
     yield "logsumexp", logsumexp  # (B, H, L)
 
     if problem.seed is not None:
@@ -271,6 +313,19 @@ def written_out(problem: Problem) -> Iterator[tuple[str, Tensor]]:
         value = problem.repeated(problem.value).to(exact)
         context = weighted_sum(weights, value, visible, check_finite=problem.check_finite)
         yield "context", context.to(problem.value.dtype)  # (B, H, L, Dv)
+
+
+def softmax(
+    masked: Float[Tensor, "*b L S"], sink: Float[Tensor, "..."] | None
+) -> tuple[Float[Tensor, "*b L S"], Float[Tensor, "*b L"]]:
+    """Compute the weights and log-sum-exps of masked scores; 0 and −∞ in a row without keys."""
+    nothing = masked.isneginf().all(-1, keepdim=True)
+    logits = masked.masked_fill(nothing, 0)
+    if sink is not None:
+        column = sink.to(masked)[..., None, None].expand(*masked.shape[:-1], 1)
+        logits = torch.cat([logits, column], -1)
+    weights = torch.softmax(logits, -1)[..., : masked.shape[-1]].masked_fill(masked.isneginf(), 0)
+    return weights, logits.logsumexp(-1).masked_fill(nothing[..., 0], -torch.inf)
 
 
 def total_bias(problem: Problem, rows: slice, columns: slice) -> Tensor | None:

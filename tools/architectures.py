@@ -64,7 +64,9 @@ residual, and recorded weights × values × W_O are what attention added.
 This page is what `python tools/architectures.py` found with transformers {version}: a small model
 of each class with random weights, its recorded weights compared with those of eager attention, and
 its equations checked. {count} classes were tried. Models of pictures or sound beside text are
-refused by `open`; an encoder with a decoder is recorded from Python, with `regard.record`.
+refused by `open`. So is an encoder with a decoder (T5, BART and their kin), since it reads one text
+and writes another, where a command and the page have one: it is loaded with transformers and
+[recorded from Python](record.md#encoders-decoders-and-pictures).
 A model in bfloat16 is checked as strictly as its rounding allows.
 
 ```python

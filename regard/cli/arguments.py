@@ -18,6 +18,8 @@ __all__ = [
     "Model",
     "NoBos",
     "RecordingFolder",
+    "Role",
+    "Sort",
     "System",
     "Weights",
 ]
@@ -73,6 +75,17 @@ NoBos = Annotated[
     bool,
     typer.Option(
         "--no-bos", help="Leave out the tokens that the tokenizer adds, as for the beginning."
+    ),
+]
+
+Role = Annotated[str | None, typer.Option(help="List heads of this role alone.", metavar="ROLE")]
+
+Sort = Annotated[
+    str | None,
+    typer.Option(
+        help="Sort heads by score, queries, previous, first, current, induction, duplicate, "
+        "spread or distance, the largest first, or by head.",
+        metavar="COLUMN",
     ),
 ]
 

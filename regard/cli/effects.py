@@ -10,7 +10,18 @@ from rich.console import Console
 from rich.text import Text
 
 from regard._interrupt import quiet_interrupts
-from regard.cli.arguments import Chat, Device, Dtype, Fetch, Model, NoBos, System, Weights
+from regard.cli.arguments import (
+    Chat,
+    Device,
+    Dtype,
+    Fetch,
+    Model,
+    NoBos,
+    Role,
+    Sort,
+    System,
+    Weights,
+)
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.text import as_unicode, read_text
 
@@ -46,6 +57,8 @@ def effects(
             metavar="heads|keys|both",
         ),
     ] = "both",
+    role: Role = None,
+    sort: Sort = None,
     device: Device = "cpu",
     dtype: Dtype = None,
     weights: Weights = None,
@@ -72,6 +85,8 @@ def effects(
     """
     if over not in _OVER:
         raise MisuseError(f"--over must be heads, keys or both, but is {over}")
+    if over == "keys" and (role, sort) != (None, None):
+        raise MisuseError("--role and --sort are for heads, and --over is keys: leave them out")
     target = None if target is None else as_unicode(target, "--target")
     with quiet_interrupts():
         import torch
@@ -81,6 +96,7 @@ def effects(
         from regard.cli.model import (
             about,
             added_note,
+            listing_of,
             open_model,
             prompt_of,
             read,
@@ -91,6 +107,7 @@ def effects(
         from regard.view.effects import effects_report
 
     require_text("effects", text, model)
+    listing = listing_of(role, sort)
     place = device_of(device)
     content = read_text(text, file)
     opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
@@ -124,5 +141,5 @@ def effects(
         for what in _OVER[over]
     ]
     (name,) = opened.tokenizer.tokens([watched])
-    for renderable in effects_report(result, name, measured, added):
+    for renderable in effects_report(result, name, measured, added, listing):
         console.print(renderable)

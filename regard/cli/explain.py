@@ -8,7 +8,18 @@ from rich.console import Console
 from rich.text import Text
 
 from regard._interrupt import quiet_interrupts
-from regard.cli.arguments import Chat, Device, Dtype, Fetch, Model, NoBos, System, Weights
+from regard.cli.arguments import (
+    Chat,
+    Device,
+    Dtype,
+    Fetch,
+    Model,
+    NoBos,
+    Role,
+    Sort,
+    System,
+    Weights,
+)
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.text import read_text
 
@@ -34,6 +45,8 @@ def explain(
     chunk: Annotated[
         int, typer.Option(help="Which piece of a text longer than the model's context; from 0.")
     ] = 0,
+    role: Role = None,
+    sort: Sort = None,
     device: Device = "cpu",
     dtype: Dtype = None,
     weights: Weights = None,
@@ -66,12 +79,16 @@ def explain(
     """
     if (layer is None) != (head is None):
         raise MisuseError("--layer and --head go together: give both, or neither")
+    if head is not None and (role, sort) != (None, None):
+        raise MisuseError("--role and --sort are for tables of heads, and --head shows one")
     with quiet_interrupts():
         from regard.cli.device import device_of
         from regard.cli.model import (
             about,
             added_note,
             head_steps,
+            head_that_writes,
+            listing_of,
             needed_heads,
             open_model,
             prompt_of,
@@ -82,6 +99,7 @@ def explain(
         from regard.view.report import all_heads, one_head
 
     require_text("explain", text, model)
+    listing = listing_of(role, sort)
     place = device_of(device)
     content = read_text(text, file)
     opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
@@ -107,10 +125,11 @@ def explain(
         result, logits = read(opened, ids, query)
     if layer is None or head is None:
         needed = needed_heads(opened, len(result.heads), ids[: query + 1], logits)
-        report = all_heads(result, query, added, needed)
+        by = head_that_writes(opened, ids[: query + 1], logits)
+        report = all_heads(result, query, added, needed, listing, by)
     else:
-        _number("--layer", layer, len(result.patterns), "the model has layers")
-        _number("--head", head, result.patterns[layer].shape[0], "a layer has heads")
+        _number("--layer", layer, len(result.layers), "the model has layers")
+        _number("--head", head, len(result.layers[layer].heads), "a layer has heads")
         chosen = result.heads.at(layer, head)
         report = one_head(result, chosen, head_steps(opened, ids, layer, head), query)
 

@@ -15,15 +15,16 @@ import typer
 
 from regard import models
 from regard.cli.errors import MisuseError, user_errors
+from regard.errors import Error
 from regard.gpt import CheckpointError
 from regard.gpt.outside import NOTE, is_outside
-from regard.lens import Effects, LogProbability, effects
-from regard.lens.naming.forward_pass import ForwardPass, forward_pass
+from regard.lens import Effects, LogProbability, WrittenBy, effects, written_by
+from regard.lens.naming.forward_pass import ForwardPass, LayerPass, join_layers, read_layer
 from regard.models import LanguageModel
 from regard.pattern import Pattern
-from regard.record import RecordError
+from regard.record import Layer, RecordError
 from regard.steps import Steps, explain_problem
-from regard.view.summary import FEW
+from regard.view.head_tables import FEW, Listing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +37,8 @@ __all__ = [
     "describe",
     "has_read",
     "head_steps",
+    "head_that_writes",
+    "listing_of",
     "needed_heads",
     "open_model",
     "prompt_of",
@@ -168,19 +171,29 @@ def require_next_token(model: LanguageModel, command: str) -> None:
 def read(model: LanguageModel, ids: Sequence[int], query: int) -> tuple[ForwardPass, Tensor | None]:
     """Run the model over a text, score its heads, and predict what follows one token.
 
+    Each layer is read while the model runs, so that the text may have any length.
+
     Returns:
         The forward pass, and the logits after the token, ``(V,)``; None for an encoder.
 
     Raises:
         MisuseError: for attention that cannot be recorded.
     """
+    tokens, queries = model.tokenizer.tokens(list(ids)), [query]
+
+    def look(layer: Layer) -> LayerPass:
+        return read_layer(_of_one_text(layer.pattern), layer.index, tokens, queries)
+
     with user_errors(RecordError):
-        done = model.record(torch.tensor(ids, device=model.device), query)
-    heads = [_of_one_text(layer.pattern) for layer in done.layers]
-    logits = None if done.logits is None else done.logits[None].float()
-    text = torch.tensor(ids, device="cpu")
-    name = model.tokenizer.tokens
-    return forward_pass(text, heads, logits, queries=[query], name=name), done.logits
+        layers, logits = model.read_layers(torch.tensor(ids, device=model.device), look, query)
+    result = join_layers(
+        tokens,
+        [one for _, one in layers],
+        None if logits is None else logits[None].float(),
+        name=model.tokenizer.tokens,
+        queries=queries,
+    )
+    return result, logits
 
 
 def _of_one_text(pattern: Pattern) -> Pattern:
@@ -207,6 +220,27 @@ def needed_heads(
     return effects(model, text, target, method="gradient", progress=False)
 
 
+def head_that_writes(
+    model: LanguageModel, ids: Sequence[int], logits: Tensor | None
+) -> WrittenBy | str | None:
+    """Find the head that writes a text's likeliest next token.
+
+    Args:
+        model: the model.
+        ids: the text.
+        logits: after its last token; None for an encoder.
+
+    Returns:
+        The head; why it can't be found; None for an encoder, and for a text too long to run again.
+    """
+    if logits is None or len(ids) > _LONGEST or model.objection(len(ids)):
+        return None
+    try:
+        return written_by(model, ids, logits)
+    except Error as error:
+        return str(error).partition(":")[0]
+
+
 def added_note(prompt: Prompt) -> list[str]:
     """Say how many tokens the user did not write, if there are any; in a list of lines."""
     count = sum(prompt.added)
@@ -216,19 +250,29 @@ def added_note(prompt: Prompt) -> list[str]:
     return [f"{count} of the {len(prompt)} tokens {'is' if count == 1 else 'are'} {said}"]
 
 
+def listing_of(role: str | None, sort: str | None) -> Listing:
+    """Return what ``--role`` and ``--sort`` ask for.
+
+    Raises:
+        MisuseError: for a role or a column that does not exist.
+    """
+    with user_errors(ValueError, rewrite="--{}".format):
+        return Listing.named(role, sort)
+
+
 def head_steps(model: LanguageModel, ids: Sequence[int], layer: int, head: int) -> Steps:
     """Compute one head's attention on a text, step by step.
 
     Raises:
         MisuseError: for a layer whose values are not seen.
     """
-    done = model.record(torch.tensor(ids, device=model.device))
-    values = done.values_of(layer)
+    done = model.record(torch.tensor(ids, device=model.device), layers=[layer])
+    values = done.values_of(0)
     if values is None:
         raise MisuseError(
             f"the values of layer {layer} of {model.name} are not seen: leave out --head"
         )
-    problem = _of_one_text(done.layers[layer].pattern)[head].problem
+    problem = _of_one_text(done.layers[0].pattern)[head].problem
     return explain_problem(replace(problem, value=values[head][None, None]))
 
 
@@ -243,7 +287,7 @@ def about(
         ids: the token ids of the text.
         query: index of the token.
     """
-    yield f"{model.name}: {describe(model, result.patterns)}"
+    yield f"{model.name}: {describe(model, result)}"
     if not model.is_own:
         yield from model.remarks
     if not result.predictions:
@@ -267,9 +311,9 @@ def has_read(model: LanguageModel, ids: Sequence[int], probability: float = 0.0)
     return model.has_read
 
 
-def describe(model: LanguageModel, patterns: Sequence[Pattern]) -> str:
+def describe(model: LanguageModel, result: ForwardPass) -> str:
     """Describe a model's shape in a line: '4 layers × 6 heads, context 256'."""
-    heads = max(pattern.shape[0] for pattern in patterns)
-    layers = f"{len(patterns)} layer{'s' if len(patterns) > 1 else ''}"
+    heads = max(len(layer.heads) for layer in result.layers)
+    layers = f"{len(result.layers)} layer{'s' if len(result.layers) > 1 else ''}"
     shape = f"{layers} × {heads} head{'s' if heads > 1 else ''}"
     return shape if model.context is None else f"{shape}, context {model.context}"

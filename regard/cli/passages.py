@@ -19,13 +19,13 @@ from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     from regard.lens import Effects, Passage, SpanWeights
     from regard.lens.spans.links import Span
     from regard.models import LanguageModel
 
 __all__ = ["passages"]
+
+_UNLIKELY = 0.05  # probability a token below which a given answer is called poor; docs/passages.md
 
 
 def passages(
@@ -39,6 +39,13 @@ def passages(
         typer.Option(help="Answer to explain; by default the model's own, token by token."),
     ] = None,
     tokens: Annotated[int, typer.Option(help="Tokens of the model's own answer at most.")] = 16,
+    neutral: Annotated[
+        str,
+        typer.Option(
+            help="Text in place of question and of answer, of the run that weights are less.",
+            metavar="TEXT",
+        ),
+    ] = "N/A",
     hidden_from: Annotated[
         str,
         typer.Option(
@@ -57,20 +64,15 @@ def passages(
 ) -> None:
     """Show which parts of a document an answer looked at, and which it needed.
 
-    The document is split into paragraphs and headings. The weight of each stands beside what the
-    answer's log-probability loses without it.
+    The document is split into paragraphs and headings. Of each stand the weight less that under a
+    neutral question, the weight itself, and what the answer's log-probability loses without it.
 
     Document and question are what the model reads; with --chat they are a message to it.
 
     Example: regard passages --context notes.md --question "When was it built?" --model NAME --chat
     """
-    if hidden_from not in ("question", "answer"):
-        raise MisuseError(f"--hidden-from must be question or answer, but is {hidden_from}")
-    if tokens < 1:
-        raise MisuseError(f"--tokens must be at least 1, but is {tokens}")
-    if answer is not None and not answer.strip():
-        raise MisuseError("--answer is empty: give a word, or leave it out")
-    question = as_unicode(question, "--question")
+    _check(hidden_from, tokens, answer, neutral)
+    question, neutral = as_unicode(question, "--question"), as_unicode(neutral, "--neutral")
     answer = None if answer is None else as_unicode(answer, "--answer")
     with quiet_interrupts():
         import torch
@@ -79,6 +81,7 @@ def passages(
         from regard.cli.device import device_of
         from regard.cli.model import has_read, open_model, require_next_token
         from regard.lens.effect.caveats import hybrid_note
+        from regard.lens.spans.weights import read_passages
         from regard.view.passages_report import passages_report
 
     place = device_of(device)
@@ -95,7 +98,9 @@ def passages(
         with user_errors(ValueError, Error), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "tokens reach", RuntimeWarning)  # `note` says it
             ids, target = torch.tensor(encoded.ids, device=place), lens.Answer(slice(*span))
-            looked = _weights(opened.module, ids, parts, target.queries(len(ids)))
+            other, place_of_other = reading.with_neutral(document, neutral)
+            of_other = torch.tensor(other.ids, device=place), lens.Answer(slice(*place_of_other))
+            looked = read_passages(opened.module, ids, parts, target, neutral=of_other)
             effects = lens.effects(
                 opened.module,
                 ids,
@@ -108,7 +113,8 @@ def passages(
     read = None
     if opened.has_read is not None:
         read = has_read(opened, encoded.ids[: span[0]], math.exp(effects.unchanged))
-    notes = [line for line in (read, note) if line is not None]
+    poor = None if answer is None else _poor(effects.unchanged, span)
+    notes = [line for line in (read, poor, note) if line is not None]
     if as_json:
         content = {"answer": said, **_as_dict(parts, looked, effects, span)}
         for line in notes:
@@ -119,25 +125,31 @@ def passages(
     console.print(Text(f"{opened.name}: {len(encoded.ids)} tokens", "dim"))
     for line in notes:
         console.print(Text(line, "dim"))
-    for renderable in passages_report(parts, looked, effects, said):
+    for renderable in passages_report(parts, looked, effects, said, neutral):
         console.print(renderable)
 
 
-def _weights(
-    module: nn.Module, ids: Tensor, parts: tuple[Passage, ...], queries: Span
-) -> SpanWeights:
-    """Read the weights on passages while the model runs, since a recording would keep all keys."""
-    import torch
+def _check(hidden_from: str, tokens: int, answer: str | None, neutral: str) -> None:
+    """Reject options without a meaning."""
+    if hidden_from not in ("question", "answer"):
+        raise MisuseError(f"--hidden-from must be question or answer, but is {hidden_from}")
+    if tokens < 1:
+        raise MisuseError(f"--tokens must be at least 1, but is {tokens}")
+    if answer is not None and not answer.strip():
+        raise MisuseError("--answer is empty: give a word, or leave it out")
+    if not neutral.strip():
+        raise MisuseError("--neutral is empty: give a word, or leave it out")
 
-    from regard.intercept import last_logits, takes_logits_to_keep
-    from regard.lens.spans.weights import passage_readouts, share_out
-    from regard.record import read_while_running
 
-    last = last_logits(1) if takes_logits_to_keep(module) else {}
-    reading = read_while_running(module, *passage_readouts(queries))
-    with torch.inference_mode(), reading as readings:
-        module(ids[None], **last)
-    return share_out(readings.of_kind().layers, parts, queries)
+def _poor(log_probability: float, answer: Span) -> str | None:
+    """Say if the model would hardly give an answer: by the geometric mean over its tokens."""
+    probability = math.exp(log_probability / (answer[1] - answer[0]))
+    if probability >= _UNLIKELY:
+        return None
+    return (
+        f"the model would hardly give this answer: log p {log_probability:.1f}, a probability of "
+        f"{probability:.1g} a token; where the weights of such an answer lie says less"
+    )
 
 
 def _as_dict(
@@ -145,7 +157,8 @@ def _as_dict(
 ) -> dict[str, Any]:
     """Return all numbers except those of single heads, for JSON."""
     means, rows = weights.mean.tolist(), []
-    for part, weight, effect in zip(parts, means, effects.values.tolist(), strict=False):
+    differences, changes = weights.difference.tolist(), effects.values.tolist()
+    for part, difference, weight, effect in zip(parts, differences, means, changes, strict=False):
         first, stop = part.tokens
         start_character, stop_character = part.characters or (None, None)
         rows.append(
@@ -154,6 +167,7 @@ def _as_dict(
                 "stop": stop,
                 "start_character": start_character,
                 "stop_character": stop_character,
+                "difference": difference,
                 "weight": weight,
                 "text": part.text,
                 "effect": effect,
@@ -196,7 +210,7 @@ class _Reading:
     ) -> None:
         from regard.cli.model import prompt_of
 
-        self._model, self._chat = model, chat
+        self._model, self._chat, self._system = model, chat, system
         self._prompt = prompt_of(model, content, chat=chat, system=system)
         self._text = self._prompt.text
         if self._text.count(content) != 1:
@@ -217,6 +231,15 @@ class _Reading:
         self._require_room(len(whole), "give a shorter document")
         own = [number for number, (_, stop) in enumerate(whole.offsets) if stop > len(text)]
         return _Encoded(whole.ids, whole.offsets), (own[0], own[-1] + 1)
+
+    def with_neutral(self, document: str, neutral: str) -> tuple[_Encoded, Span]:
+        """Return the same with question and answer replaced by a neutral text."""
+        content = f"{document}\n\n{neutral}"
+        try:
+            other = _Reading(self._model, content, chat=self._chat, system=self._system)
+            return other.with_answer(neutral, 1)
+        except MisuseError as error:
+            raise MisuseError(f"{error}; --neutral is {neutral}: give another text") from None
 
     def _own_answer(self, tokens: int) -> tuple[_Encoded, Span]:
         from regard.gpt import Sampling

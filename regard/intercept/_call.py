@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard._arguments import check_tensor
 from regard._contexts import is_batch, to_autocast_dtype, unwrapped, wants_gradient
 from regard._shapes import Float
-from regard._tensors import version
+from regard._tensors import four_axes, version
 from regard.errors import RecordError
 from regard.inputs import Problem, Scoring, ScoringOptions, check
 from regard.intercept._mask_reduction import equal, reduce_mask
@@ -99,6 +99,11 @@ class Call:
         problem = check(self.query.detach(), self.key.detach(), scoring=self.scoring)
         added = (problem.rows.bias, problem.alibi, problem.sink)
         return problem if all(tensor is None for tensor in added) else problem.detached()
+
+    def value_of(self, problem: Problem) -> Float[Tensor, "B G S Dv"] | None:
+        """Return the values that are attended to, in the layout of `problem`; None if not known."""
+        value = self.value if self.changed is None else self.changed.value
+        return None if value is None else four_axes(value.detach(), problem.leading)
 
     def attention(self) -> Problem:
         """Return the attention that is computed, with value, dropout and gradients."""

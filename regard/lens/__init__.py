@@ -6,6 +6,7 @@ core does not depend on it.
 
 from regard.lens import circuits
 from regard.lens._fidelity import Fidelity, HeadFidelity, fidelity
+from regard.lens._kept import directions, norms, values
 from regard.lens._rollout import rollout
 from regard.lens.effect import Check, Contexts, Effect, Effects, contexts, effects, patch
 from regard.lens.monitor import (
@@ -19,6 +20,7 @@ from regard.lens.monitor import (
     WriterWarning,
 )
 from regard.lens.naming import Heads, HeadScores, heads
+from regard.lens.sink_keys import Sinks, sinks
 from regard.lens.spans import (
     Link,
     Passage,
@@ -30,6 +32,7 @@ from regard.lens.spans import (
     token_offsets,
 )
 from regard.lens.targets import Answer, Logit, LogProbability
+from regard.lens.toward import LogitParts, Part, WrittenBy, toward, written_by
 
 __all__ = [
     "Alarm",
@@ -48,22 +51,32 @@ __all__ = [
     "Link",
     "LogProbability",
     "Logit",
+    "LogitParts",
     "Monitor",
+    "Part",
     "Passage",
     "QKClip",
+    "Sinks",
     "SpanValues",
     "SpanWeights",
     "Writer",
     "WriterWarning",
+    "WrittenBy",
     "circuits",
     "contexts",
+    "directions",
     "effects",
     "fidelity",
     "heads",
     "link_weights",
+    "norms",
     "passage_weights",
     "patch",
     "rollout",
+    "sinks",
     "split_passages",
     "token_offsets",
+    "toward",
+    "values",
+    "written_by",
 ]

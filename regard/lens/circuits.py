@@ -28,7 +28,7 @@ __all__ = ["LowRank", "copying", "ov", "qk"]
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _ROWS = 4096  # rows of the vocabulary converted to float64 at a time
-_SUPPORTED = (
+SUPPORTED = (
     "supported are regard.gpt's GPT, and of transformers GPT-2 (h[i].attn.c_attn, c_proj) and "
     "Llama-like models (layers[i].self_attn.q_proj, k_proj, v_proj, o_proj)"
 )
@@ -273,8 +273,8 @@ def _gpt(block: nn.Module) -> _Layer | None:
     projection, heads = _get(block, "attn.c_attn"), _get(block, "attn.heads")
     if not isinstance(projection, nn.Linear) or not isinstance(heads, int):
         return None
-    parts = _matrix("c_attn", projection).split(_get(block, "attn.widths"), dim=1)
-    output = _matrix("c_proj", _get(block, "attn.c_proj"))
+    parts = matrix_of("c_attn", projection).split(_get(block, "attn.widths"), dim=1)
+    output = matrix_of("c_proj", output_of(_get(block, "attn")))
     extras = tuple(name for name in ("q_norm", "k_norm") if _get(block, f"attn.{name}") is not None)
     return _Layer((*parts, output), parts[0].shape[1] // heads, tied=True, extras=extras)
 
@@ -284,8 +284,8 @@ def _gpt2(block: nn.Module) -> _Layer | None:
     projection, dim = _get(block, "attn.c_attn"), _get(block, "attn.head_dim")
     if projection is None or isinstance(projection, nn.Linear) or not isinstance(dim, int):
         return None
-    output = _matrix("c_proj", _get(block, "attn.c_proj"))
-    return _Layer((*_matrix("c_attn", projection).chunk(3, dim=1), output), dim)
+    output = matrix_of("c_proj", output_of(_get(block, "attn")))
+    return _Layer((*matrix_of("c_attn", projection).chunk(3, dim=1), output), dim)
 
 
 def _llama(block: nn.Module) -> _Layer | None:
@@ -294,33 +294,29 @@ def _llama(block: nn.Module) -> _Layer | None:
     names = ("q_proj", "k_proj", "v_proj", "o_proj")
     if not isinstance(dim, int) or any(_get(attention, name) is None for name in names):
         return None
+    inputs = (matrix_of(name, _get(attention, name)) for name in names[:3])
+    matrices = (*inputs, matrix_of("o_proj", output_of(attention)))
     extras = tuple(
         name
         for name, child in attention.named_children()
         if name not in names and ("norm" in name or any(True for _ in child.parameters()))
     )
-    return _Layer(tuple(_matrix(n, _get(attention, n)) for n in names), dim, extras=extras)
+    return _Layer(matrices, dim, extras=extras)
 
 
 def _find(model: nn.Module, layer: int, head: int) -> _Head:
-    model = unwrapped(model)
-    require_whole(model)
-    if getattr(model, "has_int8_weights", False):
-        raise TypeError(
-            "model has int8 weights, which are near those that it was trained with; load it "
-            'without weights="int8"'
-        )
+    model = require_plain(model)
     blocks = _first(model, "h", "transformer.h", "layers", "model.layers")
     if not isinstance(blocks, nn.ModuleList):
         raise TypeError(
-            f"model is {type(model).__name__}, which has no blocks that are known; {_SUPPORTED}"
+            f"model is {type(model).__name__}, which has no blocks that are known; {SUPPORTED}"
         )
     _check_index("layer", layer, len(blocks))
     families = (family(blocks[layer]) for family in (_gpt, _gpt2, _llama))
     if (own := next((one for one in families if one is not None), None)) is None:
         raise TypeError(
             f"model is {type(model).__name__}, whose layer {layer}, "
-            f"{type(blocks[layer]).__name__}, has no attention that is known; {_SUPPORTED}"
+            f"{type(blocks[layer]).__name__}, has no attention that is known; {SUPPORTED}"
         )
     query, key, value, output = own.matrices
     heads, groups = query.shape[1] // own.dim, key.shape[1] // own.dim
@@ -331,7 +327,7 @@ def _find(model: nn.Module, layer: int, head: int) -> _Head:
         raise ValueError(
             f"model has an attention of {[tuple(m.shape) for m in own.matrices]} with head "
             f"dimension {own.dim}, but (E, H·D), (E, G·D), (E, G·D), (H·D, E) are expected, H a "
-            f"multiple of G: its heads are of another kind; {_SUPPORTED}"
+            f"multiple of G: its heads are of another kind; {SUPPORTED}"
         )
     _check_index("head", head, heads)
     shared = head // (heads // groups)
@@ -340,11 +336,38 @@ def _find(model: nn.Module, layer: int, head: int) -> _Head:
     return _Head(LowRank(query, key.mT), LowRank(value, output), own)
 
 
+def require_plain(model: Any) -> nn.Module:
+    """Return the module inside wrappers, whose weights can be read.
+
+    Raises:
+        TypeError: for weights in int8.
+        ValueError: for a model that is sharded.
+    """
+    model = unwrapped(model)
+    require_whole(model)
+    if getattr(model, "has_int8_weights", False):
+        raise TypeError(
+            "model has int8 weights, which are near those that it was trained with; load it "
+            'without weights="int8"'
+        )
+    return model
+
+
+def output_of(attention: Any) -> nn.Module | None:
+    """Return the module W_O inside an attention module, or None.
+
+    It is ``c_proj`` in GPT-2 and regard.gpt, ``o_proj`` in Llama-like models, ``out_proj`` in
+    `torch.nn.MultiheadAttention`, ``output`` in `regard.nn.MultiHeadAttention`.
+    """
+    found = _first(attention, "c_proj", "o_proj", "out_proj", "output")
+    return found if isinstance(found, nn.Module) else None
+
+
 def _vocabulary(model: nn.Module, *, tied: bool) -> tuple[Tensor, Tensor]:
     """Return the embedding ``(V, E)`` and the unembedding ``(E, V)``."""
     model = unwrapped(model)
     paths = ("wte", "transformer.wte", "embed_tokens", "model.embed_tokens")
-    embedding = _matrix("embedding", _first(model, *paths))
+    embedding = matrix_of("embedding", _first(model, *paths))
     if tied:
         return embedding, embedding.mT
     if (last := _get(model, "lm_head")) is None:
@@ -352,7 +375,7 @@ def _vocabulary(model: nn.Module, *, tied: bool) -> tuple[Tensor, Tensor]:
             f"model is {type(model).__name__}, which has no unembedding (lm_head); take the one "
             "with a language head, such as GPT2LMHeadModel or LlamaForCausalLM"
         )
-    unembedding = _matrix("lm_head", last)
+    unembedding = matrix_of("lm_head", last)
     if unembedding.shape != embedding.shape[::-1]:
         raise ValueError(
             f"model has an embedding {tuple(embedding.shape)} and an unembedding "
@@ -361,7 +384,7 @@ def _vocabulary(model: nn.Module, *, tied: bool) -> tuple[Tensor, Tensor]:
     return embedding, unembedding
 
 
-def _matrix(name: str, module: Any) -> Tensor:
+def matrix_of(name: str, module: Any) -> Tensor:
     """Return a module's weight in the layout of ``x @ weight``."""
     weight = getattr(module, "weight", None)
     plain = isinstance(module, nn.Linear | nn.Embedding) or type(module).__name__ == "Conv1D"

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from regard._shapes import Bool, Float, Int, Shaped
 from regard.masks.bounds import AffineBounds, IndexBounds
-from regard.masks.spans import Spans, trimmed
+from regard.masks.spans import Spans, runs_of, trimmed
+
+_MAX_RUNS = 16  # of hidden keys that are kept as spans
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +159,21 @@ class Rows:
         further = spans if self.spans is None else self.spans.joined(spans)
         bounds, left = trimmed(self.bounds, further)
         return replace(self, bounds=bounds, spans=left)
+
+    def hiding(self, keys: Bool[Tensor, "#b #h S"]) -> Rows:
+        """Hide keys from all queries, possibly other keys in each head.
+
+        A few runs of adjacent keys become spans, two integers per row each; more of them a dense
+        part that all queries share.
+        """
+        start, stop = runs_of(keys)
+        if len(start) <= _MAX_RUNS:
+            shape = (*start.shape, self.queries)
+            start, stop = (table[..., None].expand(shape) for table in (start, stop))
+            hides = torch.full((len(start),), -torch.inf, dtype=torch.float64, device="cpu")
+            return self.with_spans(Spans(start, stop, hides)) if len(start) else self
+        allowed = ~keys[..., None, :]
+        return replace(self, allowed=allowed if self.allowed is None else self.allowed & allowed)
 
     def take(self, index: Int[Tensor, "l"]) -> Rows:
         """Keep only the queries of an index."""

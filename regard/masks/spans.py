@@ -153,6 +153,18 @@ def trimmed(
     return cut if has_moved else bounds, rest
 
 
+def runs_of(keys: Bool[Tensor, "b h S"]) -> tuple[Int[Tensor, "N b h"], Int[Tensor, "N b h"]]:
+    """Find the start and stop of each run of adjacent keys that are True; 0 and 0 for none."""
+    edges = torch.nn.functional.pad(keys.byte(), (1, 1)).diff()  # 1 at a start, 255 at a stop
+    number = (edges == 1).cumsum(-1) - 1
+    count = int(number.amax()) + 1 if number.numel() else 0
+    tables = torch.zeros(2, max(count, 0), *keys.shape[:-1], dtype=torch.int64, device=keys.device)
+    for table, mark in zip(tables.unbind(), (1, 255), strict=True):
+        batch, head, place = (edges == mark).nonzero(as_tuple=True)
+        table[number[batch, head, place], batch, head] = place
+    return tables[0], tables[1]
+
+
 def join_spans(parts: Sequence[Spans | None], queries: Sequence[int]) -> Spans | None:
     """Concatenate the spans of several parts along the rows, with as few spans as possible.
 

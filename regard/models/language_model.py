@@ -5,13 +5,14 @@ Axes: T tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from regard._arguments import Indices
 from regard._shapes import Float, Int
 from regard.gpt import GPT, Engine, Sampling, stream
 from regard.gpt.sampling import Sampler
@@ -23,11 +24,14 @@ from regard.models.memory import free_memory
 from regard.models.places import Places, find_places, run_once, text_config
 from regard.models.proof import Check, prove
 from regard.models.text import PretrainedTokenizer, Prompt, prompt_of
-from regard.record import Layer, RecordError, record
+from regard.record import Layer, RecordError, read_layers, record
+from regard.record.sites import choose_kind, kinds_of
 
 __all__ = ["LanguageModel", "TextRun"]
 
-_PART = 0.5  # of the free memory, which a recording may take
+T = TypeVar("T")
+
+_PART = 0.25  # of the free memory, which a recording may take
 _TAIL = 8  # tokens of a prompt that drawn ones are decoded behind
 _PROBE = 7  # tokens that the places are found on
 
@@ -241,57 +245,109 @@ class LanguageModel:
             return self._logits(torch.tensor(self.read(text).ids, device=self.device))
         return self._logits(text.to(self.device))
 
-    def record(self, ids: Int[Tensor, " T"], position: int = -1) -> TextRun:
+    def record(
+        self, ids: Int[Tensor, " T"], position: int = -1, *, layers: Indices | None = None
+    ) -> TextRun:
         """Run over a text, and keep its attention and the logits after one token.
 
         Args:
             ids: the text.
             position: the token whose logits are computed, of a model that has a next token.
+            layers: indices of the layers to keep; None is all.
 
         Raises:
             RecordError: for attention that cannot be recorded, and for a text whose queries, keys
-                and values would take more than half of the free memory.
+                and values would take more than a quarter of the free memory; `read_layers` keeps
+                none.
         """
-        self._require_room(len(ids))
-        values: dict[int, Tensor] = {}
+        objection = None if layers is not None else self.objection(len(ids))
+        if objection is not None:
+            raise RecordError(
+                f"{objection}: give a shorter text, or read its layers while the model runs, by "
+                "read_layers"
+            )
+        values: dict[str, Tensor] = {}
 
         def keep(call: Call) -> None:
-            if call.modules and call.value is not None:
-                value = call.value[0] if call.value.ndim == 4 else call.value
-                values[id(call.modules[-1])] = value  # (G, T, Dv)
+            latest = recording.layers[-1:]  # the call's, unless its layer is not kept
+            if latest and call.value is not None and call.modules:
+                name = latest[0].name
+                if self.module.get_submodule(name) is call.modules[-1]:
+                    values[name] = call.value[0] if call.value.ndim == 4 else call.value
 
-        with torch.no_grad(), record(self.module) as recording, observe_calls(keep):
-            logits = self._logits_at(ids, position) if self.predicts else None
-            if logits is None:
-                self.module(**self._inputs(ids[None]))
-        layers = recording.of_kind().layers
-        found = [values.get(id(self.module.get_submodule(layer.name))) for layer in layers]
-        return TextRun(layers=layers, values=tuple(found), logits=logits)
+        with torch.no_grad(), record(self.module, layers=layers) as recording, observe_calls(keep):
+            logits = self._run(ids, position)
+        kept = recording.of_kind().layers
+        found = [values.get(layer.name) for layer in kept]  # each (G, T, Dv)
+        return TextRun(layers=kept, values=tuple(found), logits=logits)
 
-    def _require_room(self, tokens: int) -> None:
-        """Refuse a text whose recording does not fit, before the model runs over it."""
+    def read_layers(
+        self, ids: Int[Tensor, " T"], read: Callable[[Layer], T], position: int = -1
+    ) -> tuple[tuple[tuple[Layer, T], ...], Float[Tensor, " V"] | None]:
+        """Run over a text of any length, and read each layer as it runs; no queries are kept.
+
+        Args:
+            ids: the text.
+            read: takes a layer of self-attention, whose pattern is there until it returns.
+            position: as for `record`.
+
+        Returns:
+            Each layer with what was read of it, and the logits, as those of a `TextRun`.
+
+        Raises:
+            RecordError: for attention that cannot be recorded.
+
+        Example:
+            >>> import regard, torch
+            >>> model = regard.models.open(None)
+            >>> ids = torch.tensor(model.read("The cat sat").ids)
+            >>> results, logits = model.read_layers(ids, lambda layer: layer.pattern[..., -1, :])
+            >>> len(results), logits.shape
+            (4, torch.Size([3072]))
+        """
+        with torch.no_grad(), read_layers(self.module, read) as results:
+            logits = self._run(ids, position)
+        kind = choose_kind(None, kinds_of(layer.kind for layer, _ in results))
+        return tuple(pair for pair in results if pair[0].kind == kind), logits
+
+    def objection(self, tokens: int) -> str | None:
+        """Say why a text of so many tokens is not recorded, in a clause; None if it fits.
+
+        It fits if its queries, keys and values take at most a quarter of the free memory.
+        """
         config, free = text_config(self.module), free_memory()
         heads = getattr(config, "num_attention_heads", None) or getattr(config, "heads", None)
         width = getattr(config, "hidden_size", None) or getattr(config, "dim", None)
         layers = getattr(config, "num_hidden_layers", None) or getattr(config, "layers", None)
         if free is None or not heads or not width or not layers or self.device.type != "cpu":
-            return
+            return None
         # At most: heads may share keys and values.
         each = 3 * layers * max(width, heads * (getattr(config, "head_dim", None) or 0)) * 4
-        if tokens * each > free * _PART:
-            raise RecordError(
-                f"recording {tokens:,} tokens of {self.name} may keep "
-                f"{tokens * each / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: give at most "
-                f"{int(free * _PART / each):,} tokens, or read while it runs: "
-                "regard.record.read_while_running"
-            )
+        if tokens * each <= free * _PART:
+            return None
+        return (
+            f"the queries, keys and values of these {tokens:,} tokens would take up to "
+            f"{tokens * each / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+        )
 
-    def _logits_at(self, ids: Int[Tensor, " T"], position: int) -> Float[Tensor, " V"]:
-        """Return the logits after one token, computing no others where that is possible."""
+    def _run(self, ids: Int[Tensor, " T"], position: int) -> Float[Tensor, " V"] | None:
+        """Run over a text; return the logits after one token, None for an encoder."""
+        if self.predicts:
+            return self.logits_at(ids, [position])[0]
+        self.module(**self._inputs(ids[None]))
+        return None
+
+    def logits_at(self, ids: Int[Tensor, " T"], positions: Sequence[int]) -> Float[Tensor, "R V"]:
+        """Return the logits after some tokens, computing no others where that is possible.
+
+        Raises:
+            TypeError: for an encoder, which has no next token.
+        """
+        rows = [range(len(ids))[position] for position in positions]
         if not self._takes_positions:
-            return self._logits(ids)[position]
-        kept = torch.tensor([range(len(ids))[position]], device=ids.device)
-        return self._logits(ids, logits_to_keep=kept)[-1]
+            return self._logits(ids)[rows]
+        kept = torch.tensor(rows, device=ids.device)
+        return self._logits(ids, logits_to_keep=kept)[-len(rows) :]
 
     def _logits(self, ids: Int[Tensor, " T"], **options: Any) -> Tensor:
         if not self.predicts:

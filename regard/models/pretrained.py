@@ -10,20 +10,22 @@ import gc
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from math import prod
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from regard._extras import needing
 from regard.gpt import CheckpointError
-from regard.gpt.model_files import CONFIG, INDEX, WEIGHTS, load_json
+from regard.gpt.model_files import CONFIG, load_json
 from regard.models.memory import free_memory
 from regard.models.places import text_config
+from regard.models.stored import stored_tensors
 from regard.models.text import PretrainedTokenizer
 
 __all__ = ["load_gguf", "load_pretrained"]
@@ -51,26 +53,37 @@ def load_pretrained(
             memory than is free, or is damaged.
     """
     with needing("transformers"):
-        from transformers import AutoConfig, AutoTokenizer
+        from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+        from transformers.utils import GENERATION_CONFIG_NAME
     _require_no_code(folder)
     with _reading(folder), _quiet():
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         kind = _class_for(config, folder)
         quantised = getattr(config, "quantization_config", None) is not None
-        if not quantised:
-            _require_memory(_elements(folder), dtype, folder)
+        stored = {} if quantised else stored_tensors(folder)
+        _require_memory(sum(prod(one.shape) for one in stored.values()), dtype, folder)
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-        module, about = kind.from_pretrained(
-            folder,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-            dtype="auto" if quantised else dtype,
+        options = {
+            "output_loading_info": True,
+            "dtype": "auto" if quantised else dtype,
             **({} if device_map is None else {"device_map": device_map}),
-        )
+        }
+        if {one.dtype for one in stored.values()} <= {dtype}:  # then its pages are mapped
+            module, about = kind.from_pretrained(
+                folder,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                **options,
+            )
+        else:
+            with torch.device("meta"):
+                own = type(kind.from_config(deepcopy(config), trust_remote_code=False))
+            module, about = own.from_pretrained(None, config=config, state_dict=stored, **options)
+            if (folder / GENERATION_CONFIG_NAME).is_file():
+                module.generation_config = GenerationConfig.from_pretrained(folder)
     # An encoder's pooler is not read, so that one without it is whole.
     missing = {name for name in about["missing_keys"] if not name.startswith("pooler.")}
     if missing:
@@ -110,42 +123,23 @@ def _class_for(config: Any, folder: Path) -> Any:
             f"{folder} holds a {config.model_type!r}, which reads pictures or sound beside text; "
             "take a model of text alone, or record it with regard.record"
         )
+    # Of some, such as Marian, the mappings have a decoder alone, which has no source.
+    if getattr(config, "is_encoder_decoder", False) and "Causal" not in name:
+        raise CheckpointError(
+            f"{folder} holds a {config.model_type!r}, an encoder with a decoder, which reads one "
+            "text and writes another: load it with AutoModelForSeq2SeqLM of transformers, and "
+            "record it: with regard.record(model) as recording: model.generate(ids)"
+        )
     is_encoder = kind in known.MODEL_FOR_MASKED_LM_MAPPING
     is_causal = kind in known.MODEL_FOR_CAUSAL_LM_MAPPING
     if is_causal and (not is_encoder or "Causal" in name or "LMHead" in name):
         return AutoModelForCausalLM
-    if kind in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
-        raise CheckpointError(
-            f"{folder} holds a {config.model_type!r}, an encoder with a decoder, which reads two "
-            "texts; record it with regard.record"
-        )
     if is_encoder:
         return AutoModel
     raise CheckpointError(
         f"{folder} holds a {config.model_type!r}, which is no language model; take a causal one, "
         "such as a Llama, or an encoder, such as BERT"
     )
-
-
-def _elements(folder: Path) -> int:
-    """Return the number of weights in the files of a folder."""
-    files = [folder / WEIGHTS]
-    if not files[0].is_file():
-        if not (folder / INDEX).is_file():
-            pickled = next(iter(sorted(folder.glob("*.bin"))), None)
-            cure = (
-                f" but {pickled.name}, and reading a pickle runs any code in it; if you trust it, "
-                "convert it once with save_pretrained of transformers"
-                if pickled
-                else ": give the folder of a model with its weights"
-            )
-            raise CheckpointError(f"{folder} has no {WEIGHTS}{cure}")
-        files = sorted({folder / str(n) for n in load_json(folder / INDEX)["weight_map"].values()})
-    total = 0
-    for file in files:
-        with safe_open(file, framework="pt") as opened:
-            total += sum(prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118 - no mapping
-    return total
 
 
 def _require_memory(elements: int, dtype: torch.dtype, what: Path) -> None:
@@ -188,13 +182,10 @@ def load_gguf(
             TensorProcessor,
             load_gguf_checkpoint,
         )
-    with needing("hub"):
-        from gguf import GGUFReader
-
     with _reading(file), _quiet():
+        reader = _reader(file)
         parsed = load_gguf_checkpoint(str(file))
         tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-        reader = GGUFReader(file)
         (architecture,) = (reader.fields["general.architecture"].contents(),)
         stored = [_Stored(tensor) for tensor in reader.tensors]
         del reader
@@ -213,6 +204,28 @@ def load_gguf(
     if missing:
         raise CheckpointError(f"{file} lacks {len(missing)} weights, such as {min(missing)}")
     return module.to(device).eval(), PretrainedTokenizer(tokenizer, str(file))
+
+
+def _reader(file: Path) -> Any:
+    """Return the fields and tensors of a GGUF.
+
+    Raises:
+        CheckpointError: for a file that ends before they do, or whose bytes are not what it says.
+    """
+    with needing("hub"):
+        from gguf import READER_SUPPORTED_VERSIONS, GGUFReader
+    try:
+        return GGUFReader(file)
+    except (ValueError, IndexError, KeyError, OverflowError, MemoryError):
+        with file.open("rb") as opened:
+            version = int.from_bytes(opened.read(8)[4:], "little")
+        size = file.stat().st_size
+        if size >= 8 and version not in READER_SUPPORTED_VERSIONS:
+            raise  # a format of another time, which is no damage
+        raise CheckpointError(
+            f"{file} is damaged: what its header says does not fit its {size:,} bytes, as of a "
+            "download that did not end; fetch it again"
+        ) from None
 
 
 def _names(module: nn.Module, architecture: str, processor: Any) -> dict[str, str]:

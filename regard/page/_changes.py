@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.intervene import intervene
 from regard.lens import LogProbability, effects
-from regard.lens.spans.weights import weigh_passages
+from regard.lens.spans.weights import read_passages
 from regard.page._errors import PageError
 from regard.page._heads import for_json
 
@@ -241,7 +241,7 @@ def measure_passages(
     if key not in run.effects:
         target = LogProbability(token)
         try:
-            weights = weigh_passages(run.layers, spans, target, sinks=())
+            weights = read_passages(model, ids, spans, target, sinks=())
             measured = effects(
                 model, ids, target, over=spans, hidden_from="question", progress=progress
             )

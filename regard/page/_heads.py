@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.lens.naming.head_scores import score_heads
-from regard.lens.naming.heads import SCORES
+from regard.lens.naming.heads import SCORES, HeadScores
 from regard.page._bands import cancellable_reader
 from regard.pattern import Pattern
 from regard.record import Layer
@@ -111,6 +111,11 @@ def scores_of(
         get_pattern=lambda: own,
     )
     (scores,) = score_heads([part], (tokens,), progress=False, read=cancellable_reader(cancelled))
+    return scores_entry(scores, head)
+
+
+def scores_entry(scores: HeadScores, head: int) -> dict[str, Any]:
+    """Return the scores of the head at that place in its layer, by their names."""
     return {
         "head": head,
         "role": scores.role,

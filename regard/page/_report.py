@@ -98,9 +98,16 @@ def report(
 
 def report_html(subject: Subject, *, start: str = "") -> str:
     """Make the report's HTML; see `report`."""
+    opened = [subject.run(name) for name in subject.about()["runs"]]
+    for run in opened:
+        if run.objection is not None:
+            raise PageError(
+                f"{run.objection}, and a report holds them: give a shorter text, or use regard "
+                "explore"
+            )
     runs = [
         ReportRun(description=run.describe(), scores=[], layers=_problems(run), values=run.values)
-        for run in map(subject.run, subject.about()["runs"])
+        for run in opened
     ]
     about = {**subject.about(), "writes": False, "generates": False, "example": None}
     about |= {"report": True, "start": start}

@@ -37,6 +37,7 @@ from regard.page._requests import (
     require_model,
     token_entry,
 )
+from regard.page._run import PICTURE
 from regard.page._windows import Window
 from regard.page._work import Lane
 from regard.page.subjects import CHARACTERS, GENERATED, ModelSubject, Subject
@@ -169,7 +170,7 @@ async def heads(run: CurrentRun, jobs: CurrentJobs, first: Whole = 0) -> Lines:
 
 @router.get("/runs/{name}/thumbnails", response_class=Numbers)
 async def thumbnails(
-    run: CurrentRun, jobs: CurrentJobs, view: View, layer: Whole, size: Side = 64
+    run: CurrentRun, jobs: CurrentJobs, view: View, layer: Whole, size: Side = PICTURE
 ) -> Numbers:
     """Small pictures of a layer's heads."""
     require_head(run, layer)

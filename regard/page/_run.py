@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event, Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from regard._shapes import Float
+from regard.lens.naming.head_scores import score_heads
 from regard.page._bands import (
     KnownHead,
     PendingHeads,
@@ -21,7 +23,8 @@ from regard.page._bands import (
     readouts_along,
     thumbnail,
 )
-from regard.page._heads import STRONGEST, for_json, scores_of, walk
+from regard.page._errors import PageError
+from regard.page._heads import STRONGEST, for_json, scores_entry, scores_of, walk
 from regard.page._windows import Window, Windows, average_window, finest_block
 from regard.page._work import require_wanted
 from regard.pattern import MeanPattern, Pattern
@@ -31,12 +34,34 @@ from regard.steps import written_out
 from regard.view.tokens import readable, visible
 
 MEAN = "mean"
+PICTURE = 64
+"""Pixels of a thumbnail along a side, unless a request names another number."""
 _LINES = 2**19
 """Maximum weights of rows or a column for a fast request: some tens of milliseconds on one core."""
 _WINDOW = 2**22
 """Maximum weights of a window for a fast request; they are computed a block at a time."""
 _SKETCH = 2**24
 """Maximum weights of a sketch for a fast request."""
+
+
+class LayerRead(NamedTuple):
+    """What the page shows of all heads of a layer, read while the model ran."""
+
+    scores: tuple[dict[str, Any], ...]
+    pictures: Float[Tensor, "H rows columns"]
+    """Thumbnails of `PICTURE` pixels."""
+    is_causal: bool
+
+
+def read_layer(layer: Layer, tokens: tuple[str, ...]) -> LayerRead:
+    """Score the heads of a layer of one text, and make their thumbnails."""
+    pattern = layer.pattern if layer.pattern.ndim == 3 else layer.pattern[0]
+    scores = score_heads([layer], (tokens,), progress=False)
+    return LayerRead(
+        tuple(scores_entry(one, place) for place, one in enumerate(scores)),
+        torch.stack([thumbnail(pattern[head], PICTURE, None) for head in range(len(pattern))]),
+        pattern.is_causal,
+    )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -64,6 +89,11 @@ class Run:
     notes: tuple[str, ...] = ()
     effects: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Measured effects on its next token, by what was switched off."""
+    objection: str | None = None
+    """Why queries and keys are not kept, in a clause; None if they are. Layers then run the model
+    again for their patterns, of which one is cached."""
+    read: tuple[LayerRead, ...] = ()
+    """If queries and keys are not kept: what was read of each layer while the model ran."""
     _layers: dict[int, Pattern] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Pattern] = field(default_factory=dict)
     _readouts: dict[tuple[int | str, int | str], Tensor] = field(default_factory=dict)
@@ -98,6 +128,7 @@ class Run:
             ],
             "values": self.values is not None,
             "notes": list(self.notes),
+            **({} if self.objection is None else {"kept": False}),
         }
 
     @property
@@ -111,6 +142,10 @@ class Run:
         """Return all heads of a layer, ``(H, L, S)``; cached, as for `head`."""
         with self._lock:
             if layer not in self._layers:
+                if self.objection is not None:
+                    self._layers.clear()
+                    self._heads.clear()
+                    self._pending = PendingHeads()
                 pattern = self.layers[layer].pattern
                 self._layers[layer] = pattern[self.sequence] if pattern.ndim == 4 else pattern
             return self._layers[layer]
@@ -128,7 +163,12 @@ class Run:
 
     def has_row(self, layer: int | str, head: int | str) -> bool:
         """Whether a row or a weight is fast; it needs no other rows."""
-        return len(self._places(layer, head)) * len(self.tokens) <= _LINES
+        few = len(self._places(layer, head)) * len(self.tokens) <= _LINES
+        return few and self._is_here(layer)
+
+    def _is_here(self, layer: int | str) -> bool:
+        """Whether a pattern needs no run of the model."""
+        return self.objection is None or layer in self._layers
 
     def has_column(self, layer: int | str, head: int | str) -> bool:
         """Whether a column is fast; it needs the log-sum-exps of all rows."""
@@ -145,9 +185,12 @@ class Run:
     def has_sketch(self, layer: int | str, head: int | str, block: int) -> bool:
         """Whether a sketch is fast, see `sketch`."""
         length = len(self.tokens)
-        return len(self._places(layer, head)) * -(-length // block) * length <= _SKETCH
+        few = len(self._places(layer, head)) * -(-length // block) * length <= _SKETCH
+        return few and self._is_here(layer)
 
     def _has_logsumexps(self, layer: int | str, head: int | str) -> bool:
+        if not self._is_here(layer):
+            return False
         heads = [self.head(*place) for place in self._places(layer, head)]
         return all(pattern.has_logsumexp for pattern in heads)
 
@@ -191,6 +234,8 @@ class Run:
 
     def scores(self, layer: int, cancelled: Event | None = None) -> dict[str, Any]:
         """Return the scores of each head of a layer."""
+        if self.read:
+            return for_json({"layer": layer, "heads": list(self.read[layer].scores)})
         return for_json(
             {
                 "layer": layer,
@@ -207,6 +252,8 @@ class Run:
 
     def thumbnails(self, layer: int, size: int, cancelled: Event | None = None) -> Tensor:
         """Return a thumbnail of each head of a layer, ``(H, rows, columns)``."""
+        if self.read and size == PICTURE:
+            return self.read[layer].pictures
         pictures = []
         for head in range(len(self.layers[layer].heads)):
             pattern = self.head(layer, head)
@@ -376,6 +423,11 @@ class Run:
 
     def _places(self, layer: int | str, head: int | str) -> list[tuple[int, int]]:
         """Return the (layer, head) pairs to average over."""
+        if layer == MEAN and self.objection is not None:
+            raise PageError(
+                f"{self.objection}, so they are not kept, and no mean over all layers is computed: "
+                "choose a layer"
+            )
         layers = range(len(self.layers)) if layer == MEAN else [int(layer)]
         return [
             (number, place)

@@ -30,13 +30,14 @@ from regard.page._changes import (
     measure_passages,
 )
 from regard.page._errors import PageError
-from regard.page._run import Run
+from regard.page._run import Run, read_layer
 from regard.page.example import examples_for
 from regard.record import RecordError, Recording
 
 if TYPE_CHECKING:
     from regard.models import Prompt
     from regard.page.training import TrainingHistory
+    from regard.pattern import Pattern
 
 LIKELIEST = 10
 CHARACTERS = 200_000
@@ -302,26 +303,60 @@ class ModelSubject:
         return known.run
 
     def _compute(self, name: str, asked: _Open, plain: Run | None) -> Run:
-        ids = torch.tensor(asked.ids, device=self._model.device)
+        tokens = tuple(self._tokenizer.tokens(asked.ids))
+        objection = self._model.objection(len(tokens))
         try:
-            with changed(self._module, asked.changes):
-                done = self._model.record(ids)
-        except RecordError as error:  # such as a text that does not fit into memory
+            if objection is None:
+                attention, logits = self._recorded(asked)
+            else:
+                attention, logits = self._read_only(asked, tokens, objection)
+        except RecordError as error:
             raise PageError(str(error)) from error
-        values = [done.values_of(layer) for layer in range(len(done.layers))]
-        following = {} if done.logits is None else self._following(done.logits, plain)
+        if plain is not None:
+            attention["causal"] = plain.is_causal
         return Run(
             id=name,
             title=self._title,
-            tokens=tuple(self._tokenizer.tokens(asked.ids)),
+            tokens=tokens,
             added=tuple(asked.marks) if any(asked.marks) else None,
-            layers=done.layers,
             text=self._text(asked),
-            causal=None if plain is None else plain.is_causal,
-            values=None if None in values else tuple(one for one in values if one is not None),
-            notes=tuple(asked.notes),
-            **following,
+            **{"notes": tuple(asked.notes)} | attention,
+            **({} if logits is None else self._following(logits, plain)),
         )
+
+    def _recorded(self, asked: _Open) -> tuple[dict[str, Any], Tensor | None]:
+        """Run over a text; return the fields of a `Run` that its attention gives, and logits."""
+        with changed(self._module, asked.changes):
+            done = self._model.record(torch.tensor(asked.ids, device=self._model.device))
+        values = [done.values_of(layer) for layer in range(len(done.layers))]
+        known = None if None in values else tuple(one for one in values if one is not None)
+        return {"layers": done.layers, "values": known}, done.logits
+
+    def _read_only(
+        self, asked: _Open, tokens: tuple[str, ...], objection: str
+    ) -> tuple[dict[str, Any], Tensor | None]:
+        """Run over a text and keep no queries and keys; see `_recorded`."""
+        ids = torch.tensor(asked.ids, device=self._model.device)
+
+        def again(layer: int) -> Pattern:
+            with changed(self._module, asked.changes):
+                return self._model.record(ids, layers=layer).layers[0].pattern
+
+        with changed(self._module, asked.changes):
+            seen, logits = self._model.read_layers(ids, partial(read_layer, tokens=tokens))
+        note = (
+            f"{objection}, so they are not kept: the heads were named and pictured while the model "
+            "ran, which runs again for each layer that is shown"
+        )
+        return {
+            "layers": tuple(
+                replace(layer, get_pattern=partial(again, layer.index)) for layer, _ in seen
+            ),
+            "read": tuple(one for _, one in seen),
+            "causal": all(one.is_causal for _, one in seen),
+            "objection": objection,
+            "notes": (*asked.notes, note),
+        }, logits
 
     def _following(self, logits: Tensor, plain: Run | None) -> dict[str, Any]:
         """Return the fields of a run that its next token gives."""

@@ -49,6 +49,8 @@ interface Run {
   causal: boolean;
   layers: { index: number; name: string; heads: number[] }[];
   next: Candidate[] | null;
+  /** Whether there are queries and keys; without them the model runs again for each layer that is shown. */
+  kept?: false;
   notes: string[];
   /** Added by the page: how tokens are written, and characters of the longest. */
   labels: string[];

@@ -16,10 +16,14 @@ from regard._shapes import Float, Int
 from regard._tensors import matmul_alone
 from regard.backends import choose_checked, run
 from regard.inputs import Problem
-from regard.pattern.index import Index
-from regard.pattern.internal_readouts import LeftProduct
+from regard.pattern.index import Index, require_room, spelled_out
+from regard.pattern.internal_readouts import LeftProduct, Weights
 from regard.pattern.readable import Readable
+from regard.pattern.reading import require_numbers
+from regard.pattern.readout import Readout
 from regard.pattern.singular_values import singular_values
+
+_LIMIT = 2**30  # maximum bytes of a slice, and of `dense` by default
 
 
 class Factor(Readable):
@@ -94,13 +98,71 @@ class LinearOperator(Factor):
     def logsumexp(self) -> Float[Tensor, "*b L"]:
         """Log-sum-exp of each row, natural logarithm."""
 
-    @abstractmethod
+    def __len__(self) -> int:
+        return self.shape[0]
+
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
-        """Index it: lazy if only batch and heads are indexed, else the exact weights."""
+        """Index it: lazy if only batch and heads are indexed, else the exact weights.
+
+        Integers, slices and one ellipsis may be used on any axis, and one list or tensor of
+        indices on the queries or on the keys.
+
+        Raises:
+            IndexError: for an index out of range, or more indices than axes.
+            TypeError: for an index of another type.
+            ValueError: if these weights take more than 1 GiB.
+        """
+        *leading, rows, columns = spelled_out(index, self.ndim)
+        pairs = self._pairs()[tuple(leading)]
+        whole = slice(None)
+        if isinstance(rows, slice) and isinstance(columns, slice) and rows == columns == whole:
+            return self._sub(pairs)
+        return self._weights(pairs, rows, columns, _LIMIT)
+
+    def dense(self, *, limit: int | None = _LIMIT) -> Float[Tensor, "*b L S"]:
+        """Materialize all weights, ``(B, H, L, S)``.
+
+        Args:
+            limit: maximum size in bytes; None for no limit.
+
+        Raises:
+            ValueError: if the weights take more than that.
+        """
+        return self._weights(self._pairs(), slice(None), slice(None), limit)
+
+    def _pairs(self) -> Tensor:
+        """Return the flat index b·H + h of each batch entry and head, ``(B, H)``."""
+        leading = self.shape[:-2]
+        return torch.arange(leading.numel(), device="cpu").reshape(leading)
+
+    def _weights(self, pairs: Tensor, rows: Any, columns: Any, limit: int | None) -> Tensor:
+        require_numbers(self.problem)
+        queries, keys = self.shape[-2:]
+        row_index = torch.arange(queries, device="cpu")[rows]
+        column_index = torch.arange(keys, device="cpu")[columns]
+        size = pairs.numel() * row_index.numel() * column_index.numel() * self.dtype.itemsize
+        require_room(size, limit)
+        flat_rows, flat_columns = row_index.flatten(), column_index.flatten()
+        part = self._sub(pairs).at(flat_rows)
+        weights = part._read_weights(flat_columns)  # noqa: SLF001 - its own class
+        return weights.reshape((*pairs.shape, *row_index.shape, *column_index.shape))
+
+    def _read_weights(self, columns: Tensor) -> Tensor:
+        if columns.numel() > 0:
+            within = slice(int(columns.min()), int(columns.max()) + 1)
+            if within != slice(0, self.problem.keys):
+                return self._read_part((Weights(columns),), within)[0]
+        return self.read(Weights(columns))[0]
 
     @abstractmethod
-    def dense(self, *, limit: int | None = ...) -> Float[Tensor, "*b L S"]:
-        """Materialize all weights; raise `ValueError` if they take more bytes than the limit."""
+    def _sub(self, pairs: Tensor) -> LinearOperator:
+        """Restrict it to the heads numbered b·H + h; their shape replaces the leading axes."""
+
+    @abstractmethod
+    def _read_part(
+        self, readouts: tuple[Readout[Any, Any], ...], columns: slice
+    ) -> tuple[Any, ...]:
+        """Take readouts of a range of keys, of whole rows' weights."""
 
     @abstractmethod
     def crop(
@@ -113,12 +175,17 @@ class LinearOperator(Factor):
         """Restrict it to the queries with these indices."""
 
     @abstractmethod
+    def to(self, device: str | torch.device) -> LinearOperator:
+        """Move it to a device, where readouts are then computed."""
+
     def sees(self, query: int, key: int) -> bool:
         """Whether any of the heads lets a query see a key."""
+        rows = slice(query, query + 1), slice(key, key + 1)
+        return bool(self.problem.rows.visible(*rows).any())
 
-    @abstractmethod
     def visible_keys(self) -> slice:
-        """The smallest range that contains every key that some query sees."""
+        """The smallest range that contains all keys that any query sees; may be empty."""
+        return slice(*self.problem.rows.span(slice(0, self.problem.queries)))
 
     @property
     def shape(self) -> torch.Size:
@@ -152,7 +219,7 @@ class LinearOperator(Factor):
         if not isinstance(x, torch.Tensor):
             return NotImplemented
         columns = x[:, None] if x.ndim == 1 else x
-        _check_operand(self, x, columns, -2)
+        check_operand(self, x, columns, -2)
         spread = columns.expand(*self.problem.leading, *columns.shape[-2:]).to(self.dtype)
         value = spread.reshape(*self.problem.heads, *columns.shape[-2:])
         problem = replace(self.problem.cast(self.dtype), value=value)
@@ -173,14 +240,14 @@ class LinearOperator(Factor):
         if not isinstance(y, torch.Tensor):
             return NotImplemented
         rows = y[None] if y.ndim == 1 else y
-        _check_operand(self, y, rows, -1)
+        check_operand(self, y, rows, -1)
         spread = rows.expand(*self.problem.leading, *rows.shape[-2:]).to(self.dtype)
         batch, heads = self.problem.heads
         product = self._tensor(LeftProduct(spread.reshape(batch * heads, *rows.shape[-2:])))
         return product[..., 0, :] if y.ndim == 1 else product
 
 
-def _check_operand(pattern: LinearOperator, x: Tensor, matrix: Tensor, axis: int) -> None:
+def check_operand(pattern: LinearOperator, x: Tensor, matrix: Tensor, axis: int) -> None:
     """Raise `ValueError` unless the shape and device of an operand fit a pattern.
 
     Args:

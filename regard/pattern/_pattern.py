@@ -11,25 +11,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
+from regard._arguments import check_indices, chosen
 from regard._contexts import is_concrete
 from regard._display import show
-from regard._shapes import Float, Int
-from regard._tensors import Mover, version
-from regard.backends.kernel_spec import Divergence
+from regard._shapes import Bool, Float, Int
+from regard._tensors import Mover, per_key, version
+from regard.backends.kernel_spec import Divergence, Factors
 from regard.inputs import Problem, Scoring, ScoringOptions, check
+from regard.masks.spans import Spans
 from regard.pattern._operator import LinearOperator
 from regard.pattern.divergence import divergence
-from regard.pattern.index import Index, require_room, span, spelled_out
-from regard.pattern.internal_readouts import LogSumExp, Weights
+from regard.pattern.index import span
+from regard.pattern.internal_readouts import LogSumExp
 from regard.pattern.mean import MeanPattern
 from regard.pattern.reading import refined, require_numbers, sizes_of, take
 from regard.pattern.readout import Readout, check_readout
+from regard.pattern.weighted import WeightedPattern
 from regard.steps import worst_error
 
 if TYPE_CHECKING:
@@ -37,8 +40,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["Pattern"]
-
-_LIMIT = 2**30  # maximum bytes of a slice, and of `dense` by default
 
 
 class Pattern(LinearOperator):
@@ -141,52 +142,11 @@ class Pattern(LinearOperator):
         """Log-sum-exp of each row of masked scores and sink, ``(B, H, L)``; −inf without keys."""
         return self._row_logsumexp().reshape(self.shape[:-1])
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __repr__(self) -> str:
         *leading, queries, keys = self.shape
         prefix = " × ".join(map(str, leading)) + " × " if leading else ""
         dtype = str(self.dtype).removeprefix("torch.")
         return f"Pattern({prefix}{queries} queries × {keys} keys, {dtype}, {self.device})"
-
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> Any:
-        """Index it: a `Pattern` if only batch and heads are indexed, else the exact weights.
-
-        Integers, slices and one ellipsis may be used on any axis, and one list or tensor of
-        indices on the queries or on the keys.
-
-        Raises:
-            IndexError: for an index out of range, or more indices than axes.
-            TypeError: for an index of another type.
-            ValueError: if these weights take more than 1 GiB.
-        """
-        *leading, rows, columns = spelled_out(index, self.ndim)
-        pairs = self._pairs()[tuple(leading)]
-        whole = slice(None)
-        if isinstance(rows, slice) and isinstance(columns, slice) and rows == columns == whole:
-            return self._sub(pairs)
-        return self._weights(pairs, rows, columns, _LIMIT)
-
-    def dense(self, *, limit: int | None = _LIMIT) -> Float[Tensor, "*b L S"]:
-        """Materialize all weights, ``(B, H, L, S)``.
-
-        Args:
-            limit: maximum size in bytes; None for no limit.
-
-        Raises:
-            ValueError: if the weights take more than that.
-        """
-        return self._weights(self._pairs(), slice(None), slice(None), limit)
-
-    def sees(self, query: int, key: int) -> bool:
-        """Whether any of the heads lets a query see a key."""
-        rows = slice(query, query + 1), slice(key, key + 1)
-        return bool(self._problem.rows.visible(*rows).any())
-
-    def visible_keys(self) -> slice:
-        """The smallest range that contains all keys that any query sees; may be empty."""
-        return slice(*self._problem.rows.span(slice(0, self._problem.queries)))
 
     def mean(self) -> MeanPattern:
         """Average the weights over heads: the mean pattern ``(B, L, S)``, with its own readouts.
@@ -206,6 +166,112 @@ class Pattern(LinearOperator):
         if self.ndim < 3:
             raise ValueError(f"{self!r} has no axis of heads to average over")
         return MeanPattern([self[..., head, :, :] for head in range(self.shape[-3])])
+
+    def without(
+        self,
+        keys: int | slice | Sequence[int] | Bool[Tensor, "*#b S"],
+        *,
+        sink_logit: bool = True,
+    ) -> Pattern:
+        """Renormalize the weights over the other keys, as if these were hidden: a new pattern.
+
+        A head that rests on a sink key shows beside it what it looks at: the weight of a key is
+        ``exp(score − log-sum-exp over the other keys)``, exact however little is left for them. A
+        row that sees no other key is 0.
+
+        Args:
+            keys: an index, a slice or indices, the same in all heads; or booleans, True for the
+                keys to leave out, ``(S,)``, ``(H, S)`` or ``(B, H, S)``.
+            sink_logit: whether a sink logit stays in the denominator.
+
+        Raises:
+            IndexError: for a key that does not exist.
+            TypeError: for another type.
+            ValueError: for booleans of another shape.
+
+        Example:
+            >>> import regard, torch
+            >>> query, key = torch.ones(1, 1), torch.tensor([[9.0], [0.0], [0.0]])
+            >>> pattern = regard.Pattern(query, key, scale=1.0)
+            >>> pattern[0].round(decimals=4), pattern.without(0)[0]
+            (tensor([9.9980e-01, 1.0000e-04, 1.0000e-04]), tensor([0.0000, 0.5000, 0.5000]))
+        """
+        problem = self._problem
+        if isinstance(keys, torch.Tensor):
+            if keys.dtype != torch.bool:
+                raise TypeError(f"keys must hold booleans, but is {keys.dtype}; list the indices")
+            left_out = per_key(
+                keys, "keys", problem.leading, problem.heads, problem.keys, self.device
+            )
+        else:
+            index = list(chosen(check_indices("keys", keys), problem.keys, "keys"))
+            left_out = torch.zeros(1, 1, problem.keys, dtype=torch.bool, device=self.device)
+            left_out[..., index] = True
+        rows, sink = problem.rows.hiding(left_out), problem.sink if sink_logit else None
+        return Pattern.of(replace(problem, rows=rows, sink=sink), None)
+
+    def weighted(
+        self,
+        *,
+        key: Float[Tensor, "*#b S"] | None = None,
+        dot: tuple[Float[Tensor, "*b L E"], Float[Tensor, "*#g S E"]] | None = None,
+    ) -> WeightedPattern:
+        """Multiply each weight by a number: what it moves, in place of where it looks.
+
+        Norms of values times W_O as ``key`` give norm-based attention (Kobayashi et al. 2020,
+        arXiv:2004.10102, equation 4); the gradient of a context and the values as ``dot`` what
+        each weight does to a number, to first order.
+
+        Args:
+            key: a factor for each key: ``(S,)``, ``(H, S)`` or ``(B, H, S)``.
+            dot: a factor for each query and key, the dot product of two tensors: ``(B, H, L, E)``
+                and ``(B, G, S, E)``, with G heads like the keys or H.
+
+        Returns:
+            A lazy matrix ``(B, H, L, S)`` of entries weight · key · ⟨dot[0], dot[1]⟩, which may be
+            negative. Nothing of its size is stored.
+
+        Raises:
+            ValueError: for no factor, or shapes that do not fit.
+            TypeError: for anything but floating-point tensors.
+
+        Example:
+            >>> import regard, torch
+            >>> x = torch.zeros(3, 1)
+            >>> pattern = regard.Pattern(x, x, mask=regard.causal())
+            >>> moved = pattern.weighted(key=torch.tensor([0.1, -2.0, 1.0]))
+            >>> moved[2]
+            tensor([ 0.0333, -0.6667,  0.3333])
+            >>> moved.topk(1).positions[2]
+            tensor([1])
+        """
+        return WeightedPattern.of(self, key, dot)
+
+    def odds(self) -> WeightedPattern:
+        """Divide each weight α by the weight of the other keys: α/(1 − α), ``(B, H, L, S)``.
+
+        Without key j, the context of row i is o + odds_ij · (o − v_j): what knocking out a link
+        changes. Near α = 1 the entry is exp(score − log-sum-exp of the other keys), which loses no
+        digits; it is infinite if there is no other key and no sink logit.
+
+        Example:
+            >>> import regard, torch
+            >>> query, key = torch.ones(1, 1), torch.tensor([[20.0], [0.0], [0.0]])
+            >>> regard.Pattern(query, key, scale=1.0).odds()[0, 0].log()  # 20 − ln 2
+            tensor(19.3069)
+        """
+        top = self.topk(1)
+        largest, weight = top.positions[..., 0], top.weights[..., 0]
+        flat = largest.reshape(*self._problem.heads, self._problem.queries)
+        start, stop = flat.clamp(min=0), flat + 1  # of a row without keys both are 0
+        hides = torch.full((1,), -torch.inf, dtype=torch.float64, device="cpu")
+        rows = self._problem.rows.with_spans(Spans(start[None], stop[None], hides))
+        others = Pattern.of(replace(self._problem, rows=rows), None).logsumexp.reshape(flat.shape)
+        if self._problem.sink is not None:  # the rest of a row that sees no other key
+            sink = self._problem.sink.to(others)[..., None].expand_as(others)
+            others = torch.where(others == -torch.inf, sink, others)
+        score = (weight.log() + self.logsumexp).reshape(flat.shape)
+        return WeightedPattern(self, Factors(largest=flat, odds=(score - others).exp()))
 
     def divergence(
         self, other: Pattern, kind: Divergence = "js", *, keys: Int[Tensor, "*k s"] | None = None
@@ -288,11 +354,6 @@ class Pattern(LinearOperator):
             return self
         return self._part(self._problem.to(move), move)
 
-    def _pairs(self) -> Tensor:
-        """Return the flat index b·H + h of each batch entry and head, ``(B, H)``."""
-        leading = self.shape[:-2]
-        return torch.arange(leading.numel(), device="cpu").reshape(leading)
-
     def _part(self, problem: Problem, pick: Callable[[Tensor], Tensor]) -> Pattern:
         """Make the pattern of a part, with its log-sum-exps if they are known."""
         known = pick(self._row_logsumexp()) if self.has_logsumexp else None
@@ -300,26 +361,6 @@ class Pattern(LinearOperator):
 
     def _sub(self, pairs: Tensor) -> Pattern:
         return self._part(self._problem.select(pairs), lambda known: known[pairs.flatten()])
-
-    def _weights(self, pairs: Tensor, rows: Any, columns: Any, limit: int | None) -> Tensor:
-        require_numbers(self._problem)
-        queries, keys = self.shape[-2:]
-        row_index = torch.arange(queries, device="cpu")[rows]
-        column_index = torch.arange(keys, device="cpu")[columns]
-        size = pairs.numel() * row_index.numel() * column_index.numel() * self.dtype.itemsize
-        require_room(size, limit)
-        flat_rows, flat_columns = row_index.flatten(), column_index.flatten()
-        part = self._sub(pairs).at(flat_rows)
-        weights = part._read_weights(flat_columns)  # noqa: SLF001 - its own class
-        return weights.reshape((*pairs.shape, *row_index.shape, *column_index.shape))
-
-    def _read_weights(self, columns: Tensor) -> Tensor:
-        if columns.numel() > 0:
-            within = slice(int(columns.min()), int(columns.max()) + 1)
-            if within != slice(0, self._problem.keys):
-                self._row_logsumexp()
-                return self._read((Weights(columns),), within)[0]
-        return self.read(Weights(columns))[0]
 
     # Readouts
 
@@ -359,6 +400,12 @@ class Pattern(LinearOperator):
     ) -> tuple[Any, ...]:
         require_numbers(self._problem)
         return take(readouts, self._problem, sizes_of(self._problem), self._logsumexp, columns)
+
+    def _read_part(
+        self, readouts: tuple[Readout[Any, Any], ...], columns: slice
+    ) -> tuple[Any, ...]:
+        self._row_logsumexp()
+        return self._read(readouts, columns)
 
     def plot(
         self,

@@ -18,13 +18,19 @@ from regard._contexts import abstract_reason
 from regard._shapes import Float
 from regard.backends import native, reader_of
 from regard.backends.extensions import Reader, extension_of
-from regard.backends.kernel_spec import KernelSpec, Kind
+from regard.backends.kernel_spec import Factors, KernelSpec, Kind
 from regard.errors import Error
 from regard.inputs import Problem
 from regard.inputs.finite import without_autocast
 from regard.pattern.internal_readouts import LogSumExp
 from regard.pattern.readout import Readout, Sizes
-from regard.pattern.stream import MOST_LOGSUMEXP, is_coarse, stream
+from regard.pattern.stream import MOST_LOGSUMEXP, is_coarse, multiplied, stream
+
+# The kernels' readouts of weights times factors; another one is streamed.
+_WITH_FACTORS = {
+    *(Kind.LARGEST, Kind.WEIGHTS, Kind.MASS, Kind.SPANS, Kind.RECEIVED, Kind.MEAN_RECEIVED),
+    *(Kind.LEFT_PRODUCT, Kind.OFFSETS, Kind.IMAGE, Kind.LOGSUMEXP),
+}
 
 
 def require_numbers(problem: Problem) -> None:
@@ -56,6 +62,7 @@ def take(
     logsumexp: Tensor | None = None,
     columns: slice | None = None,
     *,
+    factors: Factors | None = None,
     by: Callable[[Sequence[KernelSpec]], list[tuple[Tensor, ...]]] | None = None,
 ) -> tuple[Any, ...]:
     """Take several readouts; return their results in order.
@@ -66,14 +73,18 @@ def take(
         sizes: the sizes of the pattern.
         logsumexp: of each row, ``(N, L)``; None to compute it in the same pass.
         columns: a range of keys to restrict the pass to; it requires `logsumexp`. None for all.
+        factors: what the weights are multiplied by before they are read; None for 1.
         by: a function that computes the kernels' readouts of all queries; None for the reader of
             the device.
     """
     restricted = {i: readout.restricted(sizes.queries) for i, readout in enumerate(readouts)}
     apart = {i: part for i, part in restricted.items() if part is not None}
     if apart:
-        return _take_separately(readouts, apart, problem, sizes, logsumexp, columns, by)
-    reader, specs = _kernel_specs(readouts, problem, sizes)
+        return _take_separately(readouts, apart, problem, sizes, logsumexp, columns, factors, by)
+    if factors is None:
+        reader, specs = _kernel_specs(readouts, problem, sizes)
+    else:
+        reader, specs = _specs_of_factors(readouts, problem, sizes, factors)
     rest = [readout for i, readout in enumerate(readouts) if i not in specs]
     requests = list(specs.values())
     if rest and logsumexp is None and reader is not None:
@@ -81,11 +92,14 @@ def take(
         requests.append(KernelSpec(kind=Kind.LOGSUMEXP, shape=(sizes.queries,)))
     computed: list[tuple[Tensor, ...]] = []
     if requests and reader:
-        computed = by(requests) if by else reader.read(problem, requests, logsumexp, columns)
+        if factors is not None:
+            computed = native.read(problem, requests, logsumexp, columns, factors)
+        else:
+            computed = by(requests) if by else reader.read(problem, requests, logsumexp, columns)
     if len(requests) > len(specs):
         (logsumexp,) = computed.pop()
     from_kernel = iter(computed)
-    streamed = iter(_streamed(rest, problem, sizes, logsumexp, columns) if rest else ())
+    streamed = iter(_streamed(rest, problem, sizes, logsumexp, columns, factors) if rest else ())
     return tuple(
         readout.from_kernel(next(from_kernel), sizes) if i in specs else next(streamed)
         for i, readout in enumerate(readouts)
@@ -175,17 +189,20 @@ def _take_separately(
     sizes: Sizes,
     logsumexp: Tensor | None,
     columns: slice | None,
+    factors: Factors | None,
     by: Callable[[Sequence[KernelSpec]], list[tuple[Tensor, ...]]] | None,
 ) -> tuple[Any, ...]:
     """Take each readout of chosen queries in a pass of its own, and the rest in one pass."""
     rest = [readout for i, readout in enumerate(readouts) if i not in apart]
-    together = iter(take(rest, problem, sizes, logsumexp, columns, by=by) if rest else ())
+    options: dict[str, Any] = {"factors": factors, "by": by}
+    together = iter(take(rest, problem, sizes, logsumexp, columns, **options) if rest else ())
 
     def of_queries(readout: Readout[Any, Any], index: Tensor) -> Any:
         index = index.to(sizes.device)
         known = None if logsumexp is None else logsumexp[:, index]
         fewer = replace(sizes, queries=index.numel())
-        return take([readout], problem.at(index), fewer, known, columns)[0]
+        own = None if factors is None else factors.mapped(lambda t: t[:, :, index], lambda t: t)
+        return take([readout], problem.at(index), fewer, known, columns, factors=own)[0]
 
     return tuple(
         of_queries(*apart[i]) if i in apart else next(together) for i in range(len(readouts))
@@ -204,16 +221,32 @@ def _kernel_specs(
     return reader, {i: spec for i, spec in known.items() if not reader.objection_to(spec, problem)}
 
 
+def _specs_of_factors(
+    readouts: Sequence[Readout[Any, Any]], problem: Problem, sizes: Sizes, factors: Factors
+) -> tuple[Reader | None, dict[int, KernelSpec]]:
+    """Return the same for weights times factors, which the kernels on a CPU know."""
+    if not problem.query.is_cpu or not factors.is_finite:
+        return None, {}
+    reader, specs = _kernel_specs(readouts, problem, sizes)
+    ranked = {
+        i: replace(spec, kind=Kind.LARGEST) if spec.kind is Kind.TOP else spec
+        for i, spec in specs.items()
+    }
+    return reader, {i: spec for i, spec in ranked.items() if spec.kind in _WITH_FACTORS}
+
+
 def _streamed(
     readouts: Sequence[Readout[Any, Any]],
     problem: Problem,
     sizes: Sizes,
     logsumexp: Tensor | None,
     columns: slice | None,
+    factors: Factors | None,
 ) -> list[Any]:
     states = [readout.begin(sizes) for readout in readouts]
     with torch.no_grad(), without_autocast(sizes.device):
-        for block in stream(problem, logsumexp, columns):
+        for weights in stream(problem, logsumexp, columns):
+            block = weights if factors is None else multiplied(weights, factors, problem)
             for readout, state in zip(readouts, states, strict=True):
                 readout.add(state, block)
     return [r.finish(state, sizes) for r, state in zip(readouts, states, strict=True)]

@@ -113,8 +113,8 @@ class TopK(Readout[Top, Top]):
         """Rank each row by logarithms, which also order weights that underflow."""
         k = min(self.k, block.weights.shape[-1])
         logs, index = block.log_weights.topk(k, dim=-1)
-        seen = WeightBlock.seen(logs)
-        state.weights[block.heads, block.rows, :k] = torch.where(seen, logs.exp(), 0)
+        seen, sign = WeightBlock.seen(logs), block.weights.gather(-1, index).sign()
+        state.weights[block.heads, block.rows, :k] = torch.where(seen, logs.exp() * sign, 0)
         state.positions[block.heads, block.rows, :k] = torch.where(
             seen, index + block.columns.start, -1
         )

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Float, Int
+from regard.backends.kernel_spec import Factors
 from regard.inputs import Problem
 from regard.pattern.ordered import dot_products, totals
 from regard.steps import total_bias
@@ -88,6 +89,39 @@ def stream(
             block = _block(part, chosen, rows, known, columns)
             if block is not None:
                 yield block
+
+
+def multiplied(block: WeightBlock, factors: Factors, problem: Problem) -> WeightBlock:
+    """Return a block of what is read in place of the weights: signed, with logs of magnitudes."""
+    seen = WeightBlock.seen(block.log_weights)
+    entries, heads = block.weights, problem.heads[1]
+    logs = block.log_weights
+    if factors.largest is not None and factors.odds is not None:
+        flat = (
+            t.flatten(0, 1)[block.heads, block.rows, None] for t in (factors.largest, factors.odds)
+        )
+        largest, odds = flat
+        key = torch.arange(block.columns.start, block.columns.stop, device=entries.device)
+        entries = torch.where(key == largest, odds.to(entries), entries / (1 - entries))
+        logs = entries.log()
+    numbers = torch.arange(block.heads.start, block.heads.stop, device=entries.device)
+    if factors.key is not None:
+        factor = factors.key.flatten(0, 1)[numbers][:, None, block.columns].to(entries)
+        entries, logs = entries * factor, logs + factor.abs().log()
+    if factors.dot is not None:
+        query, key = factors.dot
+        group = numbers // heads * key.shape[1] + numbers % heads * key.shape[1] // heads
+        factor = dot_products(
+            query.flatten(0, 1)[numbers][:, block.rows].to(entries),
+            key.flatten(0, 1)[group][:, block.columns].to(entries),
+        )
+        entries, logs = entries * factor, logs + factor.abs().log()
+    return replace(
+        block,
+        weights=entries.masked_fill(~seen, 0),
+        log_weights=logs.clamp(min=LOWEST).masked_fill(~seen, HIDDEN),
+        has_nan=bool(entries.isnan().any()),
+    )
 
 
 def _groups(problem: Problem, at_most: int) -> Iterator[Tensor]:

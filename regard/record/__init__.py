@@ -2,6 +2,7 @@
 
 from regard.errors import RecordError
 from regard.intercept import use_in_transformers
+from regard.record._read_layers import read_layers
 from regard.record._read_while_running import read_while_running
 from regard.record._record import record
 from regard.record._recording import Recording, load
@@ -17,6 +18,7 @@ __all__ = [
     "RecordError",
     "Recording",
     "load",
+    "read_layers",
     "read_while_running",
     "record",
     "token_names",

@@ -192,6 +192,8 @@ def _described(layer: Layer, tensors: _Tensors) -> dict[str, Any]:
     }
     if len(sizes := layer.call_sizes) > 1:
         entry["calls"] = sizes
+    if layer.kept:
+        entry["kept"] = {name: tensors.add(tensor) for name, tensor in layer.kept.items()}
     if spans is not None:
         numbers = [None if number == -math.inf else number for number in spans.added.tolist()]
         entry["spans"] = [tensors.add(spans.start), tensors.add(spans.stop), numbers]
@@ -245,9 +247,25 @@ def _restored(entry: Mapping[str, Any], read: Callable[[str], Tensor]) -> Layer:
         index=_whole(entry["index"]),
         heads=tuple(_whole(head) for head in entry["heads"]),
         rows=rows,
+        kept=_kept(entry, problem, read),
         get_pattern=lambda: pattern,
         get_calls=_calls(entry, pattern),
     )
+
+
+def _kept(
+    entry: Mapping[str, Any], problem: Problem, read: Callable[[str], Tensor]
+) -> dict[str, Tensor]:
+    """Restore what was kept of the values, if anything was."""
+    kept = {str(name): read(tensor) for name, tensor in entry.get("kept", {}).items()}
+    lead, heads = problem.leading[:-1], (problem.heads[1], problem.key.shape[1])
+    for name, tensor in kept.items():
+        shape = tuple(tensor.shape)
+        leads = [(*lead, count, problem.keys) for count in heads]
+        fits = leads if problem.leading else [(problem.keys,)]
+        if not any(shape in (one, (*one, *shape[-1:])) for one in fits):
+            raise ValueError(f"kept {name!r} of shape {shape}")
+    return kept
 
 
 def _calls(entry: Mapping[str, Any], pattern: Pattern) -> Callable[[], list[CallPattern]] | None:

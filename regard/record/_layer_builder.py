@@ -32,6 +32,10 @@ class LayerCall:
     """A call of one layer."""
 
     problem: Problem
+    path: str = ""
+    """The layer's path."""
+    value: Float[Tensor, "B G S Dv"] | None = None
+    """The values, where something is kept of them."""
     number: int
     """Number of earlier calls of the layer."""
     left_out: int = 0
@@ -63,6 +67,8 @@ class LayerBuilder(ABC):
         self._keys = problem.keys if kind == "cross" else _filled(problem)
         self._from_elsewhere = None if kind == "cross" else _from_other_runs(problem)
         self._continued = False
+        self.new_keys = slice(0, self._keys)
+        """Which keys of the latest call were new."""
         self._begin(problem.key[..., : self._keys, :])
         self._add(problem, call.number, shift=0, width=self._keys)
 
@@ -140,11 +146,13 @@ class LayerBuilder(ABC):
         if self._kind != "cross" and self._may_come_after(problem, past - skipped, width):
             key = problem.key if width == problem.keys else problem.key[..., :width, :]
             if self._extend_keys(key, past - skipped):
+                self.new_keys = slice(past - skipped, width)
                 self._keys += skipped + problem.queries
                 self._queries += skipped
                 self._add(problem, number, shift=self._keys - width, width=width)
                 return True
         if call.follows and problem.keys == self._keys and self._ends_with(problem.key):
+            self.new_keys = slice(0, 0)
             self._add(
                 problem, number, shift=0, width=self._keys
             )  # cross-attention, whose keys never change

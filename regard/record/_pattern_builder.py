@@ -18,6 +18,7 @@ from regard.masks.bounds import IndexBounds
 from regard.masks.rows import Rows
 from regard.masks.spans import Spans, join_spans
 from regard.pattern import Pattern
+from regard.record._kept import KeptValues
 from regard.record._layer_builder import LayerBuilder, LayerCall
 from regard.record._selection import Selection
 from regard.record.layer import CallPattern
@@ -49,6 +50,28 @@ class PatternBuilder(LayerBuilder):
         self._pattern: Pattern | None = None
         self._grown = False
         super().__init__(call, kind, selection=selection)
+        self._kept = KeptValues(call.path, selection, self.heads)
+        self._keep_values(call)
+
+    def extend(self, call: LayerCall) -> bool:
+        """Add a call if it continues this pattern, and what is kept of its new values.
+
+        Raises:
+            RecordError: as for every builder, and if nothing can be kept of its values.
+        """
+        continued = super().extend(call)
+        if continued:
+            self._keep_values(call)
+        return continued
+
+    def kept(self) -> dict[str, Tensor]:
+        """Return what is kept of the values, by name, with the pattern's leading dimensions."""
+        return self._kept.joined(self._leading)
+
+    def _keep_values(self, call: LayerCall) -> None:
+        if self._selection.keep_of_values and self.new_keys.stop > self.new_keys.start:
+            value = None if call.value is None else call.value[..., self.new_keys, :]
+            self._kept.add(value, call.problem.heads[1])
 
     def pattern(self) -> Pattern:
         """Return all rows as one pattern.
@@ -111,6 +134,7 @@ class PatternBuilder(LayerBuilder):
         rows, query = problem.rows, self._selection.keep(problem.query)
         if not self._pieces:
             self._problem = replace(problem, query=query, key=self._key)
+            self._leading = problem.leading
         device, copy = query.device, self._selection.offload
         rows = rows.to(lambda tensor: tensor.to(device, copy=copy), device)
         self._pieces.append(_Piece(query, rows, shift, width))

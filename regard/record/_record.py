@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from regard._arguments import Indices
 from regard._decorators import block
 from regard._modules import HasModule
 from regard.intercept import observe_calls
+from regard.record._kept import Keep, check_keep
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._recorder import Recorder, check_model, layers_of, observed
 from regard.record._recording import Recording
@@ -27,6 +28,7 @@ def record(
     layers: Indices | None = None,
     heads: Indices | None = None,
     rows: Indices | None = None,
+    keep: Keep | Sequence[Keep] = (),
     offload: str | None = None,
 ) -> AbstractContextManager[Recording]:
     """Record the attention of all models that run in the ``with`` block, on this thread.
@@ -56,6 +58,11 @@ def record(
         heads: indices of the query heads to keep.
         rows: indices of the queries to keep, counted over all steps of a generation, or, if
             negative, from the end of each call.
+        keep: functions ``(path, value) -> {name: tensor}`` that keep something of the values, such
+            as `regard.lens.norms`. Each is called with the path of a layer and the values
+            ``(B, G, s, Dv)`` of the s keys that are new in a call, and returns numbers
+            ``(B, H or G, s)`` or vectors ``(B, H or G, s, n)``; all keys' are in `Layer.kept`.
+            Torch's transformer layers then run without fused operators.
         offload: "cpu" copies everything that is kept to main memory.
 
     Returns:
@@ -66,8 +73,9 @@ def record(
 
     Raises:
         RecordError: if no call was seen, inside a compiled function, or if a call cannot be
-            represented exactly; also in a backward pass after the block in which checkpoints
-            recompute calls that `regard.attention` made inside it.
+            represented exactly; if a function of ``keep`` returns another number of keys; also
+            in a backward pass after the block in which checkpoints recompute calls that
+            `regard.attention` made inside it.
         TypeError: for an argument of the wrong type.
         ValueError: for an invalid index, and for tokens whose number is not that of the positions.
             After several calls, as in a generation, that is only a warning, and positions have no
@@ -84,7 +92,7 @@ def record(
         torch.Size([1, 2, 5, 1])
     """
     module = check_model(model)
-    selection = selection_of(layers, heads, rows, offload=offload)
+    selection = selection_of(layers, heads, rows, offload=offload, keep=check_keep(keep))
     return _recording(module, selection, Labeller(module, tokens))
 
 
@@ -95,7 +103,8 @@ def _recording(
     recorder = Recorder(model, selection, partial(PatternBuilder, selection=selection))
     recording = Recording(partial(layers_of, recorder), labeller.labels)
     calls = observe_calls(recorder)
-    with observed(recorder, model, labeller, calls, recording.finish):
+    values = bool(selection.keep_of_values)
+    with observed(recorder, model, labeller, calls, recording.finish, values=values):
         yield recording
     labeller.check(
         lambda: (

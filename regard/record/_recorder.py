@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard._modules import module_of, unwrapped
 from regard.errors import RecordError
 from regard.inputs import Problem
-from regard.intercept import Call, replace_attention
+from regard.intercept import Call, observe_contexts, replace_attention
 from regard.record._layer_builder import LayerCall, past_keys
 from regard.record._pattern_builder import PatternBuilder
 from regard.record._selection import Selection
@@ -38,6 +38,7 @@ class Builder(Protocol):
 
 
 B = TypeVar("B", bound=Builder)
+P = TypeVar("P", bound=PatternBuilder)
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Recorder(Generic[B]):
         if site in self._others:
             return
         problem = call.problem()
-        builder = self._add(site, problem, call.run)
+        builder = self._add(site, call, problem)
         if site.kind != "cross":
             self._latest = call.run, builder
             self._continuations.add_self_attention(
@@ -107,20 +108,24 @@ class Recorder(Generic[B]):
         """Whether any layer made more than one call, as in a generation."""
         return any(latest > 0 for latest in self._counts.values())
 
-    def _add(self, site: Site, problem: Problem, run: int) -> B:
+    def _add(self, site: Site, call: Call, problem: Problem) -> B:
         """Add a call to the site's builder, or start a new builder with it."""
         number = self._counts[site] = self._counts.get(site, -1) + 1
-        left_out, begins = self._position_in_text(problem, run) if site.shares_keys else (0, False)
-        call = LayerCall(
+        left_out, begins = 0, False
+        if site.shares_keys:
+            left_out, begins = self._position_in_text(problem, call.run)
+        added = LayerCall(
             problem=problem,
+            path=self._path(site),
+            value=call.value_of(problem) if self._selection.keep_of_values else None,
             number=number,
             left_out=left_out,
             begins=begins,
-            follows=self._continuations.continues(site, run=run, queries=problem.queries),
+            follows=self._continuations.continues(site, run=call.run, queries=problem.queries),
         )
-        if site in self._builders and self._builders[site].extend(call):
+        if site in self._builders and self._builders[site].extend(added):
             return self._builders[site]
-        builder = self._builders[site] = self._begin(call, site.kind)
+        builder = self._builders[site] = self._begin(added, site.kind)
         self._order.append((site, builder))
         return builder
 
@@ -135,11 +140,13 @@ class Recorder(Generic[B]):
         return max(builder.queries - problem.queries, 0), not builder.continued
 
     def _layer_id(self, site: Site) -> LayerId:
-        name = self._sites.paths.path(site.modules[-1] if site.modules else None)
-        return LayerId(name, site.kind, site.layer)
+        return LayerId(self._path(site), site.kind, site.layer)
+
+    def _path(self, site: Site) -> str:
+        return self._sites.paths.path(site.modules[-1] if site.modules else None)
 
 
-def layers_of(recorder: Recorder[PatternBuilder]) -> list[Layer]:
+def layers_of(recorder: Recorder[P]) -> list[Layer]:
     """Return the layers recorded so far, in the order of their first calls."""
     return [
         Layer(
@@ -148,6 +155,7 @@ def layers_of(recorder: Recorder[PatternBuilder]) -> list[Layer]:
             index=layer.index,
             heads=builder.heads,
             rows=builder.rows,
+            kept=builder.kept(),
             get_pattern=builder.pattern,
             get_calls=builder.calls,
         )
@@ -177,6 +185,8 @@ def observed(
     labeller: Labeller,
     calls: AbstractContextManager[None],
     finish: Callable[[], None],
+    *,
+    values: bool = False,
 ) -> Iterator[None]:
     """Pass the calls of the block to a recorder.
 
@@ -186,6 +196,8 @@ def observed(
         labeller: labels the positions.
         calls: observes calls while it is entered.
         finish: called at the end of the block.
+        values: whether values are read; torch's layers then run without fused operators, which do
+            not tell them.
 
     Raises:
         RecordError: at the end of the block, if no call was seen.
@@ -195,12 +207,18 @@ def observed(
             stack.enter_context(labeller.observe_ids())
             if model is not None:
                 stack.enter_context(replace_attention(model))
+            if values:
+                stack.enter_context(observe_contexts(_ignore))
             stack.enter_context(calls)
             yield
     finally:
         finish()
     if recorder.calls == 0:
         raise RecordError(_nothing_seen(model))
+
+
+def _ignore(call: Call, context: Tensor) -> None:
+    """Observe a context and keep nothing of it."""
 
 
 def _nothing_seen(model: nn.Module | None) -> str:

@@ -319,7 +319,8 @@ def _moved(layer: Layer, move: Mover) -> Layer:
     pattern = before.moved(move)
     if pattern is before:
         return layer
-    return replace(layer, get_pattern=lambda: pattern, get_calls=None)
+    kept = {name: move(tensor) for name, tensor in layer.kept.items()}
+    return replace(layer, get_pattern=lambda: pattern, get_calls=None, kept=kept)
 
 
 def _listed(names: Sequence[str]) -> str:

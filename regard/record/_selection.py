@@ -5,7 +5,7 @@ Axes: B batch, H query heads, G key/value heads, L queries, S keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,8 @@ class Selection:
     every: int = 1
     """Keep one of so many calls of each layer, starting with the first."""
     offload: bool = False
+    keep_of_values: tuple[Callable[[str, Tensor], Mapping[str, Tensor]], ...] = ()
+    """What to keep of the values beside; see `regard.record._kept`."""
 
     def has_layer(self, layer: int) -> bool:
         """Return whether a layer is kept."""
@@ -78,7 +80,7 @@ class Selection:
 
 
 def selection_of(
-    layers: Any, heads: Any, rows: Any, *, every: Any = 1, offload: Any = None
+    layers: Any, heads: Any, rows: Any, *, every: Any = 1, offload: Any = None, keep: Any = ()
 ) -> Selection:
     """Check the arguments of `record` and `read_while_running`.
 
@@ -97,6 +99,7 @@ def selection_of(
         rows=check_indices("rows", rows),
         every=every,
         offload=offload == "cpu",
+        keep_of_values=keep,
     )
     if has_negative(selection.layers):
         raise ValueError(
@@ -127,10 +130,7 @@ def select_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
     def pick_if_any(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else pick(tensor)
 
-    shared = [number * groups // heads for number in numbers]
-    apart = list(dict.fromkeys(shared))
-    if shared == [group for group in apart for _ in range(len(shared) // len(apart))]:
-        shared = apart
+    shared = key_heads(numbers, heads, groups)
     return replace(
         problem,
         leading=(*problem.leading[:-1], len(numbers)),
@@ -140,3 +140,17 @@ def select_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:
         alibi=pick_if_any(problem.alibi),
         sink=pick_if_any(problem.sink),
     )
+
+
+def key_heads(numbers: Sequence[int], heads: int, groups: int) -> list[int]:
+    """Return the key heads that some query heads use.
+
+    Each is named once if the query heads are evenly distributed over them, else once a query head.
+
+    >>> key_heads((0, 1, 4), heads=6, groups=3), key_heads((0, 1, 4, 5), heads=6, groups=3)
+    ([0, 0, 2], [0, 2])
+    """
+    shared = [number * groups // heads for number in numbers]
+    apart = list(dict.fromkeys(shared))
+    is_even = shared == [group for group in apart for _ in range(len(shared) // len(apart))]
+    return apart if is_even else shared

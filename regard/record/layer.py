@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
+from regard._shapes import Shaped
 from regard.errors import RecordError
 from regard.pattern import Pattern
 from regard.record.sites import AttentionKind
@@ -56,6 +59,9 @@ class Layer:
     """Indices of the query heads that were kept."""
     rows: Sequence[int]
     """Indices of the queries that were kept."""
+    kept: Mapping[str, Shaped[Tensor, "*b S ..."]] = field(default_factory=dict)
+    """What the functions of `record(keep=...)` kept of the values, by name: numbers ``(B, H, S)``
+    or vectors ``(B, H, S, n)``, with the pattern's leading dimensions, or G heads for H."""
     get_pattern: Callable[[], Pattern]
     """Returns the pattern, or raises if its tensors were changed or freed."""
     get_calls: Callable[[], Sequence[CallPattern]] | None = None
@@ -93,7 +99,7 @@ class Layer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the pattern rather than the callable, which refers to the tensors of the run."""
-        names = {field.name for field in fields(self)} - {"get_pattern", "get_calls"}
+        names = {one.name for one in fields(self)} - {"get_pattern", "get_calls"}
         return _restored, (
             {name: getattr(self, name) for name in names},
             self.pattern,

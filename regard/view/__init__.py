@@ -18,6 +18,7 @@ _RENDERERS = {
     "heads_html": "tables",
     "link_effects_html": "spans",
     "link_effects_text": "spans",
+    "logit_parts_text": "effects",
     "pattern_html": "notebook",
     "plot_effects": "plot",
     "plot_heads": "plot",

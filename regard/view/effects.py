@@ -12,25 +12,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.lens import Effect, Effects
+from regard.lens import Effect, Effects, LogitParts
 from regard.lens.naming.forward_pass import ForwardPass
+from regard.lens.naming.heads import HeadScores
+from regard.view.head_tables import ALL, Listing
 from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar, heading
 from regard.view.terminal import label
 from regard.view.tokens import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
     from torch import Tensor
 
     from regard._shapes import Float
 
-__all__ = ["effects_report"]
+__all__ = ["effects_report", "logit_parts_text"]
 
 _ROWS = 8  # maximum of a table; the others are counted
 _BAR, _SHORT = 14, 5  # terminal cells of the longest bar, on a wide terminal and on a narrow one
+_PARTS = 10  # of a logit that are listed
 _LABEL = 16  # terminal cells of a token
 _GAIN = "#4a86c5"  # bar of an effect above 0
 
@@ -39,7 +43,11 @@ _ROUNDING = 0.005
 
 
 def effects_report(
-    result: ForwardPass, target: str, measured: Sequence[Effects], added: Sequence[bool] = ()
+    result: ForwardPass,
+    target: str,
+    measured: Sequence[Effects],
+    added: Sequence[bool] = (),
+    listing: Listing = ALL,
 ) -> Iterator[RenderableType]:
     """Render the effects on the prediction after the last token.
 
@@ -48,9 +56,10 @@ def effects_report(
         target: the token whose log-probability is the target of the effects.
         measured: effects over heads, over keys, or both.
         added: True for each token that the user did not write.
+        listing: which heads the table lists, and in which order.
     """
     last = len(result.tokens) - 1
-    weights = torch.stack([pattern[:, -1] for pattern in result.patterns]).double().cpu()
+    weights = torch.stack([layer.rows[last] for layer in result.layers]).double().cpu()
     yield Text()
     subjects = [f"the probability of “{visible(target)}”", "it"]
     found = (_finding(*pair, weights) for pair in zip(measured, subjects, strict=False))
@@ -62,13 +71,19 @@ def effects_report(
     for effects in measured:
         what = "heads" if effects.over == "heads" else "tokens"
         yield heading(f"The {what} that {visible(target)} ({probability}) rests on")
-        table = _heads(effects, result, weights) if what == "heads" else _keys(effects, weights)
+        if what == "heads":
+            table = _heads(effects, result, weights, listing)
+        else:
+            table = _keys(effects, weights)
         if table.rows:
             yield table
-        if left := effects.values.numel() - len(table.rows):
-            largest = abs(effects.largest(len(table.rows) + 1)[-1].value)
-            most = f"below {_ROUNDING}" if largest < _ROUNDING else f"at most {largest:.2f}"
-            yield Text(f"… {left} more, each {most}" if table.rows else f"none: each {most}", "dim")
+        shown = {one.place for _, one, _ in table.rows}
+        ranked = effects.largest(effects.values.numel())
+        if left := [abs(one.value) for one in ranked if one.place not in shown]:
+            most = f"below {_ROUNDING}" if left[0] < _ROUNDING else f"at most {left[0]:.2f}"
+            more = f"… {len(left)} more, each {most}"
+            none = "none" if listing.role is None else f"no head has the role {listing.role}"
+            yield Text(more if table.rows else f"{none}: each {most}", "dim")
 
 
 def _finding(effects: Effects, subject: str, weights: Float[Tensor, "N H T"]) -> str:
@@ -97,7 +112,7 @@ def _finding(effects: Effects, subject: str, weights: Float[Tensor, "N H T"]) ->
     return f"Without token {_name(needed.name)} {subject} {_falls(effects, needed)}; {also}."
 
 
-def _needed(effects: Effects, places: Sequence[tuple[int, int]]) -> Effect | None:
+def _needed(effects: Effects, places: Sequence[tuple[int, ...]]) -> Effect | None:
     """Return the most negative effect; None if it is shown as 0.00."""
     every = effects.largest(effects.values.numel())
     least = min((one for one in every if one.place in places), key=lambda one: one.value)
@@ -154,9 +169,18 @@ class _Table:
         return table
 
 
-def _heads(effects: Effects, result: ForwardPass, weights: Float[Tensor, "N H T"]) -> _Table:
+def _heads(
+    effects: Effects, result: ForwardPass, weights: Float[Tensor, "N H T"], listing: Listing
+) -> _Table:
     rows = []
     largest = _largest(effects)
+    if listing != ALL:
+        by_place = {one.place: one for one in effects.largest(effects.values.numel())}
+        own: dict[tuple[int, ...], HeadScores] = {
+            (one.layer, one.head): one for one in result.heads
+        }
+        chosen = listing.of(own[place] for place in by_place)[:_ROWS]
+        largest = [by_place[one.layer, one.head] for one in chosen]
     names = ["{}.{}".format(*effect.place) for effect in largest]
     width = max(map(len, ["head", *names]))
     for name, effect in zip(names, largest, strict=True):
@@ -191,3 +215,26 @@ def _name(name: str) -> str:
     """Name a block of keys by its positions, and its tokens as far as they fit."""
     where, _, tokens = name.partition(" ")
     return label(where, tokens, _LABEL)
+
+
+def logit_parts_text(parts: LogitParts) -> str:
+    """Return the parts of a logit as a table; the first line shows that they add up to it."""
+    console = Console(highlight=False, width=80)
+    shown = parts.largest(_PARTS)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("part", "share", "most of it from", "that token's"):
+        table.add_column(title, justify="right" if title in ("share", "that token's") else "left")
+    for part in shown:
+        source, amount = "", ""
+        if part.source is not None and part.from_source is not None:
+            source = label(part.source, parts.tokens[part.source], _LABEL)
+            amount = f"{part.from_source:+.2f}"
+        table.add_row(part.name, f"{part.value:+.2f}", source, amount)
+    rest = [part.value for part in parts.parts() if part not in shown]
+    table.add_row(f"{len(rest)} other parts", f"{sum(rest):+.2f}", "", "")
+    with console.capture() as capture:
+        console.print(
+            f"logit of {parts.target}: {parts.logit:.3f} = {parts.total:.3f}, the sum of its parts"
+        )
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").splitlines())

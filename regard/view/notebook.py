@@ -121,7 +121,14 @@ def effects_html(effects: Effects) -> str:
     def parts() -> Iterable[str]:
         yield heading("Effects", f"on the {effects.target}, which is {effects.unchanged:.4g}")
         if effects.method == "gradient":
-            yield line("approximate, by gradient; check(n) ablates the largest")
+            yield line("estimates, by gradient; check(n) measures the largest")
+        for what, check in zip(
+            ("the largest", "some at random"), effects.checks or (), strict=False
+        ):
+            yield line(
+                f"{len(check.true)} of them measured, {what}: rank correlation "
+                f"{check.rank_correlation:.2f}, largest miss {check.largest_miss:.3g}"
+            )
         if effects.other is not None:
             yield line(f"patched with the {effects.by}, where it is {effects.other:.4g}")
         yield from _picture(effects.plot, effects)

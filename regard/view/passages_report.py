@@ -28,20 +28,26 @@ _QUOTE = 700  # maximum characters of a quotation
 _GAIN = "#4a86c5"  # bar of an effect above 0
 _ABOUT = (
     "Weight: what the queries that predict the answer give to the passage, the first token and "
-    "sinks left out; the mean over {heads}."
+    "sinks left out; the mean over {heads}. Difference: that less what the passage gets where "
+    "question and answer are {neutral}."
 )
 
 
 def passages_report(
-    passages: Sequence[Passage], weights: SpanWeights, effects: Effects, answer: str
+    passages: Sequence[Passage],
+    weights: SpanWeights,
+    effects: Effects,
+    answer: str,
+    neutral: str,
 ) -> Iterator[RenderableType]:
     """Render which passages an answer looked at and which it needed.
 
     Args:
         passages: the passages of a document.
-        weights: the weights of the answer's queries on the passages.
+        weights: the weights of the answer's queries on the passages, against a neutral run.
         effects: effects of the passages on the answer's log-probability.
         answer: the answer's text.
+        neutral: question and answer of the neutral run.
     """
     yield Text.assemble(("Answer", "bold"), f" {_quoted(answer, _QUOTE)}")
     count = len(passages)
@@ -51,13 +57,13 @@ def passages_report(
     left = count - _ROWS
     if left > 0:
         yield Text(f"… {left} more passage{'s'[: left > 1]}; --json has all", "dim")
-    looked, needed = int(weights.mean[:count].argmax()), order[0]
+    looked, needed = int(weights.difference[:count].argmax()), order[0]
     same = looked == needed
     yield from _quotation("Looked at and needed most" if same else "Needed most", passages[needed])
     if not same:
         yield from _quotation("Looked at most", passages[looked])
     yield Text(f"\n{_summary_of(effects)}", "dim")
-    yield Text(_ABOUT.format(heads=_heads_of(weights)), "dim")
+    yield Text(_ABOUT.format(heads=_heads_of(weights), neutral=readable(neutral)), "dim")
     yield Text("Looked at and needed are two things; each Δ is of one passage alone.", "dim")
 
 
@@ -81,39 +87,41 @@ class _Table:
 
     def _table(self, bar_cells: int, text_cells: int) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        names = (
-            "weight",
-            *([""] * bool(bar_cells)),
-            "Δ log p",
-            *([""] * bool(bar_cells)),
-            "tokens",
-        )
-        for name in names:
+        blank = [""] * bool(bar_cells)
+        for name in ("difference", *blank, "weight", "Δ log p", *blank, "tokens"):
             table.add_column(name, justify="right" if name else "left", no_wrap=True)
         table.add_column("passage"[:text_cells], no_wrap=True)
         means, changes = self.weights.mean.tolist(), self.effects.values.tolist()
-        most = max(means[: len(changes)]) or 1.0
+        differences = self.weights.difference.tolist()
+        most = max(map(abs, differences[: len(changes)])) or 1.0
         largest = max(map(abs, changes)) or 1.0
 
-        def row(weight: float, change: float | None, tokens: str, text: Text) -> None:
-            bars = [
-                Text() if change is None else bar(weight / most, bar_cells),
-                bar(abs(change or 0) / largest, bar_cells, ACCENT if (change or 0) < 0 else _GAIN),
+        def row(place: int, change: float | None, tokens: str, text: Text) -> None:
+            difference, bars = differences[place], [Text(), Text()]
+            if change is not None:
+                bars = [
+                    bar(abs(value) / top, bar_cells, colour)
+                    for value, top, colour in (
+                        (difference, most, ACCENT if difference > 0 else _GAIN),
+                        (change, largest, ACCENT if change < 0 else _GAIN),
+                    )
+                ]
+            cells: list[RenderableType] = [
+                *(_signed(difference, 3), bars[0], f"{means[place]:.3f}"),
+                *("" if change is None else _signed(change), bars[1]),
             ]
-            figures = [f"{weight:.3f}", "" if change is None else _signed(change)]
-            both = zip(figures, bars, strict=True)
-            cells = [cell for pair in both for cell in pair[: 1 + bool(bar_cells)]]
+            shown = [cell for n, cell in enumerate(cells) if bar_cells or n not in (1, 4)]
             text.truncate(max(text_cells, 1), overflow="ellipsis")
-            table.add_row(*cells, tokens, text)
+            table.add_row(*shown, tokens, text)
 
         for number in self.numbers:
             passage = self.passages[number]
             text = Text(_quoted(passage.text, _TEXT))
-            row(means[number], changes[number], _token_range(passage.tokens), text)
+            row(number, changes[number], _token_range(passage.tokens), text)
         count = len(self.weights.keys[-2])
         rest = ("first token", f"{count} sink{'' if count == 1 else 's'}", "elsewhere")
-        for name, weight in zip(rest, means[-3:], strict=True):
-            row(weight, None, "", Text(name, "dim"))
+        for place, name in enumerate(rest, len(changes)):
+            row(place, None, "", Text(name, "dim"))
         return table
 
 
@@ -151,9 +159,9 @@ def _quoted(text: str, width: int) -> str:
     return readable(shorten(text, width, placeholder=" …"))
 
 
-def _signed(value: float) -> str:
+def _signed(value: float, digits: int = 2) -> str:
     """Format a change with its sign."""
-    return f"{value:+.2f}".replace("-", "−")
+    return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def _token_range(span: tuple[int, int]) -> str:

@@ -10,14 +10,13 @@ from rich.text import Text
 from regard.lens.naming.forward_pass import ForwardPass
 from regard.lens.naming.heads import HeadScores
 from regard.steps import Steps
+from regard.view.head_tables import ALL, Listing, head_table, needed_table
 from regard.view.summary import (
     NextTokens,
     TokenStrip,
     every_query,
     findings,
-    head_table,
     heading,
-    needed_table,
     strongest_keys,
     walk,
 )
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from regard.lens import Effects
+    from regard.lens.effect.table import Place
+    from regard.lens.toward import WrittenBy
 
 __all__ = ["all_heads", "one_head"]
 
@@ -40,6 +41,8 @@ def all_heads(
     query: int,
     added: Sequence[bool] = (),
     needed: Effects | None = None,
+    listing: Listing = ALL,
+    written_by: WrittenBy | str | None = None,
 ) -> Iterator[RenderableType]:
     """Render the findings, the tokens, what heads do, and one query's strongest keys.
 
@@ -48,23 +51,31 @@ def all_heads(
         query: the token to look from.
         added: True for each token that the user did not write, such as a template's.
         needed: for a model of many heads, the estimated effect of each on the next token.
+        listing: which heads the tables list, and in which order.
+        written_by: the head that writes the next token, or why that was not measured.
     """
     yield Text()
     yield findings(result, query)
     yield heading(f"{_tokens(result)}, token {query} marked")
     yield TokenStrip(result.tokens, query, added)
     yield NextTokens(result, query)
-    shown, which = result.heads.most_informative(_SIDE_BY_SIDE), "most informative heads"
+    if written_by is not None:
+        yield _written(written_by)
+    ranked, which = result.heads.most_informative(len(result.heads)), "most informative heads"
     if needed is not None:
-        places = [one.place for one in needed.largest(_NEEDED)]
-        heads = [result.heads.at(*place) for place in places]
-        shown, which = heads[:_SIDE_BY_SIDE], "heads that it hangs on"
+        own: dict[Place, HeadScores] = {(one.layer, one.head): one for one in result.heads}
+        ranked = [own[one.place] for one in needed.largest(len(own))]
+        which = "heads that it hangs on"
+    heads = listing.of(ranked)
+    if needed is not None and heads:
         yield heading(f"What comes after {_named(result, query)} hangs on these heads")
-        yield needed_table(result, needed, query, _NEEDED)
+        yield needed_table(result, needed, query, heads[:_NEEDED])
     yield heading("What each head does on this text")
-    yield head_table(result)
-    yield heading(f"What {_named(result, query)} attends to, in the {which}")
-    yield strongest_keys(result, shown, query)
+    yield head_table(result, listing)
+    if heads:
+        which = which if listing == ALL else "first of these heads"
+        yield heading(f"What {_named(result, query)} attends to, in the {which}")
+        yield strongest_keys(result, heads[:_SIDE_BY_SIDE], query)
 
 
 def one_head(
@@ -83,11 +94,28 @@ def one_head(
     evidence = f" ({head.evidence})" if head.evidence else ""
     yield heading(f"Layer {head.layer} head {head.head}: {head.role}{evidence}")
     yield Text(f"{head.role.meaning[0].upper()}{head.role.meaning[1:]}.")
-    yield every_query(result, head, query)
+    yield every_query(result, steps, query)
     yield heading(f"{_named(result, query)}, step by step")
     yield walk(steps, result, query)
     yield heading("Every step of this head; of what is larger than the terminal, the name alone")
     yield from step_tables(steps, result.tokens, whole=True)
+
+
+def _written(by: WrittenBy | str) -> Text:
+    """Say which head writes the next token, from where, and what is lost without it."""
+    if isinstance(by, str):
+        return Text(f"Which head writes it is not measured: {by}.", "dim")
+    head, token = by.part.name, f"“{visible(by.token)}”"
+    source = f"“{visible(by.source)}”"
+    share = (
+        f"adds {by.part.value:.2f} to its logit’s lead of {by.margin:.2f} over "
+        f"“{visible(by.against)}”, {by.part.from_source or 0.0:.2f} of that from {source}"
+    )
+    change = "falls" if by.loss > 0 else "rises"
+    lost = f"without it the log-probability {change} by {abs(by.loss):.2f}, measured"
+    if by.decides:
+        return Text(f"{head.capitalize()} writes {token} from {source}: it {share}; {lost}.")
+    return Text(f"No single head decides {token}: {head} {share}; {lost}.")
 
 
 def _tokens(result: ForwardPass) -> str:

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 15
+#define REGARD_ABI 16
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -115,6 +115,7 @@ enum {
   REGARD_MAX_RECEIVED,   // (S)
   REGARD_MEAN_RECEIVED,  // (2, S), sums and how many queries see each key
   REGARD_MAX_BLOCKS,     // as REGARD_IMAGE, of pixels that are whole queries and keys
+  REGARD_LARGEST,        // as REGARD_TOP, but the entries of largest magnitude, with their signs
   REGARD_REPEATS,  // (L, 2, 3), of the copies of a query's token and of their successors: how many
                    // it sees, their weight, and that with the keys shuffled; then (2, 2, 2, S), of
                    // the queries that a key is a copy or successor for, and of the others that see
@@ -130,11 +131,25 @@ typedef struct {
   int64_t size, columns, height, width;
 } regard_readout;
 
+// What is read in place of the weights: w, or its odds w / (1 − w), times a factor per key, times a
+// dot product. Factors are finite. With them there are no readouts of scores, REGARD_MAX, _TOP,
+// _MAX_SCORE and _LAG, nor REGARD_ENTROPY.
+typedef struct {
+  // (B, H, L): odds are read, and these are those of the key of largest weight of each row, whose
+  // own odds would lose digits; −1 for none. NULL: weights are read.
+  const int64_t *largest;
+  const float *odds;
+  const float *key;                  // (B, H, S), or NULL
+  int64_t dim;                       // of the dot product of two float tensors, if there is one
+  regard_tensor dot_query, dot_key;  // (B, H, L, dim) and (B, G, S, dim), or no data
+} regard_factors;
+
 typedef struct {
   const float *logsumexp;       // (B, H, L), or NULL to compute it first
   int64_t first_key, stop_key;  // restricts it to keys [first, stop); a part requires logsumexp
   int64_t count;
   const regard_readout *list;
+  const regard_factors *factors;  // or NULL
 } regard_readouts;
 
 // Takes any number of readouts in one pass over the pattern of query and key; needs no value.

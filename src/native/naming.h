@@ -101,7 +101,7 @@ class Namer {
           {REGARD_MEAN_RECEIVED, received.data, nullptr, nullptr, 0, 0, 0, 0},
           {REGARD_REPEATS, repeats.data, nullptr, ids, 0, 0, 0, 0},
       };
-      const regard_readouts readouts = {logsumexp, 0, p.keys, ids ? 7 : 6, list};
+      const regard_readouts readouts = {logsumexp, 0, p.keys, ids ? 7 : 6, list, nullptr};
       return regard::REGARD_SET::read<Arithmetic>(Reading(p, readouts));
     }
 

@@ -14,8 +14,8 @@ constexpr int64_t MAX_SUM_BYTES = 1 << 24, MOST_HEADS_COUNTED = 4;
 
 template <class Arithmetic>
 static void read_queries(const Reading &reading, const RowChunk &rows, const QueryBlock &queries,
-                         PackedInputs<Arithmetic> &packed, void *memory, const ReadScratch &scratch,
-                         double *sums) {
+                         PackedInputs<Arithmetic> &packed, const Factors &factors, void *memory,
+                         const ReadScratch &scratch, double *sums) {
   const regard_problem &p = reading.p;
   const auto each = [&](auto call) { reading.for_each(rows, scratch.readouts, sums, call); };
   Arithmetic::load_queries(p.query, queries, p.dim, reading.scoring.query_factor, scratch.query);
@@ -51,6 +51,7 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
   }
 
   each([&](auto kind, const ReadoutState &at) { kind.begin(at, queries); });
+  factors.begin(queries);
   if (reading.scores)
     for_each_needed_block(queries, normalizers, each, [&](int32_t first, int32_t last, auto looks) {
       WeightBlock block(p, queries, first, last, scratch);
@@ -63,6 +64,7 @@ static void read_queries(const Reading &reading, const RowChunk &rows, const Que
       each([&](auto kind, const ReadoutState &at) { kind.scores(at, block); });
       if (!reading.weights) return;
       compute_weights(normalizers, reading.entropy, block);
+      factors.apply(block);
       each([&](auto kind, const ReadoutState &at) {
         if (looks(kind, at)) kind.weights(at, block);
       });
@@ -86,11 +88,13 @@ static void read_chunk(const Reading &reading, const RowChunk &rows, void *memor
   const bool packs = reading.template size_of_packed<Arithmetic>() > 0;
   PackedInputs<Arithmetic> packed(p, packs ? (char *)memory + reading.before_packed() : nullptr,
                                   reading.forward);
+  const Factors factors(reading.readouts.factors,
+                        (char *)memory + reading.template before_factors<Arithmetic>());
   for (int64_t first = 0; first < rows.count(); first += QUERIES) {
     choose(first, queries);
     find_spans(p, scratch.spans, queries);
     packed.begin(queries, stop);
-    read_queries<Arithmetic>(reading, rows, queries, packed, memory, scratch, sums);
+    read_queries<Arithmetic>(reading, rows, queries, packed, factors, memory, scratch, sums);
   }
 }
 

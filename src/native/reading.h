@@ -2,6 +2,7 @@
 #pragma once
 
 #include "chosen.h"
+#include "factors.h"
 #include "image.h"
 #include "key_readouts.h"
 #include "normalizers.h"
@@ -32,6 +33,7 @@ REGARD_INLINE void with_kind(int64_t kind, Call call) {
     case REGARD_MAX_RECEIVED: return call(MaxReceived());
     case REGARD_MEAN_RECEIVED: return call(MeanReceived());
     case REGARD_MAX_BLOCKS: return call(MaxBlocks());
+    case REGARD_LARGEST: return call(Largest());
     case REGARD_REPEATS: return call(Repeats());
   }
 }
@@ -72,11 +74,15 @@ struct Reading {
     if (keeps) forward = call;
   }
 
-  // Bytes per thread: for a block, the readouts, the stored scores, the forward pass, and packed
-  // keys and values.
+  // Bytes per thread: for a block, the readouts, the stored scores, the forward pass, packed keys
+  // and values, and factors.
   template <class Arithmetic>
   size_t memory_per_thread() const {
-    return before_packed() + size_of_packed<Arithmetic>();
+    return before_factors<Arithmetic>() + Factors::size(readouts.factors);
+  }
+  template <class Arithmetic>
+  size_t before_factors() const {
+    return before_packed() + aligned(size_of_packed<Arithmetic>());
   }
   template <class Arithmetic>
   size_t size_of_packed() const {

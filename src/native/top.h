@@ -103,11 +103,12 @@ struct Top : Readout {
     return Lists::size(request.size);
   }
 
-  static void begin(const ReadoutState &at, const QueryBlock &) {
+  static void begin(const ReadoutState &at, const QueryBlock &) { clear(at, HIDDEN); }
+  static void clear(const ReadoutState &at, float least) {
     const Lists lists(at.request, at.memory);
-    for (int j = 0; j < VECTORS; j++) store(lists.thresholds + j * LANES, broadcast(HIDDEN));
+    for (int j = 0; j < VECTORS; j++) store(lists.thresholds + j * LANES, broadcast(least));
     for (int64_t i = 0; i < QUERIES * lists.width; i += LANES) {
-      store(lists.scores + i, broadcast(HIDDEN));
+      store(lists.scores + i, broadcast(least));
       store(lists.keys + i, broadcast(-1));
     }
     for (int r = 0; r < QUERIES; r++) lists.scores[r * lists.width] = INFINITY;
@@ -145,8 +146,9 @@ struct Top : Readout {
     }
   }
 
-  template <int vectors>
-  REGARD_INLINE void find(const Lists &lists, const WeightBlock &block) {
+  // `name(candidate, key)` is what the key is listed as.
+  template <int vectors, class Name>
+  REGARD_INLINE void find(const Lists &lists, const WeightBlock &block, Name name) {
     for (int32_t first = 0, keys; first < block.keys; first += keys) {
       // Thresholds rise fast at first and are reloaded often, later once per block.
       const int32_t past = block.key + first - block.queries.first_key;
@@ -162,30 +164,36 @@ struct Top : Readout {
       const int32_t *end = gather<vectors>(block, first, keys, thresholds, lists.candidates);
       for (const int32_t *candidate = lists.candidates; candidate < end; candidate++)
         lists.insert(*candidate % QUERIES, block.weights[*candidate],
-                     block.key + *candidate / QUERIES);
+                     name(*candidate, block.key + *candidate / QUERIES));
     }
   }
   static void scores(const ReadoutState &at, const WeightBlock &block) {
     const Lists lists(at.request, at.memory);
-    with_live(block.queries.vectors, [&](auto vectors) { find<vectors>(lists, block); });
+    with_live(block.queries.vectors, [&](auto vectors) {
+      find<vectors>(lists, block, [](int32_t, int32_t key) { return key; });
+    });
   }
 
-  // Visible scores of −∞ and NaN enter no list; their keys are last, or in order if the row is NaN.
+  // Keys whose score is not above `least`, or NaN, enter no list: those that are visible are last,
+  // or in order if the row is NaN.
   static void complete(const ReadoutState &at, const QueryBlock &queries, const Lists &lists, int r,
-                       bool nonfinite) {
+                       bool nonfinite, float least) {
     float *scores = lists.scores_of(r);
     int32_t *keys = lists.keys_of(r);
     int64_t found = 0;
-    while (!nonfinite && found < lists.k && keys[found] >= 0) found++;
+    while (!nonfinite && found < lists.k && keys[found] != -1) found++;
     const int64_t ranked = found;
     for (int32_t key = queries.start[r]; key < queries.stop[r] && found < lists.k; key++) {
       bool known = !visible(at.p, queries, r, key);
-      for (int64_t t = 0; t < ranked; t++) known |= keys[t] == key;
+      for (int64_t t = 0; t < ranked; t++) known |= keys[t] == key || keys[t] == negative(key);
       if (known) continue;
-      scores[found] = nonfinite ? NAN : HIDDEN;
+      scores[found] = nonfinite ? NAN : least;
       keys[found++] = key;
     }
   }
+
+  // What a key is listed as whose entry is negative; see Largest.
+  REGARD_INLINE int32_t negative(int32_t key) { return -2 - key; }
 
   static void end(const ReadoutState &at, const QueryBlock &queries,
                   const Normalizers &normalizers) {
@@ -194,7 +202,7 @@ struct Top : Readout {
       const bool nonfinite = normalizers.nonfinite[r / LANES][r % LANES];
       const float *scores = lists.scores_of(r);
       const int32_t *keys = lists.keys_of(r);
-      if (nonfinite || keys[lists.k - 1] < 0) complete(at, queries, lists, r, nonfinite);
+      if (nonfinite || keys[lists.k - 1] < 0) complete(at, queries, lists, r, nonfinite, HIDDEN);
       float *weight = at.request.result + row_number(at.p, queries, r) * lists.k;
       int64_t *position = at.request.positions + row_number(at.p, queries, r) * lists.k;
       const floats peak = broadcast(normalizers.peak[r]), rest = broadcast(normalizers.log[r]);
@@ -204,6 +212,49 @@ struct Top : Readout {
       for (int64_t t = 0; t < lists.k; t++) position[t] = keys[t];
       if (nonfinite)  // missing keys have weight 0
         for (int64_t t = 0; t < lists.k; t++) weight[t] = keys[t] < 0 ? 0 : weight[t];
+    }
+  }
+};
+
+// The keys whose entries, weights times factors, have the largest magnitude. Entries of 0 enter no
+// list, so that those of hidden keys do not.
+struct Largest : Top {
+  static constexpr bool of_weights = true;
+
+  static size_t memory(const regard_problem &, const regard_readout &request) {
+    return aligned(Lists::size(request.size)) + READ_BLOCK * QUERIES * sizeof(float);
+  }
+  static void begin(const ReadoutState &at, const QueryBlock &) { clear(at, 0); }
+  static void scores(const ReadoutState &, const WeightBlock &) {}
+  static void weights(const ReadoutState &at, const WeightBlock &block) {
+    WeightBlock magnitudes = block;
+    magnitudes.weights = (float *)(at.memory + aligned(Lists::size(at.request.size)));
+    const Lists lists(at.request, at.memory);
+    with_live(block.queries.vectors, [&](auto vectors) {
+      for (int64_t i = 0; i < int64_t(block.keys) * QUERIES; i += QUERIES)
+        REGARD_UNROLLED_FOR (int j = 0; j < vectors; j++)
+          store(magnitudes.weights + i + j * LANES, abs(load(block.weights + i + j * LANES)));
+      find<vectors>(lists, magnitudes, [&](int32_t candidate, int32_t key) {
+        return block.weights[candidate] < 0 ? negative(key) : key;
+      });
+    });
+  }
+
+  static void end(const ReadoutState &at, const QueryBlock &queries,
+                  const Normalizers &normalizers) {
+    const Lists lists(at.request, at.memory);
+    for (int r = 0; r < queries.count; r++) {
+      const bool nonfinite = normalizers.nonfinite[r / LANES][r % LANES];
+      const float *magnitudes = lists.scores_of(r);
+      const int32_t *keys = lists.keys_of(r);
+      if (nonfinite || keys[lists.k - 1] == -1) complete(at, queries, lists, r, nonfinite, 0);
+      float *entry = at.request.result + row_number(at.p, queries, r) * lists.k;
+      int64_t *position = at.request.positions + row_number(at.p, queries, r) * lists.k;
+      for (int64_t t = 0; t < lists.k; t++) {
+        const bool is_negative = keys[t] < -1;
+        entry[t] = keys[t] == -1 ? 0 : is_negative ? -magnitudes[t] : magnitudes[t];
+        position[t] = is_negative ? negative(keys[t]) : keys[t];
+      }
     }
   }
 };

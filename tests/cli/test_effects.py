@@ -9,6 +9,7 @@ import torch
 
 import regard as library
 from regard.gpt import GPT, load, save
+from regard.lens.naming.roles import Role
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"
 
@@ -56,6 +57,22 @@ def test_heads_and_tokens_stand_beside_their_weights(regard, needy):
     token = int(keys.values.argmin())
     assert f"Without token {token} " in words
     assert "is looked at most" in words or "it is also looked at most" in words
+
+
+def test_heads_can_be_listed_in_another_order_or_of_one_role(regard, model):
+    def listed(*options):
+        text = regard("effects", TEXT, "--model", model, "--over", "heads", *options).out
+        return re.findall(r"^ ([01]\.[012]) ", text, flags=re.MULTILINE), text
+
+    places = [f"{layer}.{head}" for layer in range(2) for head in range(3)]
+    assert listed("--sort", "head")[0] == places
+    found = [listed("--role", role) for role in Role if role is not Role.INDUCTION]
+    shown = [place for names, _ in found for place in names]
+    assert sorted(shown) == places
+    assert not all(names for names, _ in found)
+    for names, text in found:
+        assert f"… {6 - len(names)} more, each " in text or len(names) in (0, 6)
+        assert bool(names) != ("no head has the role" in text)
 
 
 def test_nothing_is_called_needed_for_rounding(regard, model):
@@ -133,6 +150,9 @@ def test_a_single_token_has_no_later_one(regard, letters):
     ("arguments", "message"),
     [
         (("--over", "values"), "--over must be heads, keys or both, but is values"),
+        (("--role", "second"), "--role is 'second'; expected one of induction, duplicate token"),
+        (("--sort", "size"), "--sort is 'size'; expected one of head, score, queries, previous"),
+        (("--over", "keys", "--sort", "score"), "are for heads, and --over is keys"),
         (("--unknown",), "No such option: --unknown"),
         (("more",), "unexpected extra argument"),
     ],

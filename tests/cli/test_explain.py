@@ -28,6 +28,35 @@ def test_it_shows_tokens_heads_and_the_keys_of_the_last_token(regard, model):
     assert all(len(line) <= 80 for line in lines[1:])
 
 
+def test_it_names_the_head_that_adds_most_with_its_loss_measured(regard, model):
+    done = regard("explain", TEXT, "--model", model)
+    words = " ".join(done.out.split())
+    opened = models.open(str(model))
+    ids = torch.tensor(opened.read(TEXT).ids)
+    logits = opened(ids)[-1].detach()
+    found = library.lens.written_by(opened, ids.tolist(), logits)
+    first, second = logits.topk(2).indices.tolist()
+    assert found.margin == pytest.approx(float(logits[first] - logits[second]), abs=1e-4)
+    layer, head = found.part.place
+    with library.intervene(opened) as change:
+        change.ablate(layers=layer, heads=head)
+        without = opened(ids)[-1].detach().double().log_softmax(-1)[first]
+    loss = float(logits.double().log_softmax(-1)[first] - without)
+    assert found.loss == pytest.approx(loss, abs=1e-5)
+    says = "writes" if loss >= 0.1 else "No single head decides"
+    assert says in words
+    assert f"head {layer}.{head}" in words.lower()
+    verb = "falls" if loss > 0 else "rises"
+    assert f"without it the log-probability {verb} by {abs(loss):.2f}, measured" in words
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("country", "capital"), [("France", "Paris"), ("Italy", "Rome")])
+def test_a_real_models_capital_is_written_from_the_country(regard, country, capital):
+    done = regard("explain", f"The capital of {country} is", "--model", "smollm2")
+    assert f"Head 23.4 writes “␣{capital}” from “␣{country}”" in " ".join(done.out.split())
+
+
 def test_the_figures_are_those_of_the_model(regard, model):
     done = regard("explain", TEXT, "--model", model, "--layer", 1, "--head", 2, "--query", 4)
     network, tokenizer = load(model)
@@ -146,6 +175,8 @@ def test_a_single_token_is_explained(regard, letters):
         (("--layer", 2, "--head", 0), "there is no --layer 2: the model has layers 0 … 1"),
         (("--layer", -1, "--head", 0), "there is no --layer -1"),
         (("--layer", 0, "--head", 3), "there is no --head 3: a layer has heads 0 … 2"),
+        (("--layer", 0, "--head", 1, "--sort", "score"), "for tables of heads, and --head shows"),
+        (("--role", ""), "--role is ''; expected one of induction"),
         (("--query", 99), "there is no --query 99: this text has tokens 0 … "),
         (("--query", -1), "there is no --query -1"),
         (("--chunk", 1), "there is no --chunk 1: the text makes chunks 0 only"),

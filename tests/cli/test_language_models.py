@@ -205,6 +205,27 @@ def test_the_figures_of_an_encoder_are_its_own(regard, bert):
     assert f" {int(key)} " in row
 
 
+def test_little_memory_changes_nothing_that_explain_and_effects_say(regard, llama, monkeypatch):
+    """They read while the model runs, and keep one layer at most."""
+    commands = [("explain",), ("effects",), ("explain", "--layer", 1, "--head", 2)]
+    said = []
+    for free in (2**40, 1001):
+        monkeypatch.setattr("regard.models.language_model.free_memory", lambda free=free: free)
+        done = [regard(*command, TEXT, "--model", llama) for command in commands]
+        assert [(one.status, one.err) for one in done] == [(0, "")] * 3
+        said.append([one.out for one in done])
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("command", READING)
+def test_a_damaged_gguf_is_named_with_the_cure(misused, tmp_path, command):
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(b"GGUF\x03\0\0\0" + b"\1" * 90)
+    line = misused(command, "the", "--model", cut)
+    assert f"{cut} is damaged: what its header says does not fit its 98 bytes" in line
+    assert line.endswith("fetch it again\n")
+
+
 @pytest.mark.parametrize("command", READING)
 def test_a_dtype_is_one_of_floating_point_of_another_model(misused, llama, model, command):
     for dtype in ("float31", "int8", "nn"):

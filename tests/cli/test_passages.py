@@ -17,6 +17,7 @@ hf = pytest.importorskip("transformers")
 
 DOCUMENT = "# Cats\n\nThe cat sat on the mat.\n\nThe dog sat on the cat,\nthe cat on the dog.\n"
 QUESTION = "The dog sat on"
+UNLIKELY = "the model would hardly give this answer"
 PARTS = ["# Cats", "The cat sat on the mat.", "The dog sat on the cat,\nthe cat on the dog."]
 
 
@@ -45,7 +46,8 @@ def measured(regard, document):
             *("passages", "--context", document, "--question", QUESTION, "--model", folder),
             *("--json", *options),
         )
-        assert (done.status, done.err) == (0, "")
+        # A random model finds any answer that is given unlikely.
+        assert (done.status, re.sub(f"regard: {UNLIKELY}.*\n", "", done.err)) == (0, "")
         return json.loads(done.out)
 
     return call
@@ -71,14 +73,27 @@ def test_numbers_are_those_of_the_library_and_offsets_those_of_the_file(measured
     assert [tokenizer.decode(ids[0, slice(*span)]).strip() for span in spans] == PARTS
     target = library.lens.Answer(slice(-3, None))
     effects = library.lens.effects(model, ids, target, over=spans, hidden_from="question")
+    apart = " " if name == "plain" else "<assistant>"
+    other = "N/A".join(text.rsplit(QUESTION, 1)).removesuffix("<assistant>") + apart + "N/A"
+    assert name != "plain" or other.endswith("\n\nN/A N/A")
+    other = tokenizer(other, return_tensors="pt", add_special_tokens=name == "plain").input_ids
     with library.record(model) as recording, torch.no_grad():
         model(ids)
-    weights = library.lens.passage_weights(recording, spans, target).mean.tolist()
-    for part, effect, weight in zip(
-        found["passages"], effects.values.tolist(), weights, strict=False
-    ):
-        assert part["effect"] == pytest.approx(effect, abs=1e-5)
-        assert part["weight"] == pytest.approx(weight, abs=1e-6)
+    with library.record(model) as recording_of_other, torch.no_grad():
+        model(other)
+    length = len(
+        tokenizer(" N/A" if name == "plain" else "N/A", add_special_tokens=False).input_ids
+    )
+    neutral = recording_of_other, library.lens.Answer(slice(-length, None))
+    weights = library.lens.passage_weights(recording, spans, target, neutral=neutral)
+    numbers = {
+        "effect": (effects.values, 1e-5),
+        "weight": (weights.mean, 1e-6),
+        "difference": (weights.difference, 1e-6),
+    }
+    for key, (values, tolerance) in numbers.items():
+        for part, value in zip(found["passages"], values.tolist(), strict=False):
+            assert part[key] == pytest.approx(value, abs=tolerance)
     assert found["log_probability"] == pytest.approx(effects.unchanged, abs=1e-5)
 
 
@@ -95,7 +110,7 @@ def test_weights_are_kept_as_int8_where_asked_for(measured, misused, document, t
     tokenizer = CharTokenizer(DOCUMENT + QUESTION)
     config = GPTConfig(vocab_size=tokenizer.vocab_size, context=127, layers=2, heads=3, dim=15)
     save(tmp_path, GPT(config), tokenizer)
-    command = ("--answer", "the cat", "--weights", "int8")
+    command = ("--answer", "the cat", "--neutral", "The", "--weights", "int8")
     found = measured(tmp_path, *command)
     int8, _ = load(tmp_path, weights="int8")
     ids = torch.tensor(tokenizer.encode(f"{DOCUMENT.rstrip()}\n\n{QUESTION} the cat"))
@@ -119,7 +134,7 @@ def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, mo
     done = regard(*command)
     assert (done.status, done.err) == (0, "")
     assert "Answer barn\n" in done.out
-    rows = [line for line in done.out.splitlines() if re.match(r" ?0\.\d{3} ", line)]
+    rows = [line for line in done.out.splitlines() if re.match(r" *[+−]0\.\d{3} ", line)]
     assert len(rows) == 3 + 3  # passages; the first token, sinks and everything else
     assert "Dad had taken the bead" in rows[0]
     figures = re.findall(r" ([+−]\d+\.\d\d) ", done.out)

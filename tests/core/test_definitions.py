@@ -73,7 +73,7 @@ def by_steps(steps, readout):
 
 def test_steps_have_every_readout_of_a_pattern():
     of_patterns = {*dir(LinearOperator)} - {"read", "crop", "at", "sees", "visible_keys", "dense"}
-    of_patterns -= {"shape", "ndim", "dtype", "device", "problem"}
+    of_patterns -= {"shape", "ndim", "dtype", "device", "problem", "to"}
     methods = {name for name in of_patterns if not name.startswith("_")}
     steps = regard.explain(*normal(3, 2, 7, 5).double(), mask=regard.causal())
     assert {"mean", "divergence", *methods} <= {*dir(steps)}

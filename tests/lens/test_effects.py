@@ -304,13 +304,13 @@ def test_it_measures_the_model_as_interventions_around_it_made_it(gpt, ids):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"over": "values"}, ValueError, "over must be 'heads', 'keys' or spans"),
+        ({"over": "values"}, ValueError, "over must be 'heads', 'keys', 'edges' or spans"),
         ({"method": "patching"}, ValueError, "method must be one of 'ablation', 'gradient'"),
-        (
-            {"method": "gradient", "over": "keys"},
-            ValueError,
-            "over keys or spans take method='ablation'",
-        ),
+        ({"method": "ablation", "over": "edges"}, ValueError, "a run for each edge of each head"),
+        ({"by": "mean", "over": "edges"}, ValueError, "keys and edges are hidden: leave by out"),
+        ({"hidden_from": "answer", "over": "edges"}, ValueError, "give over='keys' or spans with"),
+        ({"k": 0}, ValueError, "k must be at least 1"),
+        ({"seed": 1.0}, TypeError, "seed must be a whole number"),
         ({"by": "one"}, ValueError, "by must be one of 'zero', 'mean'"),
         ({"by": 0}, TypeError, r"by must be 'zero', 'mean', regard.lens.contexts.*but is int"),
         ({"by": {}}, ValueError, "by is empty"),
@@ -318,7 +318,7 @@ def test_it_measures_the_model_as_interventions_around_it_made_it(gpt, ids):
         ({"by": {"0": torch.ones(4, 1, 5)}}, TypeError, "a layer of by must be a whole number"),
         ({"by": {0: 1.0}}, TypeError, r"by\[0\] must be a tensor"),
         ({"by": {0: torch.ones(4, 9, 5)}, "layers": 0}, Error, "queries up to 12 of the text"),
-        ({"by": "mean", "over": "keys"}, ValueError, "keys and spans are hidden: leave by out"),
+        ({"by": "mean", "over": "keys"}, ValueError, "keys and edges are hidden: leave by out"),
         ({"hidden_from": "answer"}, ValueError, "give over='keys' or spans with it"),
         ({"over": []}, ValueError, "over is empty"),
         ({"over": [(0, 14)]}, ValueError, "0 ≤ first < stop ≤ 13"),

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from support.heads import each_role, make_forward_pass
+from support.heads import each_role, make_forward_pass, patterns_of
 
 import regard
 from regard.lens.naming.forward_pass import forward_pass
@@ -28,9 +28,13 @@ def test_each_head_is_named_after_its_only_relation(result):
 
 def test_scores_are_those_of_the_weights():
     tokens = list("abcabcadbc")
-    result = make_forward_pass(tokens, [["nearby", "first"]])
+    kinds = [["nearby", "first"]]
+    result = make_forward_pass(tokens, kinds)
     for head in result.heads:
-        weights = result.pattern(head).dense().double()
+        weights = patterns_of(tokens, kinds)[head.layer][head.head].dense().double()
+        for query in (0, 4, 9):  # float32 weights, once read in blocks and once as a row
+            row = result.row(head, query).double()
+            torch.testing.assert_close(row, weights[query], rtol=0, atol=1e-6)
         rows = range(1, 10)
         want = {
             "previous_token": sum(weights[i, i - 1] for i in rows) / 9,

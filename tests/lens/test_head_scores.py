@@ -172,7 +172,7 @@ def test_one_token_has_no_scores():
 
 
 def test_heads_of_patterns_that_are_no_whole_sequences():
-    with pytest.raises(RecordError, match="record all rows, from the prompt on"):
+    with pytest.raises(RecordError, match="record all rows of self-attention, from the prompt on"):
         regard.lens.heads(two_layers(rows=[1, 2]))
     with regard.record() as recording:
         F.scaled_dot_product_attention(*torch.randn(3, L, D))

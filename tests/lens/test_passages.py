@@ -117,15 +117,10 @@ def test_shares_are_those_of_the_dense_weights_and_add_up(recording):
     torch.testing.assert_close(weights.mean, weights.spans.values.mean((1, 2)))
 
 
-def test_sinks_are_found_by_the_mean_over_the_heads_that_are_read(recording):
+def test_sinks_are_those_of_the_heads_that_are_read(recording):
     assert regard.lens.passage_weights(recording, SPANS, TARGET).keys[-2] == ((5, 6),)
     assert regard.lens.passage_weights(recording, SPANS, TARGET, layers=0).keys[-2] == ()
-    assert (
-        regard.lens.passage_weights(recording, SPANS[:1], TARGET).keys[-2] == ()
-    )  # beyond the last passage
-    means = torch.stack([layer[0].double().sum(-2) for layer in recording.dense()]).mean((0, 1))
-    means /= LENGTH - torch.arange(LENGTH)
-    assert means[5] > 0.3 > means[1:5].max()
+    assert regard.lens.sinks(recording)[0].keys == (5,)
 
 
 def test_layers_and_heads_that_are_read_are_chosen(recording):
@@ -205,3 +200,35 @@ def test_several_texts_are_refused():
         regard.attention(query, query, query, mask=regard.causal())
     with pytest.raises(RecordError, match="one text at a time"):
         regard.lens.passage_weights(recording, SPANS, TARGET)
+
+
+def test_a_neutral_run_is_what_the_weights_are_less():
+    """Two runs over the same 16 tokens of passages, with other questions and answers after them."""
+    torch.manual_seed(4)
+    query, key = torch.randn(2, 1, 3, LENGTH, 7).unbind()
+    runs, tokens = [], list("abcdefghijklmnop")
+    for length, more in ((LENGTH, "qrstuvw"), (20, "QRST")):
+        own = torch.cat([key[:, :, :16], torch.randn(1, 3, length - 16, 7)], dim=2)
+        with regard.record(tokens=[*tokens, *more]) as recording:
+            regard.attention(query[:, :, :length], own, own, mask=regard.causal())
+        runs.append(recording)
+    asked, neutral = runs
+    target = Answer(slice(18, 20))
+    weights = regard.lens.passage_weights(
+        asked, SPANS, TARGET, sinks=[5], neutral=(neutral, target)
+    )
+    alone = regard.lens.passage_weights(neutral, SPANS, target, sinks=[5])
+    assert torch.equal(weights.controls.values, alone.spans.values)
+    rows = neutral.dense()[0][0, :, 17:19].double()  # each predicts the token after it
+    expected = rows[..., [4, 6, 7, 8]].sum(-1).mean()
+    assert float(weights.controls.values[1].mean()) == pytest.approx(float(expected), abs=ROUNDING)
+    difference = weights.mean - alone.mean
+    torch.testing.assert_close(weights.difference, difference, rtol=0, atol=1e-12)
+    assert regard.lens.passage_weights(asked, SPANS, TARGET).difference.isnan().all()
+    with regard.record(tokens=["x", *tokens[1:], *"QRST"]) as other:
+        regard.attention(query[:, :, :20], own, own, mask=regard.causal())
+    with pytest.raises(ValueError, match="neutral has other tokens up to the end"):
+        regard.lens.passage_weights(asked, SPANS, TARGET, neutral=(other, target))
+    one = regard.lens.passage_weights(asked, SPANS, TARGET, heads=0)
+    with pytest.raises(ValueError, match="read both alike"):
+        one.against(alone)

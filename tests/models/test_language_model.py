@@ -1,6 +1,7 @@
 """A language model: what it reads, says and draws, beside transformers' own answers."""
 
 import dataclasses
+import weakref
 
 import pytest
 import torch
@@ -207,14 +208,44 @@ def test_a_model_whose_weights_are_not_those_it_used_is_found_out(model, monkeyp
     assert not wrong(run, places, module)["attention"].holds
 
 
-def test_a_text_whose_recording_does_not_fit_is_refused_before_it_is_read(model, monkeypatch):
+def test_a_text_is_recorded_if_it_fits_into_a_quarter_of_the_free_memory(model, monkeypatch):
     ids = torch.tensor(model.read("the cat sat on the mat").ids)
     each = 3 * 3 * 24 * 4  # queries, keys, values × layers × width × bytes
-    monkeypatch.setattr("regard.models.language_model.free_memory", lambda: 2 * each * len(ids) - 1)
-    with pytest.raises(RecordError, match=f"give at most {len(ids) - 1} tokens"):
+    free = 4 * each * len(ids)
+    monkeypatch.setattr("regard.models.language_model.free_memory", lambda: free - 1)
+    with pytest.raises(RecordError, match=f"of these {len(ids)} tokens would take up to .* free: "):
         model.record(ids)
-    monkeypatch.setattr("regard.models.language_model.free_memory", lambda: 2 * each * len(ids))
+    monkeypatch.setattr("regard.models.language_model.free_memory", lambda: free)
     assert model.record(ids).logits is not None
+
+
+def test_layers_that_are_read_while_the_model_runs_are_those_that_a_recording_keeps(model):
+    ids = torch.tensor(model.read("the cat sat on the mat").ids)
+    kept = model.record(ids, position=3)
+    results, logits = model.read_layers(ids, lambda layer: layer.pattern.dense(), position=3)
+    assert torch.equal(logits, kept.logits)
+    for (layer, weights), whole in zip(results, kept.layers, strict=True):
+        assert (layer.index, layer.name, layer.heads) == (whole.index, whole.name, whole.heads)
+        assert torch.equal(weights, whole.pattern.dense())
+        with pytest.raises(RecordError, match="read while the model ran, and not kept"):
+            _ = layer.pattern
+    one = model.record(ids, layers=1)
+    (layer,), (value,) = one.layers, one.values
+    assert torch.equal(layer.pattern.dense(), kept.layers[1].pattern.dense())
+    assert torch.equal(value, kept.values[1])
+
+
+def test_a_layer_s_queries_and_keys_are_released_when_it_was_read(model):
+    references = []
+
+    def read(layer):
+        problem = layer.pattern.problem
+        references.append([weakref.ref(problem.query), weakref.ref(problem.key)])
+        return [one() is None for earlier in references[:-1] for one in earlier]
+
+    ids = torch.tensor(model.read("the cat sat on the mat").ids)
+    results, _ = model.read_layers(ids, read)
+    assert [gone for _, gone in results] == [[], [True] * 2, [True] * 4]
 
 
 def test_a_hybrid_says_which_blocks_have_no_weights_and_a_failing_equation_is_named():

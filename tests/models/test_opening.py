@@ -1,6 +1,7 @@
 """`regard.models.open`: each kind of name, what comes of it, and each refusal."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -119,14 +120,34 @@ def test_files_that_are_no_model(tmp_path):
         regard.models.open(tmp_path / "run")
 
 
-@pytest.mark.parametrize("kept", [0, 4, 900, 6000])
-def test_a_gguf_that_is_cut_is_refused_in_a_line(gguf_file, tmp_path, kept):
+@pytest.mark.parametrize("kept", [0, 4, 7, 23, 900, 6000, -1])
+def test_a_gguf_that_is_cut_is_damaged_in_a_line(gguf_file, tmp_path, kept):
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(gguf_file.read_bytes()[:kept])
     with pytest.raises(CheckpointError) as caught:
         regard.models.open(cut)
-    assert str(cut) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    line = str(caught.value)
+    assert line.startswith(str(cut))
+    assert "\n" not in line
+    assert kept == 0 or re.search("is damaged: .* fetch it again", line)
+
+
+@pytest.mark.parametrize(("place", "put"), [(8, b"\xff" * 8), (24, b"\xff" * 40), (40, b"\xca")])
+def test_a_gguf_whose_header_is_overwritten_is_damaged(gguf_file, tmp_path, place, put):
+    data = bytearray(gguf_file.read_bytes())
+    data[place : place + len(put)] = put
+    (tmp_path / "other.gguf").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"other\.gguf is damaged: .* fetch it again"):
+        regard.models.open(tmp_path / "other.gguf")
+
+
+def test_a_gguf_of_another_version_is_not_called_damaged(gguf_file, tmp_path):
+    data = bytearray(gguf_file.read_bytes())
+    data[4] = 9
+    (tmp_path / "later.gguf").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"version 9 .* take one with its weights") as caught:
+        regard.models.open(tmp_path / "later.gguf")
+    assert "damaged" not in str(caught.value)
 
 
 def test_weights_that_are_missing_are_named(folder, tmp_path):
@@ -149,7 +170,6 @@ def test_pickled_weights_are_refused(folder, tmp_path):
     [
         (hf.LlavaConfig(), "reads pictures or sound beside text"),
         (hf.VitsConfig(), "is no language model"),
-        (hf.T5Config(), "reads two texts"),
         (hf.ViTConfig(), "is no language model"),
     ],
 )
@@ -157,6 +177,38 @@ def test_models_of_something_else_are_refused(config, message, tmp_path):
     config.save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match=message):
         regard.models.open(tmp_path)
+
+
+SEQ2SEQ = {
+    "t5": {"d_model": 24, "d_ff": 40, "d_kv": 8, "num_heads": 3, "num_layers": 2},
+    "bart": {"d_model": 24, "encoder_attention_heads": 3, "decoder_attention_heads": 3},
+    "marian": {"d_model": 24, "encoder_attention_heads": 3, "decoder_attention_heads": 3},
+}
+
+
+@pytest.mark.parametrize("name", SEQ2SEQ)
+def test_an_encoder_with_a_decoder_is_refused_and_the_way_that_is_named_works(name, tmp_path):
+    ends = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "vocab_size": 31}
+    layers = {"encoder_layers": 2, "decoder_layers": 2} if name != "t5" else {}
+    config = hf.AutoConfig.for_model(name, **SEQ2SEQ[name], **layers, **ends)
+    torch.manual_seed(0)
+    hf.AutoModelForSeq2SeqLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        regard.models.open(tmp_path)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert line.endswith(
+        "load it with AutoModelForSeq2SeqLM of transformers, and record it: with "
+        "regard.record(model) as recording: model.generate(ids)"
+    )
+    model = hf.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    ids = torch.arange(2, 9)[None]
+    with regard.record(model) as recording:
+        written = model.generate(ids, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    rows = written.shape[1] - 1
+    assert recording.of_kind("encoder")[1].shape == (1, 3, 7, 7)
+    assert recording.of_kind("self")[1].shape == (1, 3, rows, rows)
+    assert recording.of_kind("cross")[1].shape == (1, 3, rows, 7)
 
 
 def test_a_model_with_code_of_its_own_is_refused_and_its_code_not_run(tmp_path):

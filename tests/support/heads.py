@@ -25,12 +25,12 @@ def _scores(kind: str, ids: Tensor) -> Tensor:
     return 8.0 * relation
 
 
-def make_forward_pass(tokens: Sequence[str], layers: Sequence[Sequence[str]]) -> ForwardPass:
-    """Make one from tokens and, for each layer, the kinds of its heads."""
+def patterns_of(tokens: Sequence[str], layers: Sequence[Sequence[str]]) -> list[Pattern]:
+    """Make the patterns of tokens and, for each layer, the kinds of its heads."""
     names = list(dict.fromkeys(tokens))
     ids = torch.tensor([names.index(token) for token in tokens])
     keys = torch.eye(len(tokens))
-    patterns = [
+    return [
         Pattern(
             torch.stack([_scores(kind, ids) for kind in kinds]),
             keys.expand(len(kinds), -1, -1),
@@ -39,14 +39,24 @@ def make_forward_pass(tokens: Sequence[str], layers: Sequence[Sequence[str]]) ->
         )
         for kinds in layers
     ]
+
+
+def make_forward_pass(tokens: Sequence[str], layers: Sequence[Sequence[str]]) -> ForwardPass:
+    """Make one from tokens and, for each layer, the kinds of its heads."""
+    names = list(dict.fromkeys(tokens))
+    ids = torch.tensor([names.index(token) for token in tokens])
+    patterns = patterns_of(tokens, layers)
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(len(tokens), len(names), generator=generator)
     return forward_pass(ids, patterns, logits, name=lambda some: [names[n] for n in some])
 
 
+EACH = (
+    ["the", " cat", " sat", " on", " a", " mat", "."] * 3 + [" so"],
+    [["previous", "first", "uniform"], ["current", "induction", "duplicate"], ["nearby"] * 3],
+)
+
+
 def each_role() -> ForwardPass:
     """Heads of one role each, on a text that repeats itself."""
-    return make_forward_pass(
-        ["the", " cat", " sat", " on", " a", " mat", "."] * 3 + [" so"],
-        [["previous", "first", "uniform"], ["current", "induction", "duplicate"], ["nearby"] * 3],
-    )
+    return make_forward_pass(*EACH)

@@ -179,7 +179,7 @@ def test_colours_grow_darker_on_both_sides_of_the_paper():
 def test_a_notebook_shows_the_picture_and_what_it_is_of():
     html = effects_over_heads([[1.0, -1.0]], method="gradient")._repr_html_()
     assert "log-probability of token 7" in html
-    assert "approximate, by gradient; check(n) ablates the largest" in html
+    assert "estimates, by gradient; check(n) measures the largest" in html
     assert 'src="data:image/png;base64,' in html
     assert "script" not in html
 

@@ -1,15 +1,18 @@
 import io
+import math
+import re
 from itertools import pairwise
 
 import pytest
 import torch
 from rich.cells import cell_len
 from rich.console import Console
-from support.heads import each_role, make_forward_pass
+from support.heads import EACH, each_role, make_forward_pass, patterns_of
 
 import regard
+from regard.view.head_tables import Listing, head_table
 from regard.view.report import all_heads, one_head
-from regard.view.summary import KEYS, QUERIES, STRIP, TokenStrip, head_table
+from regard.view.summary import KEYS, QUERIES, STRIP, TokenStrip
 
 
 @pytest.fixture
@@ -63,6 +66,62 @@ def test_a_narrow_terminal_drops_scores_with_a_note(result, width, shown):
     assert max(map(cell_len, lines)) <= width
 
 
+def listed(text):
+    """The heads that have lines, in order."""
+    return re.findall(r"^ *(\d+\.\d+) ", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("column", ["score", "queries", "previous", "induction", "distance"])
+def test_heads_are_sorted_by_a_column_which_comes_first(result, column):
+    text = printed(head_table(result, Listing.named(None, column)), width=60)
+    assert text.split()[:3] == ["head", "role", column]
+    fields = {"previous": "previous_token"}
+    values = {
+        f"{head.layer}.{head.head}": getattr(head, fields.get(column, column))
+        for head in result.heads
+    }
+    shown = listed(text)
+    assert sorted(shown) == sorted(values)
+    numbers = [-math.inf if values[name] is None else values[name] for name in shown]
+    assert numbers == sorted(numbers, reverse=True)
+
+
+def test_heads_are_sorted_by_their_places():
+    result = make_forward_pass(["a", "b"] * 9, [["first"] * 12])
+    assert listed(printed(head_table(result, Listing.named(None, "head")))) == [
+        f"0.{head}" for head in range(12)
+    ]
+
+
+def test_heads_of_one_role_are_listed_and_the_others_counted(result):
+    text = printed(head_table(result, Listing.named("nearby", None)))
+    own = [f"{head.layer}.{head.head}" for head in result.heads if head.role == "nearby tokens"]
+    assert listed(text) == own
+    left = len(result.heads) - len(own)
+    assert f"… {left} more heads: 1 induction, 1 duplicate token, 1 previous token" in text
+    none = printed(*all_heads(result, 9, listing=Listing.named("no choice", None)))
+    assert "no head has the role: no choice" in none
+    assert "attends to" not in none
+
+
+def test_of_many_heads_some_have_lines_and_the_others_are_counted():
+    kinds = ["previous", "first", "induction", "current", "uniform", "duplicate", "nearby"]
+    result = make_forward_pass(EACH[0], [kinds] * 9)
+    text = printed(head_table(result))
+    assert len(listed(text)) == 12
+    left = text[text.index("… 51 more heads: ") :]
+    assert sum(int(number) for number in re.findall(r"(\d+) [a-z]", left)[1:]) == 51
+    first = printed(head_table(result, Listing.named("first", "score")))
+    assert len(listed(first)) == sum(head.role == "first token" for head in result.heads) == 9
+    assert max(map(cell_len, (text + first).splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("role", "column"), [("second", None), (None, "size"), ("", None)])
+def test_other_roles_and_columns_are_refused(role, column):
+    with pytest.raises(ValueError, match=r"expected one of .*(induction|score)"):
+        Listing.named(role, column)
+
+
 def test_without_repeats_their_scores_are_dashes():
     text = printed(head_table(make_forward_pass(list("abcdef"), [["first"]])), width=100)
     assert text.splitlines()[1].split()[-4:-2] == ["–", "–"]
@@ -104,9 +163,9 @@ def test_the_report_on_all_heads(result):
     assert f"after 9 ␣sat  →  {token.replace(' ', '␣')} {probability:.2f}" in text
     assert "What token 9 ␣sat attends to, in the most informative heads" in text
     assert "layer 1 head 1" in text
-    best = result.pattern(result.heads.at(1, 1)).topk(1)
-    assert f"{int(best.positions[9, 0]):>3} ␣on" in text
-    assert f"{float(best.weights[9, 0]):.2f}" in text
+    weight, key = patterns_of(*EACH)[1][1].dense()[9].max(dim=-1)
+    assert f"{int(key):>3} ␣on" in text
+    assert f"{float(weight):.2f}" in text
     assert f"{9 + 1 - KEYS} others" in text
 
 
@@ -115,10 +174,10 @@ def test_the_report_on_one_head(result):
     steps = steps_of(22)
     text = printed(*one_head(result, head, steps, 9))
     assert f"Layer 1 head 1: induction ({head.evidence})\nWhere its token stood before, it" in text
-    top = result.pattern(head).topk(3)
+    top = steps.weights.topk(3)
     lines = text[text.index("attends most to") :].splitlines()
     row = next(line for line in lines if line.startswith("  9 ␣sat"))
-    for weight, key in zip(top.weights[9].tolist(), top.positions[9].tolist(), strict=True):
+    for weight, key in zip(top.values[9].tolist(), top.indices[9].tolist(), strict=True):
         assert f"{weight:.2f}" in row
         assert f"{key} {result.tokens[key].replace(' ', '␣')}" in row
     assert "weights (L=22, S=22)  softmax of each row" in text

@@ -54,7 +54,8 @@ GRADIENTS = Struct(
     "bias:matrix alibi sink all_keys",
 )
 READOUT = Struct("readout", "kind result positions operand size columns height width")
-READOUTS = Struct("readouts", "logsumexp first_key stop_key count list")
+FACTORS = Struct("factors", "largest odds key dim dot_query:tensor dot_key:tensor")
+READOUTS = Struct("readouts", "logsumexp first_key stop_key count list factors")
 DIVERGENCE = Struct("divergence", "kind one other result")
 MATVEC = Struct("matvec", "dtype threads vectors inputs outputs x weight bias scale result")
 Struct("linear", "weight bias scale")

@@ -1,4 +1,4 @@
-"""Attribution patching: ablation to first order, by one forward and one backward pass.
+"""Attribution patching: interventions to first order, by one forward and one backward pass.
 
 Axes: b sequences, H query heads, L queries, Dv dimension of a value.
 """
@@ -6,7 +6,7 @@ Axes: b sequences, H query heads, L queries, Dv dimension of a value.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
@@ -16,11 +16,13 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from regard._shapes import Float
+from regard.inputs import Problem, check
 from regard.intercept import Call, CallChange, change_calls
 from regard.intervene import Intervention
 from regard.intervene.changer import ModelChanger
 from regard.lens.effect.caveats import same_draws
 from regard.lens.effect.contexts import Replacement
+from regard.lens.effect.edges import Derivative
 from regard.record.sites import AttentionKind, Site, Sites
 
 
@@ -32,7 +34,13 @@ class _Context:
     """Index of the call in its run."""
     site: Site
     call: Call
+    problem: Problem
+    """Its attention, with its value but without gradients and dropout."""
     tensor: Float[Tensor, "b H L Dv"]
+
+
+Gradients = list[tuple[_Context, Tensor | None]]
+"""Contexts, and the gradient of a number by each; None if none reached it."""
 
 
 class _Reached:
@@ -114,6 +122,19 @@ class _EachCall:
         return self._change(self._number, site, call)
 
 
+def _problem(call: Call) -> Problem:
+    """Return the attention of a call, with its value but without gradients and dropout."""
+    problem = call.problem()
+    if call.changed is not None:
+        value = call.changed.value
+    elif call.value is None:
+        value = None
+    else:
+        tensors = (call.query.detach(), call.key.detach(), call.value.detach())
+        value = check(*tensors, call.scoring).value
+    return problem if value is None else replace(problem, value=value.detach())
+
+
 class ContextGradients(_EachCall):
     """Keeps the contexts of a model's calls in the graph, for their gradients.
 
@@ -127,29 +148,25 @@ class ContextGradients(_EachCall):
         self._contexts: list[_Context] = []
         self._missing: list[_Context] = []
 
-    def effects(
-        self,
-        number: Tensor,
-        replacements: Sequence[Replacement],
-        kind: AttentionKind,
-        layers: Sequence[int],
-    ) -> dict[int, Float[Tensor, "R H"]]:
-        """Compute the effect of each replacement of each head's context, to first order.
+    def gradients(self, number: Tensor, kind: AttentionKind, layers: Collection[int]) -> Gradients:
+        """Compute the gradient of a number by each context of some layers.
 
-        The change of its context · the gradient (Nanda 2023, "Attribution Patching"; Syed et al.
-        2023, arXiv:2310.10348, equation 1). The number is taken not to depend on a context that no
-        gradient reached; `cut_layers` checks this.
+        None for a context that no gradient reached, on which the number is taken not to depend;
+        `cut_layers` checks this.
 
         Args:
             number: the number computed from the contexts.
-            replacements: R replacements.
             kind: the kind of attention.
             layers: the indices of the layers.
 
         Raises:
             ValueError: if the number has no gradient.
         """
-        contexts = self._contexts[:]
+        contexts = [
+            context
+            for context in self._contexts
+            if context.site.kind == kind and context.site.layer in layers
+        ]
         if not number.requires_grad:
             raise ValueError(
                 "method='gradient': the target has no gradient; run the model, and compute the "
@@ -158,24 +175,39 @@ class ContextGradients(_EachCall):
         tensors = [context.tensor for context in contexts]
         with _Reached(number) as reached:
             gradients = torch.autograd.grad(number, tensors, allow_unused=True)
-        own = [context.site.kind == kind and context.site.layer in layers for context in contexts]
-        self._missing = [
-            context
-            for context, gradient, is_own in zip(contexts, gradients, own, strict=True)
-            if is_own and (gradient is None or context.tensor not in reached)
-        ]
+        found: Gradients = []
+        for context, gradient in zip(contexts, gradients, strict=True):
+            # One that was lost may have zeros in its place.
+            is_known = gradient is not None and context.tensor in reached
+            found.append((context, gradient if is_known else None))
+        self._missing = [context for context, gradient in found if gradient is None]
+        return found
+
+    def head_effects(
+        self, gradients: Gradients, replacements: Sequence[Replacement]
+    ) -> dict[int, Float[Tensor, "R H"]]:
+        """Compute the effect of each replacement of each head's context, to first order.
+
+        The change of its context · the gradient (Nanda 2023, "Attribution Patching"; Syed et al.
+        2023, arXiv:2310.10348, equation 1).
+
+        Args:
+            gradients: contexts, and the gradient of the number by each, as from `gradients`.
+            replacements: R replacements.
+        """
+        by_number = {context.number: gradient for context, gradient in gradients}
         effects: dict[int, Tensor] = {
             context.site.layer: torch.zeros(
                 len(replacements), context.tensor.shape[1], dtype=torch.float64, device="cpu"
             )
-            for context, is_own in zip(contexts, own, strict=True)
-            if is_own
+            for context, _ in gradients
         }
         for row, replacement in enumerate(replacements):
-            changer = self._changer(replacement, kind, layers)
-            for context, gradient in zip(contexts, gradients, strict=True):
+            changer = self._changer(replacement, gradients[0][0].site.kind, [*effects])
+            for context in self._contexts:
                 change = changer.change(context.call)  # of every call: it counts positions
-                if change is None or gradient is None or context in self._missing:
+                gradient = by_number.get(context.number)
+                if change is None or gradient is None:
                     continue
                 assert change.edit is not None, "contexts alone are replaced"
                 tensor = context.tensor.detach()
@@ -227,10 +259,36 @@ class ContextGradients(_EachCall):
         return changer
 
     def _keep(self, number: int, site: Site, call: Call) -> CallChange:
+        problem = _problem(call)
+
         def edit(tensor: Tensor) -> Tensor:
             if not tensor.requires_grad:
                 tensor = tensor.detach().requires_grad_()
-            self._contexts.append(_Context(number, site, call, tensor))
+            self._contexts.append(_Context(number, site, call, problem, tensor))
             return tensor
 
         return CallChange(edit=edit)
+
+
+def derivatives(gradients: Gradients, over: str) -> dict[int, Derivative]:
+    """Return the attention of each layer that a gradient reached, with the gradient.
+
+    Raises:
+        ValueError: for a layer whose attention is not that of one call over the whole text.
+    """
+    found: dict[int, Derivative] = {}
+    for layer in sorted({context.site.layer for context, _ in gradients}):
+        calls = [one for one in gradients if one[0].site.layer == layer]
+        (context, gradient), problem = calls[0], calls[0][0].problem
+        is_whole = context.site.kind != "self" or problem.queries == problem.keys
+        if len(calls) > 1 or problem.heads[0] != 1 or not is_whole or problem.value is None:
+            raise ValueError(
+                f"method='gradient' over {over} needs one call of attention over the whole text in "
+                f"each layer, but layer {layer} has {len(calls)}, the first of "
+                f"{problem.heads[0]} sequence(s), {problem.queries} queries and {problem.keys} "
+                "keys; run the model once over the text, without a cache, or take "
+                "method='ablation' over keys"
+            )
+        if gradient is not None:
+            found[layer] = Derivative.of(problem, gradient)
+    return found

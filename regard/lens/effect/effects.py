@@ -1,12 +1,13 @@
-"""`effects`: which heads, tokens or passages a number that a model computes depends on.
+"""`effects`: which heads, tokens, passages or edges a number that a model computes depends on.
 
-Axes: N layers, H heads, T tokens, K spans of keys.
+Axes: N layers, H heads, T tokens, K heads, spans of keys or edges, R replacements of contexts.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
@@ -18,21 +19,19 @@ from regard._arguments import Indices, check_choice, check_indices, check_whole
 from regard._shapes import Float, Int
 from regard.intercept import change_calls
 from regard.intervene import Intervention
-from regard.lens.effect.attribution import ContextGradients
+from regard.lens.effect.attribution import ContextGradients, Gradients, derivatives
 from regard.lens.effect.caveats import warn_of_hybrid
 from regard.lens.effect.contexts import By, Contexts, Replacement, name_of, replacements_by
+from regard.lens.effect.edges import Derivative, edges_table
+from regard.lens.effect.hidden import From, Hidden, hidden_spans, length_of, spans_table
 from regard.lens.effect.measure import Progress, grid, measured, no_grad, reports, selected
-from regard.lens.effect.runs import ModelRuns, Unchanged, chunks
+from regard.lens.effect.runs import ModelRuns, Unchanged
 from regard.lens.effect.table import Effects, Method, Place
 from regard.lens.spans.links import Span
-from regard.lens.spans.passages import Passage, check_spans
-from regard.lens.targets import Answer, Logit, LogProbability, Target, TextModel, in_tokens
+from regard.lens.spans.passages import Passage
+from regard.lens.targets import Target, TextModel, in_tokens
 from regard.record.layer import Layer
 from regard.record.sites import AttentionKind
-
-From = Literal["later", "question", "answer"]
-
-_BLOCKS = 64  # maximum number of blocks of keys that a text is divided into
 
 
 def effects(
@@ -40,17 +39,19 @@ def effects(
     run: str | Int[Tensor, "*b T"] | Mapping[str, Any] | Callable[[nn.Module], Any],
     target: Target,
     *,
-    over: Literal["heads", "keys"] | Sequence[Span | Passage] = "heads",
+    over: Literal["heads", "keys", "edges"] | Sequence[Span | Passage] = "heads",
     hidden_from: From = "later",
-    method: Method = "ablation",
+    method: Method | None = None,
     by: By = "zero",
     layers: Indices | None = None,
     heads: Indices | None = None,
     tokens: Any = None,
     batch_size: int | None = None,
     progress: Progress = None,
+    k: int = 20,
+    seed: int = 0,
 ) -> Effects:
-    """Measure which heads, tokens or passages a number that a model computes depends on.
+    """Measure which heads, tokens, passages or edges a number that a model computes depends on.
 
     Each head in turn is ablated, or each token or passage knocked out (Geva et al. 2023,
     arXiv:2304.14767, section 5), and the number computed again; each entry of a batch is a copy of
@@ -74,19 +75,23 @@ def effects(
             `transformers` computes no earlier logits (``logits_to_keep``), unless `run` is a
             function or has labels, or hooks or your own code may read them.
         over: ``"heads"``; ``"keys"``: hide each token, or of more than 64 tokens, at most 64 blocks
-            of equal size; or spans to hide, each ``(first, stop)`` in tokens or a passage of
-            `split_passages`. In a hybrid model, which also has recurrent or convolutional layers,
-            tokens are hidden from attention alone, and a `RuntimeWarning` says so.
+            of equal size; spans to hide, each ``(first, stop)`` in tokens or a passage of
+            `split_passages`; or ``"edges"``: hide each key from each query in each head, which is
+            estimated for all, and measured for the 20 largest estimates and 20 edges drawn at
+            random (`Effects.checks`). In a hybrid model, which also has recurrent or convolutional
+            layers, tokens are hidden from attention alone, and a `RuntimeWarning` says so.
         hidden_from: the queries that a span is hidden from: ``"later"``, all after it; its own
             queries still see it, so the effect of the last token is 0, and so do earlier queries if
             attention is not causal. ``"question"``: all after the last span, so other spans may
             already contain its information. ``"answer"``: only those that predict the target, which
             must be tokens. With the last two, a model of transformers that is given ids reads the
             tokens before those queries only once.
-        method: ``"ablation"``; or, over heads, ``"gradient"``, attribution patching: one forward
-            and one backward pass give an approximation, exact if the number is linear in the
-            head's context. `Effects.check` compares it with ablation. NaN in a layer that the
-            number depends on, but that no gradient reaches.
+        method: ``"ablation"``; or ``"gradient"``, attribution patching: one forward and one
+            backward pass of the model give an approximation, exact if the number is linear in the
+            contexts that change. `Effects.check` compares it with ablation. Over heads NaN in a
+            layer that the number depends on, but that no gradient reaches; over keys and spans all
+            are NaN then, and over edges those of the layer are left out. None is ``"ablation"``,
+            over edges ``"gradient"``, the only one there.
         by: what replaces the context of an ablated head. ``"zero"``; ``"mean"``, its mean over the
             text; contexts of each layer, ``(H, L, Dv)`` or ``(H, 1, Dv)``, such as the ``mean()``
             of `regard.lens.contexts` over prompts; or these `Contexts` themselves, for resampling:
@@ -102,6 +107,8 @@ def effects(
         progress: whether to show a progress bar (needs rich); None shows it on a terminal. Or a
             function that is called with the number of interventions done and their total; an
             exception in it ends the measurement.
+        k: number of edges with the largest estimates.
+        seed: seed of the edges drawn at random, each as likely as any other that masks let be seen.
 
     Returns:
         The `Effects`: the number under each intervention − the number without any.
@@ -126,7 +133,9 @@ def effects(
         >>> regard.lens.effects(layer, lambda layer: layer(x), lambda y: y[:, -1].norm(dim=-1)).axes
         ('layer', 'head')
     """
-    _check_arguments(over, hidden_from, method, by, batch_size)
+    method = method or ("gradient" if over == "edges" else "ablation")
+    _check_arguments(over, hidden_from, method, by)
+    _check_numbers(batch_size=batch_size, k=k, seed=seed)
     replacements = _Replacements.by(by)
     if not isinstance(model, nn.Module):
         model, run, target, tokens = in_tokens(model, run, target, tokens)
@@ -135,113 +144,67 @@ def effects(
         warn_of_hybrid(model)
     runs = ModelRuns(model, run, target, tokens)
     if method == "gradient":
-        return _by_gradient(runs, replacements, only, batch_size, progress)
+        derived = _Derived.of(runs, replacements, only, batch_size, progress)
+        if over == "heads":
+            return _heads_by_gradient(derived, replacements)
+        if over == "edges":
+            return _edges_by_gradient(derived, k, seed)
+        return _spans_by_gradient(derived, only[1], over, hidden_from, target)
     hidden = None
     if over != "heads" and hidden_from != "later" and runs.length is not None:
-        hidden = _hidden(over, hidden_from, target, runs.length)
+        hidden = hidden_spans(over, hidden_from, target, runs.length)
     with no_grad(), runs.open():
         unchanged = runs.unchanged(start=hidden.start if hidden else 0)
         size = batch_size or unchanged.batch_size
         table = selected(unchanged, *only)
         if over != "heads":
-            length = _length([layer for layer, _ in table])
+            length = length_of([layer for layer, _ in table])
             if hidden is None or hidden.length != length:
-                hidden = _hidden(over, hidden_from, target, length)
+                hidden = hidden_spans(over, hidden_from, target, length)
             return _over_spans(runs, unchanged, table, only[1], hidden, size, progress)
         places = [(layer.index, head) for layer, numbers in table for head in numbers]
-        values = _ablated(runs, unchanged, places, replacements, size, progress)
+        replacements.require([layer for layer, _ in table])
+        with reports(len(replacements.each) * len(places), progress) as report:
+            values = _ablated(runs, unchanged, places, replacements, size, report)
         return _over_heads(runs, unchanged, table, values, replacements, "ablation")
 
 
-def _check_arguments(over: Any, hidden_from: Any, method: Any, by: Any, batch_size: Any) -> None:
+def _check_arguments(over: Any, hidden_from: Any, method: Any, by: Any) -> None:
     """Check the arguments that do not depend on the model.
 
     Raises:
-        TypeError: for a batch size that is not an integer.
-        ValueError: for other invalid arguments.
+        ValueError: for invalid arguments.
     """
     check_choice("hidden_from", hidden_from, get_args(From))
     check_choice("method", method, get_args(Method))
-    if isinstance(over, str) and over not in ("heads", "keys"):
+    if isinstance(over, str) and over not in ("heads", "keys", "edges"):
         raise ValueError(
-            f"over must be 'heads', 'keys' or spans of tokens, (first, stop) each, but is {over!r}"
+            "over must be 'heads', 'keys', 'edges' or spans of tokens, (first, stop) each, but is "
+            f"{over!r}"
         )
-    if over == "heads":
-        if hidden_from != "later":
-            raise ValueError(
-                f"hidden_from={hidden_from!r} is for tokens that are hidden: give over='keys' or "
-                "spans with it"
-            )
-    elif method == "gradient":
+    if over in ("heads", "edges") and hidden_from != "later":
         raise ValueError(
-            "method='gradient' approximates the ablation of heads; over keys or spans take "
-            "method='ablation'"
+            f"hidden_from={hidden_from!r} is for tokens that are hidden: give over='keys' or "
+            "spans with it"
         )
-    elif not (isinstance(by, str) and by == "zero"):
+    if over == "edges" and method == "ablation":
         raise ValueError(
-            "by is for heads, which are ablated; keys and spans are hidden: leave by out"
+            "method='ablation' over edges would take a run for each edge of each head; leave it "
+            "out: all are estimated, and some of them measured"
         )
-    if batch_size is not None:
-        check_whole(batch_size, "batch_size")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, but is {batch_size}")
+    if over != "heads" and not (isinstance(by, str) and by == "zero"):
+        raise ValueError(
+            "by is for heads, which are ablated; keys and edges are hidden: leave by out"
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Hidden:
-    """Spans to hide, and the first query that each is hidden from."""
-
-    spans: tuple[Passage, ...]
-    starts: tuple[int, ...]
-    queries: Span | None
-    """The queries that all spans are hidden from, if they are the same for all."""
-    length: int
-    of_choice: bool
-    """True if the caller gave the spans."""
-
-    @property
-    def start(self) -> int:
-        """Return the first query that any span is hidden from."""
-        return min(self.starts)
-
-    @property
-    def present(self) -> list[int]:
-        """Return the indices of the spans that are hidden from some query of the text."""
-        return [number for number, start in enumerate(self.starts) if start < self.length]
-
-
-def _hidden(over: Any, hidden_from: From, target: Target, length: int) -> _Hidden:
-    """Check the spans, and find the queries that they are hidden from.
-
-    Raises:
-        TypeError: for spans of the wrong type.
-        ValueError: for spans that reach too far, and for a target without positions.
-    """
-    queries = None
-    if hidden_from != "later":
-        if not isinstance(target, (LogProbability, Logit, Answer)):
-            raise ValueError(
-                f"hidden_from={hidden_from!r} needs a target that is predicted at known positions: "
-                "a regard.lens.LogProbability, Logit or Answer"
-            )
-        queries = target.queries(length)
-    if over == "keys":
-        size = -(-length // _BLOCKS)
-        blocks = range(0, length, size)
-        spans = tuple(Passage(tokens=(first, min(first + size, length))) for first in blocks)
-    else:
-        spans = check_spans(over, length if queries is None else queries[0] + 1, "over")
-    stops = tuple(span.tokens[1] for span in spans)
-    if queries is not None:
-        first = queries[0] if hidden_from == "answer" else min(max(stops), queries[0])
-        queries = first, queries[1]
-    return _Hidden(
-        spans=spans,
-        starts=stops if queries is None else (queries[0],) * len(spans),
-        queries=queries,
-        length=length,
-        of_choice=over != "keys",
-    )
+def _check_numbers(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        least = 0 if name == "seed" else 1
+        if number is not None:
+            check_whole(number, name)
+            if number < least:
+                raise ValueError(f"{name} must be at least {least}, but is {number}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,25 +249,23 @@ def _ablated(
     places: Sequence[Place],
     replacements: _Replacements,
     size: int,
-    progress: Progress,
+    report: Callable[[int], None],
 ) -> Float[Tensor, "R K"]:
     """Measure the effect of each replacement in each of the heads."""
-    layers = {layer.index: layer for layer in unchanged.layers}
-    replacements.require([layers[place[0]] for place in places])
+    kinds = {layer.index: layer.kind for layer in unchanged.layers}
 
     def change(
         replacement: Replacement, place: Place, intervention: Intervention, batch: Any
     ) -> None:
         layer, head = place
-        replacement.state(intervention, layer, layers[layer].kind, head, batch)
+        replacement.state(intervention, layer, kinds[layer], head, batch)
 
     changes = [
         (place[0], partial(change, replacement, place))
         for replacement in replacements.each
         for place in places
     ]
-    with reports(len(changes), progress) as report:
-        values = measured(runs, unchanged, changes, size, report)
+    values = measured(runs, unchanged, changes, size, report)
     return values.reshape(len(replacements.each), len(places))
 
 
@@ -313,13 +274,31 @@ def _over_spans(
     unchanged: Unchanged,
     table: Sequence[tuple[Layer, tuple[int, ...]]],
     heads: tuple[int, ...] | slice | None,
-    hidden: _Hidden,
+    hidden: Hidden,
     size: int,
     progress: Progress,
 ) -> Effects:
     """Measure the effect of hiding each span and, for the caller's own spans, all together."""
+    groups = hidden.groups
+    skipped = len(hidden.spans) - len(hidden.present)  # no later query is there to hide them from
+    with reports(skipped + len(groups), progress) as report:
+        report(skipped)
+        values = _without(runs, unchanged, table, heads, hidden, groups, size, report)
+    return spans_table(runs.target, unchanged, hidden, values, "ablation")
+
+
+def _without(
+    runs: ModelRuns,
+    unchanged: Unchanged,
+    table: Sequence[tuple[Layer, tuple[int, ...]]],
+    heads: tuple[int, ...] | slice | None,
+    hidden: Hidden,
+    groups: Sequence[Sequence[int]],
+    size: int,
+    report: Callable[[int], None],
+) -> Float[Tensor, " K"]:
+    """Measure the effect of hiding each group of spans together."""
     indices, first = [layer.index for layer, _ in table], table[0][0]
-    number, present = unchanged.number, hidden.present
 
     def hide(some: Sequence[int], intervention: Intervention, batch: int | None) -> None:
         for span in some:
@@ -332,92 +311,147 @@ def _over_spans(
                 batch=batch,
             )
 
-    together = hidden.of_choice and bool(present)
-    changes = [partial(hide, [span]) for span in present] + [partial(hide, present)] * together
-    changed = torch.zeros(len(changes), dtype=torch.float64, device="cpu")
-    skipped = len(hidden.spans) - len(present)  # no later query is there to hide them from
-    with reports(skipped + len(changes), progress) as report:
-        report(skipped)
-        for chunk in chunks(len(changes), size if runs.batches else 1):
-            some = [changes[entry] for entry in chunk]
-            changed[chunk.start : chunk.stop] = runs.changed(first, some) - number
-            report(len(chunk))
-    values = torch.zeros(len(hidden.spans), dtype=torch.float64, device="cpu")
-    values[present] = changed[: len(present)]
-    without_all = float(changed[-1]) if together else 0.0
-    return Effects(
-        values=values,
-        unchanged=number,
-        target=runs.target,
-        over="spans" if hidden.of_choice else "keys",
-        method="ablation",
-        axes=("span" if hidden.of_choice else "keys",),
-        labels=(tuple(_name(span, unchanged.tokens) for span in hidden.spans),),
-        places=tuple(span.tokens for span in hidden.spans),
-        without_all=without_all if hidden.of_choice else None,
-        hidden_from=hidden.queries,
-    )
+    changes = [(first.index, partial(hide, group)) for group in groups]
+    return measured(runs, unchanged, changes, size, report)
 
 
-def _name(span: Passage, tokens: tuple[str, ...] | None) -> str:
-    """Name a span by its positions and its text or tokens."""
-    if span.text or tokens is None:
-        return str(span)
-    return f"{span} {''.join(tokens[slice(*span.tokens)])}"
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Derived:
+    """An unchanged run with the gradient of its number by each context."""
 
+    runs: ModelRuns
+    unchanged: Unchanged
+    table: list[tuple[Layer, tuple[int, ...]]]
+    contexts: ContextGradients
+    gradients: Gradients
+    cut: list[int]
+    """Layers that the number depends on, but that no gradient reached."""
+    batch_size: int | None
+    progress: Progress
 
-def _length(layers: Sequence[Layer]) -> int:
-    """Return the number of keys of the layers.
+    @classmethod
+    def of(
+        cls,
+        runs: ModelRuns,
+        replacements: _Replacements,
+        only: tuple[Any, Any],
+        batch_size: int | None,
+        progress: Progress,
+    ) -> _Derived:
+        """Run forward and backward.
 
-    Raises:
-        ValueError: if they differ from layer to layer.
-    """
-    sizes = sorted({layer.pattern.shape[-1] for layer in layers})
-    if len(sizes) != 1:
-        raise ValueError(
-            f"effects over keys need layers over the same keys, but they have {sizes}; name "
-            "those of the text in layers, or take over='heads'"
-        )
-    return sizes[0]
-
-
-def _by_gradient(
-    runs: ModelRuns,
-    replacements: _Replacements,
-    only: tuple[Any, Any],
-    batch_size: int | None,
-    progress: Progress,
-) -> Effects:
-    contexts = ContextGradients(runs.model)
-    with torch.enable_grad(), runs.open(), change_calls(contexts):
-        unchanged = runs.unchanged(keep=False)
-        table = selected(unchanged, *only)
-        kind = table[0][0].kind
-        replacements.require([layer for layer, _ in table])
-        indices = [layer.index for layer, _ in table]
-        by_layer = contexts.effects(unchanged.target, replacements.each, kind, indices)
-    with no_grad(), runs.open():
-        cut = contexts.cut_layers(lambda: runs.again()[1], replacements.each[0], kind)
-    if cut:
-        for layer in cut:
-            by_layer[layer].fill_(torch.nan)
-        warnings.warn(
-            f"method='gradient': no gradient came back to layer(s) {', '.join(map(str, cut))}, on "
-            "which the number depends, so that their effects are NaN: a reentrant checkpoint, "
-            "torch.no_grad(), detach() or a function whose backward returns None cuts the graph; "
-            "run the model without it, or take method='ablation'",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    values = torch.cat([by_layer[layer.index][:, [*numbers]] for layer, numbers in table], dim=1)
-
-    def ablate(places: Sequence[Place]) -> Float[Tensor, " K"]:
+        Warns:
+            RuntimeWarning: for layers that no gradient reached.
+        """
+        contexts = ContextGradients(runs.model)
+        with torch.enable_grad(), runs.open(), change_calls(contexts):
+            unchanged = runs.unchanged(keep=False)
+            table = selected(unchanged, *only)
+            replacements.require([layer for layer, _ in table])
+            kind, indices = table[0][0].kind, [layer.index for layer, _ in table]
+            gradients = contexts.gradients(unchanged.target, kind, indices)
         with no_grad(), runs.open():
-            start = runs.unchanged()
-            size = batch_size or start.batch_size
-            return _ablated(runs, start, places, replacements, size, progress).mean(dim=0)
+            cut = contexts.cut_layers(lambda: runs.again()[1], replacements.each[0], kind)
+        if cut:
+            warnings.warn(
+                f"method='gradient': no gradient came back to layer(s) "
+                f"{', '.join(map(str, cut))}, on which the number depends, so that their effects "
+                "are NaN or, over edges, left out: a reentrant checkpoint, torch.no_grad(), "
+                "detach() or a function whose backward returns None cuts the graph; run the model "
+                "without it, or take method='ablation'",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return cls(
+            runs=runs,
+            unchanged=unchanged,
+            table=table,
+            contexts=contexts,
+            gradients=gradients,
+            cut=cut,
+            batch_size=batch_size,
+            progress=progress,
+        )
 
-    return _over_heads(runs, unchanged, table, values, replacements, "gradient", ablate)
+    def attention(self, over: str) -> list[tuple[int, tuple[int, ...], Derivative]]:
+        """Return index, heads and attention of the layers that a gradient reached."""
+        found = derivatives(self.gradients, over)
+        table = [(layer.index, heads) for layer, heads in self.table]
+        return [(layer, heads, found[layer]) for layer, heads in table if layer in found]
+
+    @contextmanager
+    def measuring(self, count: int) -> Iterator[tuple[Unchanged, int, Callable[[int], None]]]:
+        """Run again unchanged, and yield this run, the batch size and what reports the progress."""
+        with no_grad(), self.runs.open(), reports(count, self.progress) as report:
+            start = self.runs.unchanged()
+            yield start, self.batch_size or start.batch_size, report
+
+
+def _heads_by_gradient(derived: _Derived, replacements: _Replacements) -> Effects:
+    with no_grad():
+        by_layer = derived.contexts.head_effects(derived.gradients, replacements.each)
+    for layer in derived.cut:
+        by_layer[layer].fill_(torch.nan)
+    rows = [by_layer[layer.index][:, [*heads]] for layer, heads in derived.table]
+    runs, unchanged, table = derived.runs, derived.unchanged, derived.table
+
+    def measure(places: Sequence[Place]) -> Float[Tensor, " K"]:
+        with derived.measuring(len(replacements.each) * len(places)) as (start, size, report):
+            return _ablated(runs, start, places, replacements, size, report).mean(dim=0)
+
+    values = torch.cat(rows, dim=1)
+    return _over_heads(runs, unchanged, table, values, replacements, "gradient", measure)
+
+
+def _edges_by_gradient(derived: _Derived, k: int, seed: int) -> Effects:
+    def measure(places: Sequence[Place]) -> Float[Tensor, " K"]:
+        with derived.measuring(len(places)) as (start, size, report):
+            changes = [(place[0], partial(hide, place)) for place in places]
+            return measured(derived.runs, start, changes, size, report)
+
+    def hide(place: Place, intervention: Intervention, batch: int | None) -> None:
+        layer, head, query, key = place
+        intervention.knock_out(
+            layers=layer, heads=head, queries=query, keys=key, kind=kind, batch=batch
+        )
+
+    kind = derived.table[0][0].kind
+    with no_grad():
+        layers = derived.attention("edges")
+    return edges_table(derived.runs.target, derived.unchanged, layers, k, seed, measure)
+
+
+def _spans_by_gradient(
+    derived: _Derived,
+    heads: tuple[int, ...] | slice | None,
+    over: Any,
+    hidden_from: From,
+    target: Target,
+) -> Effects:
+    length = length_of([layer for layer, _ in derived.table])
+    hidden = hidden_spans(over, hidden_from, target, length)
+    spans = [(*span.tokens, start) for span, start in zip(hidden.spans, hidden.starts, strict=True)]
+    groups = [[spans[number] for number in group] for group in hidden.groups]
+    values = torch.zeros(len(groups), dtype=torch.float64, device="cpu")
+    with no_grad():
+        for _, some, attention in derived.attention("keys or spans"):
+            values += attention.span_effects(groups)[:, list(some)].sum(dim=-1)
+    if derived.cut:
+        values.fill_(torch.nan)
+
+    def measure(places: Sequence[Place]) -> Float[Tensor, " K"]:
+        every = [hidden.numbered[place[0], place[1]] for place in places]
+        here = [entry for entry, span in enumerate(every) if span in hidden.present]
+        effects = torch.zeros(len(every), dtype=torch.float64, device="cpu")
+        with derived.measuring(len(here)) as (start, size, report):
+            one_each = [[every[entry]] for entry in here]
+            effects[here] = _without(
+                derived.runs, start, derived.table, heads, hidden, one_each, size, report
+            )
+        return effects
+
+    name, unchanged = derived.runs.target, derived.unchanged
+    return spans_table(name, unchanged, hidden, values, "gradient", measure)
 
 
 def _over_heads(

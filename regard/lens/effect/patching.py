@@ -22,6 +22,7 @@ from regard.lens.effect.table import Effects, Place
 from regard.lens.targets import Target, TextModel, in_tokens, read_in
 from regard.record import record
 from regard.record.layer import Layer
+from regard.record.sites import AttentionKind
 
 Activation = Literal["context", "value", "pattern"]
 Direction = Literal["denoise", "noise"]
@@ -147,7 +148,7 @@ def patch(
 
 def _activations(
     runs: ModelRuns, activation: Activation
-) -> tuple[float, dict[tuple[str, int], Any]]:
+) -> tuple[float, dict[tuple[AttentionKind, int], Any]]:
     """Run the model once; return the target, and each layer's activations by kind and index."""
     with runs.open(), ExitStack() as stack:
         if activation == "pattern":
@@ -162,7 +163,7 @@ def _activations(
 
 def _length(
     table: Sequence[tuple[Layer, tuple[int, ...]]],
-    kept: Mapping[tuple[str, int], Any],
+    kept: Mapping[tuple[AttentionKind, int], Any],
     activation: Activation,
     name: str,
 ) -> int:

@@ -17,6 +17,7 @@ from regard.lens.naming.evidence import Means, Score, itself, lead, mean_of, nea
 from regard.lens.naming.heads import Heads, HeadScores
 from regard.lens.naming.roles import Evidence, PatternScores, Role, role_of
 from regard.lens.naming.tallies import Read, Tallier
+from regard.lens.texts import extent, part_of, texts_of
 from regard.pattern import Pattern
 from regard.record import Recording
 from regard.record.layer import Layer, Tokens, require_one_run
@@ -138,41 +139,17 @@ def _numbered(texts: Sequence[tuple[Pattern, Tensor | None]]) -> list[Int[Tensor
     ]
 
 
-def _extent(pattern: Pattern) -> tuple[int, int]:
-    """Return start and stop of the tokens of a padded sequence: queries that see themselves."""
-    rows = pattern.problem.rows
-    index = torch.arange(rows.queries, device=rows.start.device)
-    sees = ((rows.start <= index) & (index < rows.stop)).flatten(0, 1).any(0)
-    seen = sees.nonzero().flatten()
-    if not rows.is_interval or seen.numel() == 0:
-        return 0, rows.queries
-    return int(seen[0]), int(seen[-1]) + 1
-
-
-def _cut(pattern: Pattern, start: int, stop: int) -> Pattern:
-    """Crop a pattern to the queries and keys of a range, outside which it sees none."""
-    if (start, stop) == (0, pattern.shape[-2]):
-        return pattern
-    part = slice(start, stop)
-    return Pattern.of(pattern.problem.crop(part, part), None)
-
-
 def _texts(layer: Layer, names: Tokens | None) -> list[tuple[Pattern, Tensor | None]]:
     """Return the pattern and the token numbers of each sequence of the batch."""
-    pattern = layer.pattern
-    if pattern.ndim not in (3, 4) or pattern.shape[-2] != pattern.shape[-1]:
-        raise RecordError(
-            f"heads are scored over whole sequences, but {layer.name or 'a layer'} was recorded "
-            f"as {pattern!r}; record all rows, from the prompt on"
-        )
-    texts = [pattern] if pattern.ndim == 3 else [pattern[i] for i in range(len(pattern))]
+    texts = texts_of(layer, "heads are scored")
     if names is None:
         return [(text, None) for text in texts]
-    if len(names) not in (1, len(texts)) or any(len(n) != pattern.shape[-1] for n in names):
+    length = layer.pattern.shape[-1]
+    if len(names) not in (1, len(texts)) or any(len(n) != length for n in names):
         raise RecordError(
             f"tokens names {len(names)} sequence(s) of {sorted({len(n) for n in names})} "
             f"positions, but {layer.name or 'a layer'} attended over {len(texts)} of "
-            f"{pattern.shape[-1]}; record one run at a time"
+            f"{length}; record one run at a time"
         )
     numbers = {name: number for number, name in enumerate(sorted({n for t in names for n in t}))}
     ids = [torch.tensor([numbers[name] for name in text], device="cpu") for text in names]
@@ -180,9 +157,9 @@ def _texts(layer: Layer, names: Tokens | None) -> list[tuple[Pattern, Tensor | N
 
 
 def _without_padding(pattern: Pattern, ids: Tensor | None) -> tuple[Pattern, Tensor | None]:
-    start, stop = _extent(pattern)
+    start, stop = extent(pattern)
     known = None if ids is None else ids[start:stop].to(pattern.device)
-    return _cut(pattern, start, stop), known
+    return part_of(pattern, start, stop), known
 
 
 def heads(recording: Recording, *, progress: bool | None = None) -> Heads:

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard._arguments import Indices, check_indices, chosen
 from regard._display import show
 from regard._shapes import Float, Int
 from regard.errors import RecordError
+from regard.intercept import last_logits, takes_logits_to_keep
+from regard.lens.sink_keys import READOUTS, sinks_of_readings
 from regard.lens.spans.links import Link, Span, TokenLink, place_links
 from regard.lens.spans.passages import Passage, check_spans, require_apart
 from regard.lens.targets import Answer, Logit, LogProbability
+from regard.pattern.readout import Readout
 from regard.pattern.readouts import Received
-from regard.record import Recording
+from regard.record import Recording, read_while_running
 from regard.record.layer import Layer, Tokens, require_one_run
 from regard.record.readings import LayerReadings, read_layer
 
@@ -38,10 +41,12 @@ __all__ = [
     "link_weights",
     "passage_readouts",
     "passage_weights",
+    "read_passages",
     "select",
     "share_out",
-    "weigh_passages",
 ]
+
+Target = Answer | LogProbability | Logit
 
 ENOUGH = 8
 """Minimum number of spans of a kind for which tables name the head with the largest weight."""
@@ -50,7 +55,6 @@ FIRST_TOKEN, SINKS, ELSEWHERE = "first token", "sinks", "elsewhere"
 
 _NUMBERS = 2**22  # maximum number of weights read at a time
 _DEVIATIONS = 1.96  # 97.5 % quantile of the standard normal distribution
-_SINK = 0.3  # mean weight above which a key is a sink: Gu et al. 2024, arXiv:2410.10781, section 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,14 +141,16 @@ class SpanWeights:
 
     For links, the spans are the deciding words, compared with decoys and control words. For
     passages, they are the passages, each of a kind of its own, and three more: the text's first
-    token, the sinks, and all other tokens, so that the weights of each head sum to 1.
+    token, the sinks, and all other tokens, so that the weights of each head sum to 1. Their
+    controls are the weights on the same passages under a neutral question.
 
     Attributes:
         spans: weight on a span: ``(M, N, H)`` by span, its mean ``(K, N, H)`` by kind.
         decoys: weight on a decoy; NaN for spans without one.
         controls: weight on a control word: it neither decides nor is a decoy nor has the text of
             one of them, and is at half to twice the distance of a deciding word; a word for a word,
-            a mark for a mark, never the text's first token. NaN for spans without one.
+            a mark for a mark, never the text's first token. For passages, the weight on the same
+            passage in the neutral run. NaN for spans without one.
         keys: the tokens of each span, ``(start, stop)`` per word; empty for other tokens.
         layers: indices of the layers.
         heads: indices of the heads; weights are NaN where a layer lacks a head.
@@ -180,6 +186,11 @@ class SpanWeights:
         """Return the mean weight on a span of each kind over the heads of all layers."""
         return self.spans.mean.flatten(1).nanmean(dim=-1)
 
+    @property
+    def difference(self) -> Float[Tensor, " K"]:
+        """Return the mean over all heads of the weight minus its control; NaN without controls."""
+        return (self.spans.mean - self.controls.mean).flatten(1).nanmean(dim=-1)
+
     @classmethod
     def merge(cls, parts: Iterable[SpanWeights]) -> SpanWeights:
         """Concatenate the spans of several texts, read by models with the same heads.
@@ -211,6 +222,21 @@ class SpanWeights:
             layers=first.layers,
             heads=first.heads,
         )
+
+    def against(self, control: SpanWeights) -> SpanWeights:
+        """Return these weights with those of another run on the same spans as their controls.
+
+        Raises:
+            ValueError: for other layers, heads or spans.
+        """
+        own, other = ((w.layers, w.heads, w.counts.keys()) for w in (self, control))
+        if own != other:
+            raise ValueError(
+                f"control has layers {control.layers} of heads {control.heads} and "
+                f"{len(control.counts)} kinds of spans, but these weights have layers "
+                f"{self.layers} of heads {self.heads} and {len(self.counts)}; read both alike"
+            )
+        return replace(self, controls=self.spans.of_same_spans(control.spans.values))
 
     def frame(self) -> pd.DataFrame:
         """Return a pandas data frame with a row per kind and head."""
@@ -347,16 +373,21 @@ def _require_one_text(layer: Layer, what: str, keys: int | None = None) -> None:
 def passage_weights(
     recording: Recording,
     spans: Sequence[Span | Passage],
-    target: Answer | LogProbability | Logit,
+    target: Target,
     *,
     layers: Indices | None = None,
     heads: Indices | None = None,
     sinks: Sequence[int] | None = None,
+    neutral: tuple[Recording, Target] | None = None,
 ) -> SpanWeights:
     """Sum the weights of the queries that predict an answer over each passage of a text.
 
     What each key receives from those queries is read, in memory O(S). A passage that a model looks
     at need not be one that it needs: `regard.lens.effects` measures that, over the same passages.
+
+    Some passages get more weight than others whatever is asked. A second run over the same
+    document, in which both question and answer are replaced by a neutral text such as ``N/A``, says
+    how much: ``difference`` is the weight less that. It is a definition of our own.
 
     Args:
         recording: a recording of one text.
@@ -365,19 +396,22 @@ def passage_weights(
         layers: the layers of self-attention to read; None is all.
         heads: the heads of each layer; None is all.
         sinks: keys whose weight is listed separately, as is that of the first token. None finds
-            them: keys up to the last passage's end whose mean weight, over all queries from them
-            on and over the selected heads, is above 0.3 (the threshold of a head's sink in Gu et
-            al. 2024, arXiv:2410.10781, section 3).
+            them by the selected heads, as `regard.lens.sinks` does, up to the end of the last
+            passage.
+        neutral: a recording of the neutral run, whose tokens are the same up to the end of the last
+            passage, and the neutral answer in it.
 
     Returns:
         The weight on each passage without the first token and the sinks; then on the first token;
-        on the sinks, a sink logit included; and on all other tokens, such as a question.
+        on the sinks, a sink logit included; and on all other tokens, such as a question. With
+        `neutral`, its weights as controls.
 
     Raises:
         RecordError: for several texts or runs, other kinds of attention, or rows that were
             not recorded.
         TypeError: for arguments of the wrong type.
-        ValueError: for spans that overlap or hold no token before the answer.
+        ValueError: for spans that overlap or hold no token before the answer, and for a neutral run
+            that is known to have other tokens there or has other layers or heads.
         IndexError: for layers or heads that were not recorded.
 
     Example:
@@ -392,41 +426,85 @@ def passage_weights(
         >>> torch.allclose(weights.spans.values[0, 0], rows.sum(-1).mean(-1))
         True
     """
+    if neutral is not None:
+        some: dict[str, Any] = {"layers": layers, "heads": heads}
+        weights = passage_weights(recording, spans, target, sinks=sinks, **some)
+        tokens, others = recording.tokens, neutral[0].tokens
+        if tokens is not None and others is not None:
+            _require_same_start(tokens[0], others[0], weights)
+        own = [first for first, _ in weights.keys[-2]]
+        return weights.against(passage_weights(neutral[0], spans, neutral[1], sinks=own, **some))
     recorded = require_one_run(recording.of_kind().layers, "passage_weights")
-    return weigh_passages(recorded, spans, target, only=(layers, heads), sinks=sinks)
-
-
-def weigh_passages(
-    layers: Sequence[Layer],
-    spans: Sequence[Span | Passage],
-    target: Answer | LogProbability | Logit,
-    *,
-    only: tuple[Indices | None, Indices | None] = (None, None),
-    sinks: Sequence[int] | None = None,
-) -> SpanWeights:
-    """Read the weights on passages of recorded layers; see `passage_weights`."""
-    for layer in layers:
+    for layer in recorded:
         _require_one_text(layer, "passages")
         if sinks is None and len(layer.rows) < layer.pattern.shape[-1]:
             raise RecordError(
                 "sinks are found by the weights of all queries, but only some were recorded; "
                 "record all rows, or name the sinks, such as sinks=()"
             )
-    queries = target.queries(min((layer.pattern.shape[-1] for layer in layers), default=0))
+    queries = target.queries(min((layer.pattern.shape[-1] for layer in recorded), default=0))
     passages = check_spans(spans, queries[0] + 1, "spans")
     require_apart(passages, "spans")
-    table = select([len(layer.heads) for layer in layers], only)
+    table = select([len(layer.heads) for layer in recorded], (layers, heads))
     readings = []
     for place, _ in table:
-        rows = _row_of(layers[place], queries[0]), _row_of(layers[place], queries[1] - 1) + 1
-        readings.append(read_layer(layers[place], passage_readouts(rows, sinks)))
+        rows = _row_of(recorded[place], queries[0]), _row_of(recorded[place], queries[1] - 1) + 1
+        readings.append(read_layer(recorded[place], passage_readouts(rows, sinks)))
     return share_out(readings, passages, queries, heads=[own for _, own in table], sinks=sinks)
 
 
-def passage_readouts(rows: Span, sinks: Sequence[int] | None = None) -> tuple[Received, ...]:
+def _require_same_start(tokens: Sequence[Any], others: Sequence[Any], weights: SpanWeights) -> None:
+    """Reject a neutral run over another document."""
+    stop = max(span[1] for (span,) in weights.keys[:-3])
+    if tokens[:stop] != others[:stop]:
+        raise ValueError(
+            "neutral has other tokens up to the end of the last passage; run it over the same "
+            "document, and replace what follows"
+        )
+
+
+def read_passages(
+    model: nn.Module,
+    ids: Int[Tensor, " T"],
+    spans: Sequence[Span | Passage],
+    target: Target,
+    *,
+    sinks: Sequence[int] | None = None,
+    neutral: tuple[Int[Tensor, " t"], Target] | None = None,
+) -> SpanWeights:
+    """Read the weights on passages while a model runs; see `passage_weights`.
+
+    Args:
+        model: a causal model.
+        ids: the text, ``(T,)``.
+        spans: as for `passage_weights`.
+        target: likewise.
+        sinks: likewise.
+        neutral: the text of the neutral run, and the neutral answer in it.
+    """
+    if neutral is not None:
+        weights = read_passages(model, ids, spans, target, sinks=sinks)
+        _require_same_start(ids.tolist(), neutral[0].tolist(), weights)
+        own = [first for first, _ in weights.keys[-2]]
+        return weights.against(read_passages(model, neutral[0], spans, neutral[1], sinks=own))
+    queries = target.queries(len(ids))
+    passages = check_spans(spans, queries[0] + 1, "spans")
+    require_apart(passages, "spans")
+    last = last_logits(1) if takes_logits_to_keep(model) else {}
+    with (
+        torch.inference_mode(),
+        read_while_running(model, *passage_readouts(queries, sinks)) as readings,
+    ):
+        model(ids[None], **last)
+    return share_out(readings.of_kind().layers, passages, queries, sinks=sinks)
+
+
+def passage_readouts(
+    rows: Span, sinks: Sequence[int] | None = None
+) -> tuple[Readout[Any, Any], ...]:
     """Return the readouts for `share_out`: of the answer's rows, and of all rows to find sinks."""
     own = Received(queries=slice(*rows))
-    return (own, Received()) if sinks is None else (own,)
+    return (own, *READOUTS) if sinks is None else (own,)
 
 
 def share_out(
@@ -447,16 +525,13 @@ def share_out(
         sinks: as for `passage_weights`.
     """
     places = [range(len(layer.heads)) for layer in layers] if heads is None else heads
-    looks, given = [], []
+    looks = []
     for layer, own in zip(layers, places, strict=True):
-        results = [
-            result.reshape(-1, result.shape[-1])[list(own)].double().cpu()
-            for result in layer.results
-        ]
-        looks.append(results[0] / (queries[1] - queries[0]))
-        given += results[1:]
+        received = layer.results[0].flatten(0, -2)[list(own)].double().cpu()
+        looks.append(received / (queries[1] - queries[0]))
     if sinks is None:
-        sinks = _find_sinks(torch.cat(given), max(passage.tokens[1] for passage in passages))
+        end = max(passage.tokens[1] for passage in passages)
+        sinks = [k for k in sinks_of_readings(layers, 1, heads=places).keys if 0 < k < end]
     own_heads = [[layer.heads[at] for at in own] for layer, own in zip(layers, places, strict=True)]
     every = tuple(sorted({head for numbers in own_heads for head in numbers}))
     size = len(passages) + 3, len(looks), len(every)
@@ -478,13 +553,6 @@ def share_out(
         layers=tuple(layer.index for layer in layers),
         heads=every,
     )
-
-
-def _find_sinks(given: Float[Tensor, "H S"], end: int) -> list[int]:
-    """Return the sink keys before an end, other than key 0."""
-    following = torch.arange(given.shape[-1], 0, -1, device=given.device)
-    resting = (given.mean(dim=0) / following)[:end]
-    return [key for key in (resting > _SINK).nonzero().flatten().tolist() if key > 0]
 
 
 def _owners(passages: Sequence[Passage], sinks: Sequence[int], keys: int) -> Int[Tensor, " S"]:

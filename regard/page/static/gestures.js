@@ -71,19 +71,22 @@ export function listen(element, on) {
       event.preventDefault();
       const { x, y } = at(event);
       if (event.shiftKey && !event.ctrlKey) return on.pan(-(event.deltaX || event.deltaY), 0, x, y);
-      const lines = event.deltaMode === 1 ? 16 : 1;
-      // A trackpad's pinch arrives as a wheel with ctrl, in much smaller numbers.
-      const speed = event.ctrlKey ? 0.01 : 0.0016;
-      on.zoom(Math.exp(-Math.max(-300, Math.min(300, event.deltaY * lines)) * speed), x, y);
+      on.zoom(Math.exp(turned(event)), x, y);
     },
     { passive: false },
   );
 }
 
+/** The logarithm of the factor by which a wheel zooms, or a trackpad's pinch: a wheel with ctrl, in smaller numbers. */
+const turned = (/** @type {WheelEvent} */ { deltaY, deltaMode, ctrlKey }) =>
+  -Math.max(-300, Math.min(300, deltaY * (deltaMode === 1 ? 16 : 1))) * (ctrlKey ? 0.01 : 0.0016);
+
 const PINCH = 1.25; // how much fingers move apart, or together, before it counts
+const STEP = Math.log(2); // of a trackpad's pinch, which counts each time that fingers are twice as far apart
+const PAUSE = 400; // milliseconds after which another pinch begins
 
 /**
- * Two fingers that move apart or together on something that one finger scrolls.
+ * Two fingers that move apart or together on something that one finger scrolls, or on a trackpad.
  * @param {HTMLElement} element
  * @param {{closer: () => void, farther: () => void}} on
  */
@@ -108,6 +111,22 @@ export function pinches(element, on) {
       if (ratio < PINCH && ratio > 1 / PINCH) return;
       (ratio > 1 ? on.closer : on.farther)();
       apart = 0; // once a pinch
+    },
+    { passive: false },
+  );
+  let sum = 0;
+  let latest = 0;
+  element.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey) return; // it scrolls
+      event.preventDefault(); // the page is not zoomed
+      if (event.timeStamp - latest > PAUSE) sum = 0;
+      latest = event.timeStamp;
+      sum += turned(event);
+      if (Math.abs(sum) < STEP) return;
+      (sum > 0 ? on.closer : on.farther)();
+      sum = 0;
     },
     { passive: false },
   );

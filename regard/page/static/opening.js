@@ -59,10 +59,11 @@ async function open(run, free) {
 /**
  * The head that the next token depends on most among those that look far. Where heads can't be switched off, or are
  * too many for it, it is the one that looks back with most weight, at no key on which heads rest. Null where there is
- * none, and where it is not free to be chosen.
+ * none, where it is not free to be chosen, and where queries and keys are not kept.
  * @param {Run} run @param {boolean} free
  */
 async function choose(run, free) {
+  if (run.kept === false) return null; // each layer's rows would take a run of the model
   const heads = run.layers.flatMap((layer, at) => layer.heads.map((_, head) => ({ layer: at, head })));
   const isMeasured = get().about?.writes && run.next && heads.length <= MANY;
   const rests = isMeasured ? [] : await restsOf(run);

@@ -34,7 +34,7 @@ def plot_effects(effects: Effects) -> Figure:
     most = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
     norm = Normalize(-most, most)
     with on_paper():
-        if effects.over in ("keys", "spans"):
+        if effects.over in ("keys", "spans", "edges"):
             return _keys(effects, values, norm)
         return (_heads if effects.over == "heads" else _positions)(effects, values, norm)
 
@@ -65,8 +65,14 @@ def _titled(effects: Effects, width: float, height: float) -> tuple[Plot, float]
 
 def _about(effects: Effects) -> str:
     """Say what was changed."""
-    what = {"heads": "head", "keys": "token", "spans": "span", "positions": "layer at a position"}
-    each = what.get(effects.over, "head at a position")
+    each = {
+        "heads": "head",
+        "keys": "token",
+        "spans": "span",
+        "edges": "edge",
+        "positions": "layer at a position",
+        "both": "head at a position",
+    }[effects.over]
     by = "" if effects.by in (None, "zero") else f", by {effects.by}"
     if effects.method == "gradient":
         return f"by gradient, approximate{by}"

@@ -54,7 +54,8 @@ def plot_monitor(monitor: Monitor, quantity: str) -> Figure:
         scale_axes = figure.place(_LEFT + _WIDTH + 0.18, _TOP, 0.12, max(height, _SCALE))
         bar = figure.colorbar(image, cax=scale_axes)
         _write_scale(bar, least, most, is_wide=is_wide)
-        for bound in {alarm.bound for alarm in alarms if least < alarm.bound < most}:
+        bounds = {alarm.bound for alarm in alarms if alarm.baseline is None}
+        for bound in (one for one in bounds if least < one < most):
             for color, width in (("white", 3.0), (INK, 1.2)):  # visible on light and dark colours
                 scale_axes.axhline(bound, color=color, linewidth=width)
         axes.spines[:].set(visible=True, color=LINE)

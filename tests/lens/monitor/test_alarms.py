@@ -1,6 +1,7 @@
 """Bounds on what heads do: which head sets an alarm off, when, and who is notified."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -36,6 +37,67 @@ def test_an_alarm_may_need_several_readings_in_a_row():
     assert set_off(alarm, *rows) == [[], [], [(3, 0), (0, 0)], [], [(3, 1)]]
 
 
+def test_a_bound_on_a_change_counts_from_each_head_s_own_first_readings():
+    alarm = regard.lens.Alarm("max_logit", below=-2, baseline=2)
+    rows = [(9, 0, 5), (7, 0, 5), (6, 0, 5), (5.9, 0, 5), (5, -3, 5), (9, 0, 0)]
+    assert set_off(alarm, *rows) == [[], [], [], [(3, 0)], [(3, 1)], [(0, 0)]]
+    lasting = regard.lens.Alarm("max_logit", above=2, baseline=1, readings=2)
+    assert set_off(lasting, (1, 1, 1), (4, 4, 1), (4, 1, 1), (4, 4, 4)) == [[], [], [(3, 0)], []]
+
+
+def test_nan_is_out_of_a_change_too_also_in_the_first_readings():
+    alarm = regard.lens.Alarm("max_logit", above=2, baseline=2)
+    assert set_off(alarm, (1, 1, math.nan), (1, 1, 1), (1, math.nan, 9)) == [
+        [(0, 0)],
+        [],
+        [(3, 1), (0, 0)],  # the mean of the first two is no number
+    ]
+
+
+def test_a_healthy_model_with_a_head_at_rest_sets_off_a_bound_on_the_change_only_when_it_moves():
+    """As of a pretrained model: one head rests on the first token, with an entropy near 0."""
+    torch.manual_seed(2)
+    layer = MultiHeadAttention(6, 3, mask=regard.causal())
+    with torch.no_grad():
+        layer.query.weight[:2] = layer.key.weight[:2] = 0.0
+        layer.query.weight[0, 0], layer.key.weight[0, 1] = 30.0, 30.0
+    x = torch.randn(4, 11, 6)
+    x[..., 0], x[..., 1] = 1.0, 0.0
+    x[:, 0, 1] = 1.0  # only the first token has the key that the first head asks for
+    alarms = [
+        regard.lens.Alarm("entropy", below=0.1),
+        regard.lens.Alarm("entropy", below=-0.5, baseline=2),
+        regard.lens.Alarm("first_token", above=0.3, baseline=2),
+    ]
+    monitor = regard.Monitor(layer, every=1, alarms=alarms)
+
+    def update():
+        with monitor.update():
+            layer(x).sum().backward()
+
+    with pytest.warns(AlarmWarning, match="update 0: entropy of layer 0, head 0 is .*, below 0.1"):
+        [update() for _ in range(4)]
+    assert [(alert.update, alert.alarm) for alert in monitor.alerts] == [(0, alarms[0])]
+    with torch.no_grad():  # now the second head comes to rest as well
+        layer.query.weight[2:4], layer.key.weight[2:4] = (
+            layer.query.weight[:2],
+            layer.key.weight[:2],
+        )
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        update()
+    assert len(shown) == 3  # one for each alarm
+    assert {(a.update, a.head, a.alarm.baseline) for a in monitor.alerts[1:]} == {
+        (4, 1, None),
+        (4, 1, 2),
+    }
+    assert len(monitor.alerts) == 1 + 3
+    change = monitor.alerts[-1]
+    values = monitor.values("first_token")[:, 1]
+    assert change.change == pytest.approx(float(values[4] - values[:2].mean()), abs=1e-12)
+    assert f"a change of {change.change:+.4g}, above 0.3 from its first 2 readings" in str(change)
+
+
 @pytest.mark.parametrize("bound", [{"above": 1.0}, {"below": -1.0}])
 def test_nan_is_out_of_every_bound_and_comes_first(bound):
     alarm = regard.lens.Alarm("max_logit", **bound)
@@ -51,6 +113,8 @@ def test_nan_is_out_of_every_bound_and_comes_first(bound):
         ({"above": math.nan}, TypeError, "a bound must be a number, but is nan"),
         ({"above": "100"}, TypeError, "a bound must be a number, but is '100'"),
         ({"above": 1, "readings": 0}, ValueError, "readings must be at least 1, but is 0"),
+        ({"above": 1, "baseline": 0}, ValueError, "baseline must be at least 1, but is 0"),
+        ({"below": 0.1, "baseline": 3}, ValueError, "no change must be within it"),
     ],
 )
 def test_alarms_are_checked(options, error, message):

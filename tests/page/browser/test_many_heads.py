@@ -185,6 +185,34 @@ def test_a_head_is_switched_off_and_the_layers_in_sight_are_asked_for_first(page
     assert "switched off" in canvas.get_attribute("aria-label")
 
 
+def test_a_trackpad_s_pinch_enlarges_the_cells(show, many, settled):
+    """It arrives as turns of a wheel with Ctrl; without Ctrl they scroll."""
+    page = show(many, "#l=3&h=5")
+    settled(page)
+    room = page.locator("#grid")
+    width = "(one) => one.firstChild.clientWidth"
+    before = room.evaluate(width)
+    box = page.locator("#grid canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    page.mouse.wheel(0, -80)
+    settled(page)
+    assert room.evaluate(width) == before
+    page.keyboard.down("Control")
+    for _ in range(9):
+        page.mouse.wheel(0, -8)  # in all e^0.72, which is more than twice
+    settled(page)
+    larger = room.evaluate(width)
+    assert larger > 1.5 * before
+    page.mouse.wheel(0, 40)  # too little
+    settled(page)
+    assert room.evaluate(width) == larger
+    page.mouse.wheel(0, 40)
+    settled(page)
+    assert room.evaluate(width) == before
+    page.keyboard.up("Control")
+    assert page.evaluate("visualViewport.scale") == 1
+
+
 @pytest.mark.thorough
 def test_a_phone_has_all_heads_too(show, many, settled):
     from axe_playwright_python.sync_playwright import Axe

@@ -191,7 +191,7 @@ function read(kernels, problem, keys, logsumexps, wanted) {
     READOUT.repeat(wanted.length),
     wanted.flatMap(({ kind, fields = [NONE, 0, 0, 0, 0] }, k) => [kind, results[k], NONE, ...fields]),
   );
-  kernels.call("read", problem, kernels.struct("PqqqP", [logsumexps, ...keys, wanted.length, list]));
+  kernels.call("read", problem, kernels.struct("PqqqPP", [logsumexps, ...keys, wanted.length, list, NONE]));
   return wanted.map(({ count }, k) => kernels.floats(results[k], count).slice());
 }
 
