@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,21 +20,32 @@ from regard.errors import Error
 from regard.inputs import Problem
 from regard.intervene._position import CallPosition
 from regard.intervene._weights import heads_of
-from regard.intervene.operations import PatchContext, PatchPattern, PatchValue
+from regard.intervene.operations import Operation, PatchContext, PatchPattern, PatchValue
 from regard.masks.bounds import IndexBounds
 from regard.masks.rows import Rows
 from regard.masks.spans import Spans
 
 
-def with_pattern(problem: Problem, change: PatchPattern, position: CallPosition) -> Problem:
+def with_patterns(
+    problem: Problem, changes: Sequence[PatchPattern], position: CallPosition
+) -> Problem:
     """Replace the weights of some heads, in all rows or some, by those of another run.
 
     Raises:
         Error: for a pattern of another size.
     """
-    here = heads_of(change, problem)[..., None]
-    if change.queries is not None:
-        here = here & position.rows(change.queries)
+    rows = [_rows_named(change, problem, position) for change in changes]
+    for change, here in _of_one(changes, [change.pattern for change in changes], rows):
+        problem = _with_pattern(problem, change, here, position)
+    return problem
+
+
+def _with_pattern(
+    problem: Problem,
+    change: PatchPattern,
+    here: Bool[Tensor, "#b #h #l"],
+    position: CallPosition,
+) -> Problem:
     other = _lined_up(change, problem, position, here)
     if other.softcap != problem.softcap:
         raise Error(
@@ -47,17 +59,17 @@ def with_pattern(problem: Problem, change: PatchPattern, position: CallPosition)
     assert problem.value is not None, "a call has values"
     new, old = other.query * ratio, problem.query
     new_key, old_key = other.repeated(other.key), problem.repeated(problem.key)
-    if change.queries is None:
+    patched = here[..., None]
+    if here.shape[-1] == 1:  # whole heads
         width = max(new.shape[-1], old.shape[-1])
         query, key = (
-            torch.where(here[..., None], pad_last(one, width), pad_last(another, width))
+            torch.where(patched, pad_last(one, width), pad_last(another, width))
             for one, another in ((new, old), (new_key, old_key))
         )
     else:
         # The rows of a head share its keys: those of both runs stand side by side, and each query
         # is 0 beside the ones that it does not use.
         new, new_key = (tensor.expand(*problem.heads, -1, -1) for tensor in (new, new_key))
-        patched = here[..., None]
         query = torch.cat([old.masked_fill(patched, 0), new.masked_fill(~patched, 0)], dim=-1)
         key = torch.cat([old_key, new_key], dim=-1)
     return replace(
@@ -71,30 +83,41 @@ def with_pattern(problem: Problem, change: PatchPattern, position: CallPosition)
     )
 
 
-def with_value(problem: Problem, change: PatchValue, position: CallPosition) -> Problem:
+def with_values(problem: Problem, changes: Sequence[PatchValue], position: CallPosition) -> Problem:
     """Replace the values of some heads, at all keys or some.
 
     Raises:
         Error: for values of another size.
     """
+    keys = [
+        heads_of(change, problem)[..., None] & position.columns(change.keys, problem.keys)
+        for change in changes
+    ]
+    for change, here in _of_one(changes, [change.value for change in changes], keys):
+        problem = _with_value(problem, change, here, position)
+    return problem
+
+
+def _with_value(
+    problem: Problem, change: PatchValue, here: Bool[Tensor, "#b #h S"], position: CallPosition
+) -> Problem:
     assert problem.value is not None, "a call has values"
     batch, heads = problem.heads
     groups = problem.key.shape[1]
-    here, other, value = heads_of(change, problem), change.value, problem.value
+    other, value = change.value, problem.value
     _require_heads(change, other, batch, (groups, heads), value.shape[-1])
-    by_group = here.expand(-1, heads).unflatten(1, (groups, heads // groups))
+    by_group = here.expand(-1, heads, -1).unflatten(1, (groups, heads // groups))
     shares = value.shape[1] == groups and other.shape[1] in (1, groups)
-    if shares and bool((by_group == by_group[..., :1]).all()):
-        here = by_group[..., 0]  # every query head of a group, or none of them
+    if shares and bool((by_group == by_group[:, :, :1]).all()):
+        here = by_group[:, :, 0]  # every query head of a group, or none of them
     else:
         other = other.expand(batch, -1, -1, -1)
         value, other = problem.repeated(value), problem.repeated(other)
-    named = position.columns(change.keys, problem.keys)
-    places = named.any(dim=0)[0].nonzero().flatten()
+    places = here.flatten(0, 1).any(dim=0).nonzero().flatten()
     rows = torch.zeros(problem.keys, dtype=torch.int64, device=value.device)
     rows[places] = _rows_of(other, places + position.first_key, "keys", change, position)
     new = other.to(value)[..., rows, :]
-    return replace(problem, value=torch.where((here[..., None] & named)[..., None], new, value))
+    return replace(problem, value=torch.where(here[..., None], new, value))
 
 
 def with_contexts(
@@ -104,15 +127,16 @@ def with_contexts(
 
     It raises an `Error` for contexts of another size.
     """
-    rows = [heads_of(each, problem)[..., None] & position.rows(each.queries) for each in changes]
+    rows = [_rows_named(change, problem, position) for change in changes]
+    patches = _of_one(changes, [change.context for change in changes], rows)
 
     def edit(context: Float[Tensor, "B H L Dv"]) -> Float[Tensor, "B H L Dv"]:
         context = context.clone()
         batch, heads, queries, width = context.shape
-        for change, where in zip(changes, rows, strict=True):
+        for change, here in patches:
             other = change.context
             _require_heads(change, other, batch, (heads,), width)
-            places = where.expand(batch, heads, queries).nonzero(as_tuple=True)
+            places = here.expand(batch, heads, queries).nonzero(as_tuple=True)
             named = position.queries.expand(batch, heads, queries)[places]
             taken = _rows_of(other, named, "queries", change, position)
             sequence, head = (
@@ -123,6 +147,37 @@ def with_contexts(
         return context
 
     return edit
+
+
+def _rows_named(
+    change: PatchPattern | PatchContext, problem: Problem, position: CallPosition
+) -> Bool[Tensor, "#b #h #l"]:
+    """Return a mask of the rows that a patch replaces; of size 1 if it is all of them."""
+    here = heads_of(change, problem)[..., None]
+    return here if change.queries is None else here & position.rows(change.queries)
+
+
+P = TypeVar("P", bound=Operation)
+
+
+def _of_one(
+    changes: Sequence[P], sources: Sequence[object], places: Sequence[Tensor]
+) -> list[tuple[P, Tensor]]:
+    """Join patches from one source: a batch may hold one of them per head and position.
+
+    Args:
+        changes: the patches.
+        sources: the pattern or tensor that each is from.
+        places: masks of what each replaces.
+
+    Returns:
+        The first patch from each source, and the mask of all that are from it.
+    """
+    joined: dict[int, tuple[P, Tensor]] = {}
+    for change, source, here in zip(changes, sources, places, strict=True):
+        first, before = joined.get(id(source), (change, here))
+        joined[id(source)] = first, before | here
+    return list(joined.values())
 
 
 def _require_heads(

@@ -18,7 +18,7 @@ from regard._arguments import contains, from_start
 from regard.errors import Error
 from regard.inputs import Problem
 from regard.intercept import Call, was_made_before
-from regard.intervene._patching import with_pattern, with_value
+from regard.intervene._patching import with_patterns, with_values
 from regard.intervene._position import CallPosition, TextTracker, key_runs
 from regard.intervene._weights import heads_of, with_spans, with_temperature
 from regard.intervene.contexts import context_edit
@@ -128,13 +128,9 @@ def _changed(call: Call, changes: Sequence[Operation], position: CallPosition) -
     if all(isinstance(change, (Ablate, PatchContext)) for change in changes):
         return None
     problem = with_temperature(with_spans(call.attention(), changes, position), changes)
-    for change in changes:
-        if isinstance(change, PatchValue):
-            problem = with_value(problem, change, position)
-    for change in changes:
-        if isinstance(change, PatchPattern):
-            problem = with_pattern(problem, change, position)
-    return problem
+    values = [change for change in changes if isinstance(change, PatchValue)]
+    patterns = [change for change in changes if isinstance(change, PatchPattern)]
+    return with_patterns(with_values(problem, values, position), patterns, position)
 
 
 _UNDONE: tuple[tuple[tuple[type[Operation], ...], tuple[type[Operation], ...]], ...] = (

@@ -118,6 +118,100 @@ print((peak() - before) / weights)
     assert float(done.stdout) <= 1.3
 
 
+CLEAN = "When Mary and John went to the store, John gave a drink to"
+CORRUPT = CLEAN.replace("John gave", "Mary gave")
+# Head: what its context of the clean run adds to the corrupt one, and what its pattern does, as
+# plain hooks and TransformerLens 4.3 measured them, to two digits.
+HEADS = {
+    (23, 3): (6.77, -0.20),
+    (29, 1): (3.08, -0.24),
+    (20, 0): (2.50, -0.17),
+    (19, 2): (1.88, -0.14),
+    (17, 4): (2.07, 2.07),
+    (24, 4): (-2.90, -3.17),
+}
+
+
+@pytest.fixture(scope="module")
+def preference(smollm2):
+    mary, john = smollm2.token(" Mary"), smollm2.token(" John")
+    return lambda output: output.logits[:, -1, mary] - output.logits[:, -1, john]
+
+
+def hooked(smollm2, text, edits, target):
+    """The target where functions are applied to the inputs (1, T, H, Dv) of W_O in some layers."""
+    hooks = []
+    for layer, edit in edits.items():
+        projection = smollm2.module.model.layers[layer].self_attn.o_proj
+
+        def apply(_, args, edit=edit):
+            return (edit(args[0].unflatten(-1, (9, -1))).flatten(-2),)
+
+        hooks.append(projection.register_forward_pre_hook(apply))
+    with torch.no_grad():
+        number = float(target(smollm2.module(torch.tensor([smollm2.read(text).ids]))))
+    for hook in hooks:
+        hook.remove()
+    return number
+
+
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
+def test_patched_heads_of_smollm2_are_those_by_plain_hooks(smollm2, preference, direction):
+    into, source = (CORRUPT, CLEAN) if direction == "denoise" else (CLEAN, CORRUPT)
+    layers = sorted({layer for layer, _ in HEADS})
+    kept = {}
+    keep = {layer: lambda own, layer=layer: kept.setdefault(layer, own) for layer in layers}
+    other = hooked(smollm2, source, keep, preference)
+    unchanged = hooked(smollm2, into, {}, preference)
+    options = {"direction": direction, "layers": layers}
+    effects = regard.lens.patch(smollm2, CLEAN, CORRUPT, preference, **options)
+    assert (effects.unchanged, effects.other) == pytest.approx((unchanged, other), abs=1e-3)
+    for layer, head in HEADS:
+
+        def put(own, layer=layer, head=head):
+            own = own.clone()
+            own[:, :, head] = kept[layer][:, :, head]
+            return own
+
+        value = float(effects.values[layers.index(layer), head])
+        by_hand = hooked(smollm2, into, {layer: put}, preference) - unchanged
+        assert value == pytest.approx(by_hand, abs=1e-3)  # of float32 through 30 layers
+        if direction == "denoise":
+            assert value == pytest.approx(HEADS[layer, head][0], abs=0.006)
+
+
+def test_patched_patterns_of_smollm2(smollm2, preference):
+    layers = sorted({layer for layer, _ in HEADS})
+    effects = regard.lens.patch(
+        smollm2, CLEAN, CORRUPT, preference, activation="pattern", layers=layers
+    )
+    for (layer, head), (_, pattern) in HEADS.items():
+        value = float(effects.values[layers.index(layer), head])
+        assert value == pytest.approx(pattern, abs=0.006)
+
+
+def test_a_mean_per_position_takes_nothing_from_a_head_that_says_the_same_in_every_text(
+    smollm2, preference
+):
+    """Head 0·0 adds the same at a position whatever the names; a single mean takes it away."""
+    names = (" Anna", " Peter"), (" Tom", " Kate"), (" Lisa", " Mark"), (" Paul", " Jane")
+    prompts = [
+        CLEAN.replace(" Mary", one).replace(" John", other).replace(f",{other}", ", Robert")
+        for one, other in names
+    ]
+    contexts = regard.lens.contexts(smollm2, prompts)
+    assert contexts[0].shape == (4, 9, 14, 64)
+
+    def effect(by):
+        effects = regard.lens.effects(smollm2, CLEAN, preference, by=by, layers=0, heads=0)
+        return float(effects.values)
+
+    for by in ("mean", contexts.mean(per_position=False)):
+        assert effect(by) < -3
+    for by in (contexts.mean(), contexts):
+        assert abs(effect(by)) < 0.3
+
+
 def test_edges_of_smollm2_are_estimated_and_measured(smollm2):
     text = "When Mary and John went to the store, John gave a drink to"
     edges = regard.lens.effects(smollm2, text, " Mary", over="edges")

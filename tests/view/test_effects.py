@@ -1,6 +1,7 @@
 """Effects as figures and in notebooks: each number in its place, 0 in the middle of the colours."""
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -104,6 +105,60 @@ def test_each_key_has_a_bar_with_its_name():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0 The", "1 ␣$cat", "2 ↵"]
     assert axes.get_xlim() == pytest.approx((-1.05, 1.05))
     figure.savefig(io.BytesIO(), format="png")
+
+
+def patched(values, over, names):
+    """Effects of a made-up patch, of layers 0 … and, over both, heads 0 …"""
+    values = torch.tensor(values, dtype=torch.float64)
+    axes = {"positions": ("layer", "position"), "both": ("layer", "head", "position")}[over]
+    sizes = [range(size) for size in values.shape]
+    return Effects(
+        values=values,
+        unchanged=-5.5,
+        target="preference",
+        over=over,
+        method="patching",
+        axes=axes,
+        labels=(*(tuple(size) for size in sizes[:-1]), tuple(names)),
+        places=tuple(itertools.product(*sizes)),
+        by="context of the clean run",
+        other=6.12,
+    )
+
+
+def test_each_position_has_its_number_under_its_token():
+    effects = patched(
+        [[0.5, -1.0, 0.0], [0.25, 2.0, 0.125]], "positions", ["0 The", "1  $x", "2 s"]
+    )
+    figure = effects.plot()
+    (axes,) = figure.axes
+    np.testing.assert_array_equal(axes.images[0].get_array(), effects.values.numpy())
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["The", "␣$x", "s"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1"]
+    assert {"0.5", "−1", "2", "0.12"} <= set(texts(axes))
+    title = figure.texts[0].get_text().replace("\n", " ")
+    assert "each layer at a position with the context of the clean run, which has 6.12" in title
+    assert "as it is: −5.5" in title
+    figure.savefig(io.BytesIO(), format="svg")
+
+
+@pytest.mark.parametrize("heads", [3, 13])
+def test_of_heads_at_positions_the_largest_have_a_row_each(heads):
+    torch.manual_seed(0)
+    values = torch.randn(3, heads, 29)
+    values[1, 0, 4] = float("nan")
+    effects = patched(values.tolist(), "both", [f"{n} t{n}" for n in range(29)])
+    figure = effects.plot()
+    (axes,) = figure.axes
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    flat = values.double().nan_to_num(0).abs().flatten(0, 1).amax(dim=-1)
+    largest = sorted(flat.argsort(descending=True)[:24].tolist())
+    assert rows == [f"{n // heads}·{n % heads}" for n in largest]
+    exact = effects.values.flatten(0, 1)[largest].numpy()
+    np.testing.assert_array_equal(axes.images[0].get_array().filled(np.nan), exact)
+    assert ("the 24 largest heads" in figure.texts[0].get_text()) == (heads == 13)
+    figure.savefig(io.BytesIO(), format="png")
+    assert "patched with the context of the clean run, where it is 6.12" in effects._repr_html_()
 
 
 @pytest.mark.parametrize("values", [[[0.0, 0.0]], [[float("nan"), 1.0]]])
