@@ -91,7 +91,9 @@ class Definitions:
     def lag(self, d: int) -> tuple[Float[Tensor, "*b L"], Float[Tensor, "*b L"]]:
         """Find the weight of the key d tokens back, and its logarithm: ``(..., L)`` each."""
         at_lag = self.visible & (self.back == d)
-        logs = torch.where(at_lag, self.masked - self.logsumexp[..., None], -torch.inf)
+        exact = self.masked - self.logsumexp[..., None]  # also of weights that underflow
+        logs = exact if self.entries is None else self.entries.abs().log()
+        logs = torch.where(at_lag, logs, -torch.inf)
         return torch.where(at_lag, self.matrix, 0).sum(-1), logs.amax(-1)
 
     def offsets(self, n: int) -> Float[Tensor, "*b n"]:

@@ -86,8 +86,8 @@ def explain(
         from regard.cli.model import (
             about,
             added_note,
+            head_of_prediction,
             head_steps,
-            head_that_writes,
             listing_of,
             needed_heads,
             open_model,
@@ -125,7 +125,7 @@ def explain(
         result, logits = read(opened, ids, query)
     if layer is None or head is None:
         needed = needed_heads(opened, len(result.heads), ids[: query + 1], logits)
-        by = head_that_writes(opened, ids[: query + 1], logits)
+        by = head_of_prediction(opened, ids[: query + 1], logits)
         report = all_heads(result, query, added, needed, listing, by)
     else:
         _number("--layer", layer, len(result.layers), "the model has layers")

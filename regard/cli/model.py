@@ -18,7 +18,7 @@ from regard.cli.errors import MisuseError, user_errors
 from regard.errors import Error
 from regard.gpt import CheckpointError
 from regard.gpt.outside import NOTE, is_outside
-from regard.lens import Effects, LogProbability, WrittenBy, effects, written_by
+from regard.lens import Effects, LeadingHead, LogProbability, effects, leading_head
 from regard.lens.naming.forward_pass import ForwardPass, LayerPass, join_layers, read_layer
 from regard.models import LanguageModel
 from regard.pattern import Pattern
@@ -36,8 +36,8 @@ __all__ = [
     "added_note",
     "describe",
     "has_read",
+    "head_of_prediction",
     "head_steps",
-    "head_that_writes",
     "listing_of",
     "needed_heads",
     "open_model",
@@ -220,9 +220,9 @@ def needed_heads(
     return effects(model, text, target, method="gradient", progress=False)
 
 
-def head_that_writes(
+def head_of_prediction(
     model: LanguageModel, ids: Sequence[int], logits: Tensor | None
-) -> WrittenBy | str | None:
+) -> LeadingHead | str | None:
     """Find the head that writes a text's likeliest next token.
 
     Args:
@@ -236,7 +236,7 @@ def head_that_writes(
     if logits is None or len(ids) > _LONGEST:
         return None
     try:
-        return written_by(model, ids, logits)
+        return leading_head(model, ids, logits)
     except Error as error:
         return str(error).partition(":")[0]
 

@@ -32,7 +32,7 @@ from regard.lens.spans import (
     token_offsets,
 )
 from regard.lens.targets import Answer, Logit, LogProbability
-from regard.lens.toward import LogitParts, Part, WrittenBy, toward, written_by
+from regard.lens.toward import LeadingHead, LogitParts, Part, leading_head, toward
 
 __all__ = [
     "Alarm",
@@ -48,6 +48,7 @@ __all__ = [
     "HeadScores",
     "Heads",
     "JSONLinesWriter",
+    "LeadingHead",
     "Link",
     "LogProbability",
     "Logit",
@@ -61,13 +62,13 @@ __all__ = [
     "SpanWeights",
     "Writer",
     "WriterWarning",
-    "WrittenBy",
     "circuits",
     "contexts",
     "directions",
     "effects",
     "fidelity",
     "heads",
+    "leading_head",
     "link_weights",
     "norms",
     "passage_weights",
@@ -78,5 +79,4 @@ __all__ = [
     "token_offsets",
     "toward",
     "values",
-    "written_by",
 ]

@@ -20,6 +20,7 @@ from regard._arguments import tensor_of
 from regard._modules import HasModule, module_of
 from regard._shapes import Float, Int
 from regard.errors import Error, RecordError
+from regard.lens._norm import LinearNorm
 from regard.lens.circuits import SUPPORTED, matrix_of, output_of, require_plain
 from regard.record.sites import ModulePaths
 
@@ -216,31 +217,5 @@ def _unembedding_rows(model: Any, tokens: Any) -> Float[Tensor, "n E"]:
     along = along.to(torch.promote_types(along.dtype, torch.float32))
     if places.norm is None:
         return along
-    gain, centres = _linear_part(model.module.get_submodule(places.norm), along)
-    along = along * gain
-    return along - along.mean(dim=-1, keepdim=True) if centres else along
-
-
-def _linear_part(norm: nn.Module, like: Float[Tensor, "n E"]) -> tuple[Tensor, bool]:
-    """Return the gain of a norm, and whether it centres, seen in what it makes of two vectors.
-
-    A class says neither by itself: the gain of Gemma's is one plus its weight. Vectors of mean 0,
-    of size 1 and far above epsilon, are multiplied by the gain alone, and shifted by the bias.
-    """
-    width = like.shape[-1]
-    sign = torch.ones(width, dtype=like.dtype, device=like.device)
-    sign[1::2] = -1
-    if width % 2:
-        sign[-3:] = sign.new_tensor([1.0, 1.0, -2.0])  # an odd number of signs has no mean 0
-    parameter = next(norm.parameters(), like)
-    size, dtype = 1024.0, parameter.dtype
-
-    def apply(x: Tensor) -> Tensor:
-        made: Tensor = norm((size * x).to(dtype)[None])
-        return made[0].to(like.dtype)
-
-    scaled = sign / sign.square().mean().sqrt()
-    up, down = apply(sign), apply(-sign)
-    gain = (up - down) / 2 / scaled
-    moved = (apply(sign + 1) - up).abs().max() > 0.1 * (up - down).abs().max()
-    return gain, not bool(moved)
+    norm = LinearNorm.of(model.module.get_submodule(places.norm), along.shape[-1])
+    return norm.carried_back(along.double().cpu()).to(along)

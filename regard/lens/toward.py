@@ -26,12 +26,13 @@ from regard._display import show
 from regard._shapes import Float, Int
 from regard.errors import Error
 from regard.intercept import Call, observe_calls
+from regard.lens._norm import LinearNorm
 from regard.lens.effect import effects
 from regard.lens.targets import Answer, LogProbability
 from regard.pattern import Pattern
 from regard.record import record, token_names
 
-__all__ = ["LogitParts", "Part", "WrittenBy", "toward", "written_by"]
+__all__ = ["LeadingHead", "LogitParts", "Part", "leading_head", "toward"]
 
 _TOLERANCE = 1e-3
 """Of the parts' sum, relative to the sum of their magnitudes: beyond it the split is refused."""
@@ -229,7 +230,7 @@ def toward(
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrittenBy:
+class LeadingHead:
     """The head that adds most to a prediction against the next likeliest token, and its loss.
 
     Attributes:
@@ -245,7 +246,7 @@ class WrittenBy:
         >>> import regard
         >>> model = regard.models.open()
         >>> ids, logits = model.read("Tom had").ids, model("Tom had")[-1]
-        >>> by = regard.lens.written_by(model, ids, logits)
+        >>> by = regard.lens.leading_head(model, ids, logits)
         >>> by.part.place is not None, by.token != by.against
         (True, True)
     """
@@ -263,7 +264,9 @@ class WrittenBy:
         return self.loss >= _DECIDES
 
 
-def written_by(model: PlacedModel, ids: Sequence[int], logits: Float[Tensor, " V"]) -> WrittenBy:
+def leading_head(
+    model: PlacedModel, ids: Sequence[int], logits: Float[Tensor, " V"]
+) -> LeadingHead:
     """Find the head that writes a prediction, and measure what is lost without it.
 
     Two forward passes and two of the text's end: one for `toward`, the others with and without the
@@ -287,7 +290,7 @@ def written_by(model: PlacedModel, ids: Sequence[int], logits: Float[Tensor, " V
     target = LogProbability(token)
     measured = effects(model.module, text, target, layers=layer, heads=head, progress=False)
     names = token_names(model.tokenizer, [token, other])
-    return WrittenBy(
+    return LeadingHead(
         part=best,
         token=names[0],
         against=names[1],
@@ -424,10 +427,10 @@ def _split(trace: _Trace, places: Any, direction: Tensor) -> dict[str, Any]:
     module = trace.model.module
     constant = 0.0
     if places.norm is not None:
-        norm = module.get_submodule(places.norm)
-        frozen = _frozen(trace.taken[places.norm], trace.given[places.norm], norm)
-        constant = float((direction * frozen.bias).sum())
-        direction = frozen.carried_back(direction)
+        norm = LinearNorm.of(module.get_submodule(places.norm), direction.shape[-1])
+        constant = float((direction * norm.bias).sum())
+        scales = norm.scales(trace.taken[places.norm], trace.given[places.norm])
+        direction = scales * norm.carried_back(direction)
     blocks = places.blocks
     shares = {name: torch.zeros(len(blocks), dtype=torch.float64) for name in ("mlps", "others")}
     sources: dict[int, Tensor] = {}
@@ -504,31 +507,6 @@ def _heads(trace: _Trace, block: Any, back: Float[Tensor, "R E"]) -> Float[Tenso
         channels = channels * before
     per_head = channels.unflatten(1, (heads, -1)).transpose(0, 1)  # (H, R, Dv)
     return (weights * (per_head @ own.mT)).sum(1)
-
-
-@dataclass(frozen=True, eq=False)
-class _Frozen:
-    """A norm at some positions, its scale frozen: y = factor · (x − mean) + bias."""
-
-    factor: Float[Tensor, "R E"]
-    bias: Float[Tensor, " E"]
-    centred: bool
-
-    def carried_back(self, direction: Float[Tensor, "R E"]) -> Float[Tensor, "R E"]:
-        """Return what reads from x what the direction reads from y, apart from the bias."""
-        back = direction * self.factor
-        return back - back.mean(-1, keepdim=True) if self.centred else back
-
-
-def _frozen(x: Tensor, y: Tensor, norm: nn.Module) -> _Frozen:
-    like = next(norm.parameters(), x)
-    with torch.no_grad():
-        bias = norm(torch.zeros(1, x.shape[-1]).to(like))[0].double().cpu()
-        shifted = norm((x + 3 * x.std()).to(like)).double().cpu()
-    centred = _close(shifted, y)
-    inner = x - x.mean(-1, keepdim=True) if centred else x
-    factor = torch.where(inner == 0, 0, (y - bias) / torch.where(inner == 0, 1, inner))
-    return _Frozen(factor, bias, centred)
 
 
 def _ratio(x: Tensor, y: Tensor) -> Tensor | None:

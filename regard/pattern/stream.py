@@ -92,22 +92,25 @@ def stream(
 
 
 def multiplied(block: WeightBlock, factors: Factors, problem: Problem) -> WeightBlock:
-    """Return a block of what is read in place of the weights: signed, with logs of magnitudes."""
-    seen = WeightBlock.seen(block.log_weights)
-    entries, heads = block.weights, problem.heads[1]
-    logs = block.log_weights
+    """Make of a block what is read in place of the weights: signed, with logs of magnitudes.
+
+    The block is used up: its tensors are written to.
+    """
+    entries, logs, heads = block.weights, block.log_weights, problem.heads[1]
+    unseen = ~WeightBlock.seen(logs)
     if factors.largest is not None and factors.odds is not None:
-        flat = (
-            t.flatten(0, 1)[block.heads, block.rows, None] for t in (factors.largest, factors.odds)
+        largest, odds = (
+            table.flatten(0, 1)[block.heads, block.rows, None]
+            for table in (factors.largest, factors.odds)
         )
-        largest, odds = flat
         key = torch.arange(block.columns.start, block.columns.stop, device=entries.device)
-        entries = torch.where(key == largest, odds.to(entries), entries / (1 - entries))
-        logs = entries.log()
+        entries = torch.where(key == largest, odds.to(entries), entries.div_(1 - entries))
+        torch.log(entries, out=logs)
     numbers = torch.arange(block.heads.start, block.heads.stop, device=entries.device)
     if factors.key is not None:
         factor = factors.key.flatten(0, 1)[numbers][:, None, block.columns].to(entries)
-        entries, logs = entries * factor, logs + factor.abs().log()
+        entries.mul_(factor)
+        logs.add_(factor.abs().log_())
     if factors.dot is not None:
         query, key = factors.dot
         group = numbers // heads * key.shape[1] + numbers % heads * key.shape[1] // heads
@@ -115,13 +118,12 @@ def multiplied(block: WeightBlock, factors: Factors, problem: Problem) -> Weight
             query.flatten(0, 1)[numbers][:, block.rows].to(entries),
             key.flatten(0, 1)[group][:, block.columns].to(entries),
         )
-        entries, logs = entries * factor, logs + factor.abs().log()
-    return replace(
-        block,
-        weights=entries.masked_fill(~seen, 0),
-        log_weights=logs.clamp(min=LOWEST).masked_fill(~seen, HIDDEN),
-        has_nan=bool(entries.isnan().any()),
-    )
+        entries.mul_(factor)
+        logs.add_(factor.abs_().log_())
+    entries.masked_fill_(unseen, 0)
+    has_nan = bool(entries.isnan().any())
+    logs = logs.clamp_(min=LOWEST).masked_fill_(unseen, HIDDEN)
+    return replace(block, weights=entries, log_weights=logs, has_nan=has_nan)
 
 
 def _groups(problem: Problem, at_most: int) -> Iterator[Tensor]:

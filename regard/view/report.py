@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from regard.lens import Effects
     from regard.lens.effect.table import Place
-    from regard.lens.toward import WrittenBy
+    from regard.lens.toward import LeadingHead
 
 __all__ = ["all_heads", "one_head"]
 
@@ -42,7 +42,7 @@ def all_heads(
     added: Sequence[bool] = (),
     needed: Effects | None = None,
     listing: Listing = ALL,
-    written_by: WrittenBy | str | None = None,
+    leading_head: LeadingHead | str | None = None,
 ) -> Iterator[RenderableType]:
     """Render the findings, the tokens, what heads do, and one query's strongest keys.
 
@@ -52,15 +52,15 @@ def all_heads(
         added: True for each token that the user did not write, such as a template's.
         needed: for a model of many heads, the estimated effect of each on the next token.
         listing: which heads the tables list, and in which order.
-        written_by: the head that writes the next token, or why that was not measured.
+        leading_head: the head that writes the next token, or why that was not measured.
     """
     yield Text()
     yield findings(result, query)
     yield heading(f"{_tokens(result)}, token {query} marked")
     yield TokenStrip(result.tokens, query, added)
     yield NextTokens(result, query)
-    if written_by is not None:
-        yield _written(written_by)
+    if leading_head is not None:
+        yield _written(leading_head)
     ranked, which = result.heads.most_informative(len(result.heads)), "most informative heads"
     if needed is not None:
         own: dict[Place, HeadScores] = {(one.layer, one.head): one for one in result.heads}
@@ -101,7 +101,7 @@ def one_head(
     yield from step_tables(steps, result.tokens, whole=True)
 
 
-def _written(by: WrittenBy | str) -> Text:
+def _written(by: LeadingHead | str) -> Text:
     """Say which head writes the next token, from where, and what is lost without it."""
     if isinstance(by, str):
         return Text(f"Which head writes it is not measured: {by}.", "dim")

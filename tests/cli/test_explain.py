@@ -36,7 +36,7 @@ def test_it_names_the_head_that_adds_most_with_its_loss_measured(regard, model):
     opened = models.open(str(model))
     ids = torch.tensor(opened.read(TEXT).ids)
     logits = opened(ids)[-1].detach()
-    found = library.lens.written_by(opened, ids.tolist(), logits)
+    found = library.lens.leading_head(opened, ids.tolist(), logits)
     first, second = logits.topk(2).indices.tolist()
     assert found.margin == pytest.approx(float(logits[first] - logits[second]), abs=1e-4)
     layer, head = found.part.place
