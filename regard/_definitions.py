@@ -176,16 +176,18 @@ class Definitions:
 def factor_of(
     key: Float[Tensor, "*#b S"] | None,
     dot: tuple[Float[Tensor, "*b L E"], Float[Tensor, "*#g S E"]] | None,
-    dtype: torch.dtype,
+    weights: Float[Tensor, "*b L S"],
 ) -> Float[Tensor, "*b L S"]:
-    """Compute a factor for each query and key: a number per key · a dot product."""
-    factor = torch.ones(()) if key is None else key[..., None, :]
+    """Compute a factor for each weight: a number per key · a dot product."""
+    factor = torch.ones_like(weights)
+    if key is not None:
+        factor = factor * key[..., None, :].to(weights)
     if dot is not None:
-        query, other = (tensor.to(dtype) for tensor in dot)
+        query, other = (tensor.to(weights) for tensor in dot)
         if query.ndim > 2 and other.shape[-3] != query.shape[-3]:
             other = other.repeat_interleave(query.shape[-3] // other.shape[-3], -3)
         factor = factor * (query @ other.mT)
-    return factor.to(dtype)
+    return factor
 
 
 def odds_of(weights: Float[Tensor, "*b L S"]) -> Float[Tensor, "*b L S"]:

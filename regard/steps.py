@@ -157,7 +157,7 @@ class Steps(Definitions):
         dot: tuple[Float[Tensor, "*b L E"], Float[Tensor, "*#g S E"]] | None = None,
     ) -> Steps:
         """Multiply each weight by a number: the steps with ``factor`` and ``entries``."""
-        factor = factor_of(key, dot, self.weights.dtype).expand_as(self.weights)
+        factor = factor_of(key, dot, self.weights)
         return replace(
             self, factor=factor, entries=torch.where(self.visible, self.matrix * factor, 0)
         )

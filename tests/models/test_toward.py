@@ -129,9 +129,9 @@ def test_what_has_no_parts_is_refused(encoder):
 
 
 @pytest.mark.real
-def test_the_name_that_a_real_model_writes_comes_from_that_name():
+def test_the_name_that_a_real_model_writes_comes_from_that_name(smollm2):
     """Indirect object identification; with the names exchanged the answer is the other one."""
-    model = regard.models.open("smollm2")
+    model = smollm2
     text = "When {} and {} went to the store, {} gave a drink to"
     for one, other in (("Mary", "John"), ("John", "Mary")):
         parts = toward(model, text.format(one, other, other), f" {one}", against=f" {other}")

@@ -93,7 +93,7 @@ def patch(
         >>> def target(output):
         ...     return output[:, -1, 0]
         >>> patched = regard.lens.patch(layer, {"x": clean}, {"x": corrupt}, target)
-        >>> patched.axes, patched.other == float(target(layer(clean)))
+        >>> patched.axes, patched.other == target(layer(clean)).item()
         (('layer', 'head'), True)
         >>> whole = patched.unchanged + patched.values.sum()  # of one layer, whose output is linear
         >>> torch.testing.assert_close(float(whole), patched.other, atol=1e-5, rtol=0)
