@@ -17,7 +17,7 @@ from regard._arguments import check_dtype, check_tensor
 from regard._definitions import factor_of, odds_of
 from regard._display import show
 from regard._shapes import Float, Int
-from regard._tensors import Mover, four_axes, per_key
+from regard._tensors import Mover, flat, four_axes, per_key
 from regard.backends.kernel_spec import Factors
 from regard.errors import Error
 from regard.pattern._operator import LinearOperator, check_operand
@@ -237,6 +237,10 @@ def _checked(pattern: LinearOperator, key: Any, dot: Any) -> Factors:
         return Factors(key=factors)
     of_rows, of_keys = (t.detach() for t in dot)
     leading, groups = tuple(problem.leading), problem.key.shape[1]
+    each = leading[-1] if leading else 1
+    is_selection = problem.heads != flat(leading)
+    if is_selection:
+        groups = each  # selected heads need not share their keys
     if tuple(of_rows.shape[:-1]) != (*leading, problem.queries):
         raise ValueError(
             f"dot[0] has shape {tuple(of_rows.shape)}, but the pattern's queries are "
@@ -244,13 +248,16 @@ def _checked(pattern: LinearOperator, key: Any, dot: Any) -> Factors:
         )
     heads = of_keys.shape[-3] if leading and of_keys.ndim > 2 else 1
     fits = of_keys.ndim == of_rows.ndim and of_keys.shape[-1] == of_rows.shape[-1]
-    fits = fits and of_keys.shape[-2] == problem.keys and heads in (groups, problem.heads[1])
+    fits = fits and of_keys.shape[-2] == problem.keys and heads in (groups, each)
     if not fits or of_keys.shape[:-3] != of_rows.shape[:-3]:
+        named = f"{groups} or {each}" if groups != each else f"{each}"
         raise ValueError(
-            f"dot[1] has shape {tuple(of_keys.shape)}, but needs {problem.keys} keys of {groups} "
-            f"or {problem.heads[1]} heads, each with {of_rows.shape[-1]} numbers"
+            f"dot[1] has shape {tuple(of_keys.shape)}, but needs {problem.keys} keys of {named} "
+            f"heads, each with {of_rows.shape[-1]} numbers"
         )
     four = four_axes(of_rows, problem.leading), four_axes(of_keys, problem.leading)
+    if is_selection:
+        four = tuple(t.reshape(*problem.heads, *t.shape[-2:]) for t in four)
     return Factors(key=factors, dot=four)
 
 

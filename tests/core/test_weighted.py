@@ -250,6 +250,9 @@ def test_parts_and_forms():
     torch.testing.assert_close(
         moved.image(5, 5, keys=(3, 11)), moved.crop(keys=(3, 11)).image(5, 5)
     )
+    for part in ((1, 4), (slice(None), 4), (1, slice(1, None, 3)), (slice(None), slice(1, 6, 3))):
+        given = dot[0][part], dot[1][part]
+        torch.testing.assert_close(pattern[part].weighted(dot=given).dense(), dense[part])
     again = pattern.weighted(key=torch.arange(17.0)).weighted(dot=dot)
     torch.testing.assert_close(again.dense(), dense * torch.arange(17.0), rtol=1e-4, atol=1e-5)
     singular = moved.singular_values(2)
