@@ -1,9 +1,11 @@
 """Attribution patching: the derivative of a number by each head's context, and its check."""
 
 import copy
+import gc
 import math
 import pickle
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -356,3 +358,21 @@ def test_reentrant_checkpoints_of_transformers():
     with pytest.warns(RuntimeWarning, match="no gradient came back to layer"):
         effects = regard.lens.effects(model, ids, regard.lens.Logit(5), method="gradient")
     assert effects.values.isnan().all()
+
+
+@pytest.mark.parametrize("over", ["heads", "keys", "edges"])
+def test_effects_hold_nothing_of_the_run(gpt, ids, over, monkeypatch):
+    gradients = []
+    backward = torch.autograd.grad
+
+    def grad(*args, **options):
+        found = backward(*args, **options)
+        gradients.extend(weakref.ref(one) for one in found)
+        return found
+
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    effects = regard.lens.effects(gpt, ids, TARGET, over=over, method="gradient")
+    gc.collect()
+    assert len(gradients) >= LAYERS
+    assert all(one() is None for one in gradients)
+    assert effects.measure(effects.places[:2]).isfinite().all()

@@ -283,14 +283,16 @@ def _over_spans(
     skipped = len(hidden.spans) - len(hidden.present)  # no later query is there to hide them from
     with reports(skipped + len(groups), progress) as report:
         report(skipped)
-        values = _without(runs, unchanged, table, heads, hidden, groups, size, report)
+        indices, kind = [layer.index for layer, _ in table], table[0][0].kind
+        values = _without(runs, unchanged, indices, kind, heads, hidden, groups, size, report)
     return spans_table(runs.target, unchanged, hidden, values, "ablation")
 
 
 def _without(
     runs: ModelRuns,
     unchanged: Unchanged,
-    table: Sequence[tuple[Layer, tuple[int, ...]]],
+    layers: Sequence[int],
+    kind: AttentionKind,
     heads: tuple[int, ...] | slice | None,
     hidden: Hidden,
     groups: Sequence[Sequence[int]],
@@ -298,36 +300,49 @@ def _without(
     report: Callable[[int], None],
 ) -> Float[Tensor, " K"]:
     """Measure the effect of hiding each group of spans together."""
-    indices, first = [layer.index for layer, _ in table], table[0][0]
 
     def hide(some: Sequence[int], intervention: Intervention, batch: int | None) -> None:
         for span in some:
             intervention.knock_out(
                 keys=slice(*hidden.spans[span].tokens),
                 queries=slice(hidden.starts[span], None),
-                layers=indices,
+                layers=layers,
                 heads=heads,
-                kind=first.kind,
+                kind=kind,
                 batch=batch,
             )
 
-    changes = [(first.index, partial(hide, group)) for group in groups]
+    changes = [(layers[0], partial(hide, group)) for group in groups]
     return measured(runs, unchanged, changes, size, report)
+
+
+@dataclass(frozen=True, eq=False)
+class _Again:
+    """What it takes to measure effects afterwards: nothing of a run is kept for it."""
+
+    runs: ModelRuns
+    batch_size: int | None
+    progress: Progress
+
+    @contextmanager
+    def measuring(self, count: int) -> Iterator[tuple[Unchanged, int, Callable[[int], None]]]:
+        """Run again unchanged, and yield this run, the batch size and what reports the progress."""
+        with no_grad(), self.runs.open(), reports(count, self.progress) as report:
+            start = self.runs.unchanged()
+            yield start, self.batch_size or start.batch_size, report
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Derived:
     """An unchanged run with the gradient of its number by each context."""
 
-    runs: ModelRuns
+    again: _Again
     unchanged: Unchanged
     table: list[tuple[Layer, tuple[int, ...]]]
     contexts: ContextGradients
     gradients: Gradients
     cut: list[int]
     """Layers that the number depends on, but that no gradient reached."""
-    batch_size: int | None
-    progress: Progress
 
     @classmethod
     def of(
@@ -363,14 +378,12 @@ class _Derived:
                 stacklevel=3,
             )
         return cls(
-            runs=runs,
+            again=_Again(runs, batch_size, progress),
             unchanged=unchanged,
             table=table,
             contexts=contexts,
             gradients=gradients,
             cut=cut,
-            batch_size=batch_size,
-            progress=progress,
         )
 
     def attention(self, over: str) -> list[tuple[int, tuple[int, ...], Derivative]]:
@@ -379,13 +392,6 @@ class _Derived:
         table = [(layer.index, heads) for layer, heads in self.table]
         return [(layer, heads, found[layer]) for layer, heads in table if layer in found]
 
-    @contextmanager
-    def measuring(self, count: int) -> Iterator[tuple[Unchanged, int, Callable[[int], None]]]:
-        """Run again unchanged, and yield this run, the batch size and what reports the progress."""
-        with no_grad(), self.runs.open(), reports(count, self.progress) as report:
-            start = self.runs.unchanged()
-            yield start, self.batch_size or start.batch_size, report
-
 
 def _heads_by_gradient(derived: _Derived, replacements: _Replacements) -> Effects:
     with no_grad():
@@ -393,21 +399,23 @@ def _heads_by_gradient(derived: _Derived, replacements: _Replacements) -> Effect
     for layer in derived.cut:
         by_layer[layer].fill_(torch.nan)
     rows = [by_layer[layer.index][:, [*heads]] for layer, heads in derived.table]
-    runs, unchanged, table = derived.runs, derived.unchanged, derived.table
+    again, unchanged, table = derived.again, derived.unchanged, derived.table
 
     def measure(places: Sequence[Place]) -> Float[Tensor, " K"]:
-        with derived.measuring(len(replacements.each) * len(places)) as (start, size, report):
-            return _ablated(runs, start, places, replacements, size, report).mean(dim=0)
+        with again.measuring(len(replacements.each) * len(places)) as (start, size, report):
+            return _ablated(again.runs, start, places, replacements, size, report).mean(dim=0)
 
     values = torch.cat(rows, dim=1)
-    return _over_heads(runs, unchanged, table, values, replacements, "gradient", measure)
+    return _over_heads(again.runs, unchanged, table, values, replacements, "gradient", measure)
 
 
 def _edges_by_gradient(derived: _Derived, k: int, seed: int) -> Effects:
+    again, kind = derived.again, derived.table[0][0].kind
+
     def measure(places: Sequence[Place]) -> Float[Tensor, " K"]:
-        with derived.measuring(len(places)) as (start, size, report):
+        with again.measuring(len(places)) as (start, size, report):
             changes = [(place[0], partial(hide, place)) for place in places]
-            return measured(derived.runs, start, changes, size, report)
+            return measured(again.runs, start, changes, size, report)
 
     def hide(place: Place, intervention: Intervention, batch: int | None) -> None:
         layer, head, query, key = place
@@ -415,10 +423,9 @@ def _edges_by_gradient(derived: _Derived, k: int, seed: int) -> Effects:
             layers=layer, heads=head, queries=query, keys=key, kind=kind, batch=batch
         )
 
-    kind = derived.table[0][0].kind
     with no_grad():
         layers = derived.attention("edges")
-    return edges_table(derived.runs.target, derived.unchanged, layers, k, seed, measure)
+    return edges_table(again.runs.target, derived.unchanged, layers, k, seed, measure)
 
 
 def _spans_by_gradient(
@@ -428,8 +435,9 @@ def _spans_by_gradient(
     hidden_from: From,
     target: Target,
 ) -> Effects:
-    length = length_of([layer for layer, _ in derived.table])
-    hidden = hidden_spans(over, hidden_from, target, length)
+    again, layers = derived.again, [layer for layer, _ in derived.table]
+    indices, kind = [layer.index for layer in layers], layers[0].kind
+    hidden = hidden_spans(over, hidden_from, target, length_of(layers))
     spans = [(*span.tokens, start) for span, start in zip(hidden.spans, hidden.starts, strict=True)]
     groups = [[spans[number] for number in group] for group in hidden.groups]
     values = torch.zeros(len(groups), dtype=torch.float64, device="cpu")
@@ -443,15 +451,14 @@ def _spans_by_gradient(
         every = [hidden.numbered[place[0], place[1]] for place in places]
         here = [entry for entry, span in enumerate(every) if span in hidden.present]
         effects = torch.zeros(len(every), dtype=torch.float64, device="cpu")
-        with derived.measuring(len(here)) as (start, size, report):
+        with again.measuring(len(here)) as (start, size, report):
             one_each = [[every[entry]] for entry in here]
             effects[here] = _without(
-                derived.runs, start, derived.table, heads, hidden, one_each, size, report
+                again.runs, start, indices, kind, heads, hidden, one_each, size, report
             )
         return effects
 
-    name, unchanged = derived.runs.target, derived.unchanged
-    return spans_table(name, unchanged, hidden, values, "gradient", measure)
+    return spans_table(again.runs.target, derived.unchanged, hidden, values, "gradient", measure)
 
 
 def _over_heads(
