@@ -37,7 +37,7 @@ class Example(NamedTuple):
 SHOWN = [
     Example(
         "README.md docs/explore.md docs/effects.md docs/16-is-attention-an-explanation.md "
-        "regard/cli/explain.py regard/cli/effects.py",
+        "docs/17-from-a-weight-to-the-answer.md regard/cli/explain.py regard/cli/effects.py",
         "Tom had a red kite and a blue drum. Tom wanted the blue",
         " drum",
         "blue",
@@ -60,7 +60,7 @@ SHOWN = [
         {"she": " Sooty"},
     ),
     Example(
-        "regard/page/example.py docs/teaching.md",
+        "regard/page/example.py docs/teaching.md docs/17-from-a-weight-to-the-answer.md",
         'A green parrot lived in the tent. Leila said to it, "Who has hidden the red kite?" They '
         'listened. Back came the same words, "Who has hidden the red',
         " kite",

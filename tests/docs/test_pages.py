@@ -40,6 +40,12 @@ def test_links_lead_somewhere():
             assert (page.parent / address).exists(), f"{page.name} refers to {address}"
 
 
+def test_the_tests_that_pages_name_exist():
+    for page in PAGES:
+        for named in re.findall(r"`(tests/[\w/.]+)`", page.read_text("utf-8")):
+            assert (ROOT / named).exists(), f"{page.name} names {named}"
+
+
 def test_the_pages_of_the_course_link_to_their_neighbours():
     course = [path for path in PAGES if LADDER.match(path.name)]
     for before, after in itertools.pairwise(course):
