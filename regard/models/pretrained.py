@@ -184,8 +184,9 @@ def load_gguf(
         )
     with _reading(file), _quiet():
         reader = _reader(file)
-        parsed = load_gguf_checkpoint(str(file))
-        tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+        with _read_once(reader):
+            parsed = load_gguf_checkpoint(str(file))
+            tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
         (architecture,) = (reader.fields["general.architecture"].contents(),)
         stored = [_Stored(tensor) for tensor in reader.tensors]
         del reader
@@ -213,9 +214,22 @@ def _reader(file: Path) -> Any:
         CheckpointError: for a file that ends before they do, or whose bytes are not what it says.
     """
     with needing("hub"):
+        import numpy as np
         from gguf import READER_SUPPORTED_VERSIONS, GGUFReader
+
+    class Reader(GGUFReader):
+        """Reads an ordinary array: the hundred thousands of slices of a memmap take seconds."""
+
+        @property
+        def data(self) -> Any:
+            return self._data
+
+        @data.setter
+        def data(self, mapped: Any) -> None:
+            self._data = np.asarray(mapped)
+
     try:
-        return GGUFReader(file)
+        return Reader(file)
     except (ValueError, IndexError, KeyError, OverflowError, MemoryError):
         with file.open("rb") as opened:
             version = int.from_bytes(opened.read(8)[4:], "little")
@@ -226,6 +240,18 @@ def _reader(file: Path) -> Any:
             f"{file} is damaged: what its header says does not fit its {size:,} bytes, as of a "
             "download that did not end; fetch it again"
         ) from None
+
+
+@contextmanager
+def _read_once(reader: Any) -> Iterator[None]:
+    """Let transformers take the fields that were read: it would read them twice, for seconds."""
+    names = vars(gguf)
+    own = names["GGUFReader"]
+    names["GGUFReader"] = lambda _: reader
+    try:
+        yield
+    finally:
+        names["GGUFReader"] = own
 
 
 def _names(module: nn.Module, architecture: str, processor: Any) -> dict[str, str]:

@@ -53,7 +53,10 @@ def test_it_names_the_head_that_adds_most_with_its_loss_measured(regard, model):
 
 @pytest.mark.real
 @pytest.mark.parametrize(("country", "capital"), [("France", "Paris"), ("Italy", "Rome")])
-def test_a_real_models_capital_is_written_from_the_country(regard, country, capital):
+def test_a_real_models_capital_is_written_from_the_country(
+    regard, country, capital, smollm2, monkeypatch
+):
+    monkeypatch.setattr(models, "open", lambda *_, **__: smollm2)  # it takes seconds
     done = regard("explain", f"The capital of {country} is", "--model", smollm2_file())
     assert f"Head 23.4 writes “␣{capital}” from “␣{country}”" in " ".join(done.out.split())
 

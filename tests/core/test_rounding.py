@@ -27,9 +27,10 @@ from regard.pattern.readouts import (
 QUERIES, KEYS = 67, 131
 READOUTS = (TopK(5), Max(), Entropy(), Distance(), Mass([3, 50]), Received(), Offsets(9))
 READOUTS += (Image(13, 11), Image(1000, 1000))
-# The last, which takes longest, combines what the two before it test.
-STREAMED = ["streamed", "streamed in blocks", "float64"]
-STREAMED += [pytest.param("float64 in blocks", marks=pytest.mark.thorough)]
+# In blocks they take longest: of those a small case stays, `test_a_small_pattern_in_blocks`.
+STREAMED = ["streamed", "float64"]
+IN_BLOCKS = ["streamed in blocks", "float64 in blocks"]
+STREAMED += [pytest.param(name, marks=pytest.mark.thorough) for name in IN_BLOCKS]
 ROWS = ([0], [66], [3, 5, 40], [*range(1, 67)])
 
 
@@ -81,6 +82,19 @@ def test_rows(dtype, name):
         for one, other in zip(of_rows(afresh(pattern, rows)), whole, strict=True):
             assert torch.equal(one, other[:, :, rows]), rows
         assert torch.equal(pattern[..., rows, :], whole[1][:, :, rows])
+
+
+@pytest.mark.parametrize("name", ["causal", "padding"])
+def test_a_small_pattern_in_blocks(name):
+    with streamed(2**9):
+        pattern = regard.Pattern(*inputs(11, 53, torch.float32), **masks(11, 53)[name])
+        whole, together = of_rows(pattern), flat(pattern.read(*READOUTS[:4]))
+        for rows in ([0], [10], [3, 5]):
+            for one, other in zip(of_rows(afresh(pattern, rows)), whole, strict=True):
+                assert torch.equal(one, other[:, :, rows]), rows
+        alone = [afresh(pattern).read(readout)[0] for readout in READOUTS[:4]]
+        for one, other in zip(flat(alone), together, strict=True):
+            assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("name", ["causal", "documents", "early"])

@@ -4,9 +4,6 @@ import pytest
 import torch
 import transformers as hf
 from support import small_models
-from support.real import smollm2_file
-
-import regard
 
 TEXT = "the cat sat on the mat, the dog sat on the cat — naïvely 你好. "
 SIZES = {
@@ -101,8 +98,3 @@ def _merges(text):
     import json
 
     return [" ".join(pair) for pair in json.loads(text)["model"]["merges"]]
-
-
-@pytest.fixture(scope="session")
-def smollm2():
-    return regard.models.open(smollm2_file())

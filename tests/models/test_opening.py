@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 
+import gguf
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -64,6 +66,20 @@ def test_a_gguf_is_the_model_that_was_written(gguf_file):
             weight.data = weight.data.half().float()
     torch.testing.assert_close(model(torch.tensor(ids)), written(torch.tensor([ids])).logits[0])
     assert [check.holds for check in model.checks] == [True] * 3
+
+
+def test_the_fields_of_a_gguf_are_read_once(gguf_file, monkeypatch):
+    own, read = gguf.GGUFReader, []
+
+    def build(reader, *args):
+        read.append(type(reader.data))
+        return fields(reader, *args)
+
+    fields = own._build_fields
+    monkeypatch.setattr(own, "_build_fields", build)
+    regard.models.open(gguf_file)
+    assert read == [np.ndarray]  # and no memmap, of which each slice is slow
+    assert gguf.GGUFReader is own
 
 
 def test_a_folder_with_one_gguf_and_ollama_s_blob_are_that_gguf(gguf_file, tmp_path, monkeypatch):

