@@ -245,6 +245,8 @@ def _reader(file: Path) -> Any:
 @contextmanager
 def _read_once(reader: Any) -> Iterator[None]:
     """Let transformers take the fields that were read: it would read them twice, for seconds."""
+    import gguf
+
     names = vars(gguf)
     own = names["GGUFReader"]
     names["GGUFReader"] = lambda _: reader

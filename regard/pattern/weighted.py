@@ -20,6 +20,7 @@ from regard._shapes import Float, Int
 from regard._tensors import Mover, flat, four_axes, per_key
 from regard.backends.kernel_spec import Factors
 from regard.errors import Error
+from regard.inputs import Problem
 from regard.pattern._operator import LinearOperator, check_operand
 from regard.pattern.index import span
 from regard.pattern.ordered import totals
@@ -233,9 +234,13 @@ def _checked(pattern: LinearOperator, key: Any, dot: Any) -> Factors:
             key.detach(), "key", problem.leading, problem.heads, problem.keys, pattern.device
         )
         factors = factors.expand(*problem.heads, -1)
-    if dot is None:
-        return Factors(key=factors)
-    of_rows, of_keys = (t.detach() for t in dot)
+    return Factors(key=factors, dot=None if dot is None else _checked_dot(problem, *dot))
+
+
+def _checked_dot(
+    problem: Problem, of_rows: Tensor, of_keys: Tensor
+) -> tuple[Float[Tensor, "B H L E"], Float[Tensor, "B _ S E"]]:
+    of_rows, of_keys = of_rows.detach(), of_keys.detach()
     leading, groups = tuple(problem.leading), problem.key.shape[1]
     each = leading[-1] if leading else 1
     is_selection = problem.heads != flat(leading)
@@ -255,10 +260,10 @@ def _checked(pattern: LinearOperator, key: Any, dot: Any) -> Factors:
             f"dot[1] has shape {tuple(of_keys.shape)}, but needs {problem.keys} keys of {named} "
             f"heads, each with {of_rows.shape[-1]} numbers"
         )
-    four = four_axes(of_rows, problem.leading), four_axes(of_keys, problem.leading)
+    one, other = four_axes(of_rows, problem.leading), four_axes(of_keys, problem.leading)
     if is_selection:
-        four = tuple(t.reshape(*problem.heads, *t.shape[-2:]) for t in four)
-    return Factors(key=factors, dot=four)
+        one, other = (t.reshape(*problem.heads, *t.shape[-2:]) for t in (one, other))
+    return one, other
 
 
 @dataclass(frozen=True)
