@@ -95,7 +95,7 @@ def test_the_next_token_and_separators_have_names():
         regard.attention(scores[None], keys[None].contiguous(), keys[None], scale=1.0)
     after, marks = regard.lens.heads(recording)
     assert (after.role, after.queries) == ("next token", len(tokens) - 2)
-    assert after.next_token > 0.9 > 0.1 > after.separator
+    assert after.next_token > 0.9 > 0.3 > after.separator
     assert (marks.role, marks.separator > 0.9) == ("separator", True)
     with regard.record(tokens=tokens) as recording:  # a causal head sees none after it
         regard.attention(

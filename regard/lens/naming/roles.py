@@ -18,9 +18,9 @@ is a share of its own, `resting`. The controls:
 The **lead** is the part of the weight which the strongest control leaves elsewhere that the head
 brings here: 0 for a head that does as the control does, 1 for one that puts all its weight here.
 Separators and the first token have no other queries, since all look at the same ones, and where a
-token stands does not change when tokens are shuffled: there the other controls decide. Nor is the model run on the
-shuffled text, which a recording could not: so a head that looks a fixed distance back, where all
-repeats of a text are that distance apart, is taken for an induction head.
+token stands does not change when tokens are shuffled: there the other controls decide. Nor is the
+model run on the shuffled text, which a recording could not: so a head that looks a fixed distance
+back, where all repeats of a text are that distance apart, is taken for an induction head.
 
 A lead is an estimate from the queries of one text. Its interval of 95 % is from the variance
 between different tokens, because queries of one token share their targets: cluster-robust, with

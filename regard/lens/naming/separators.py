@@ -12,12 +12,12 @@ _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # of a character that is cut apart
 
 
 def is_separator(token: str) -> bool:
-    """Return True for a token of punctuation alone, a line break, or a special token by its name.
+    r"""Return True for a token of punctuation alone, a line break, or a special token by its name.
 
     Punctuation is what Unicode counts as such (categories P). White space around it does not count.
     A special token is in angle brackets or, in capitals, in square ones.
 
-    >>> [is_separator(token) for token in (".", ' ("', "\\n", "[SEP]", "<|end|>")]
+    >>> [is_separator(token) for token in (".", ' ("', "\n", "[SEP]", "<|end|>")]
     [True, True, True, True, True]
     >>> [is_separator(token) for token in ("a.", " ", "$", "<", "<0xE4>", "")]
     [False, False, False, False, False, False]

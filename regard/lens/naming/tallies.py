@@ -213,7 +213,7 @@ def _from_other_queries(
 def _sight(
     pattern: Pattern,
 ) -> tuple[Int[Tensor, "H T"], Int[Tensor, "H T"], Bool[Tensor, "H T"]]:
-    """Count the queries that see each key, and the keys that each query sees; and who sees key 0."""
+    """Count the queries that see each key, and the keys that each query sees; who sees key 0."""
     rows, (heads, length, _) = pattern.problem.rows, pattern.shape
     if rows.is_interval:
         start, stop = (bound.flatten(0, 1) for bound in (rows.start, rows.stop))
