@@ -85,9 +85,12 @@ interface About {
 }
 
 type Score =
+  | "resting"
   | "previous_token"
-  | "first_token"
+  | "next_token"
   | "current_token"
+  | "first_token"
+  | "separator"
   | "duplicate_token"
   | "induction"
   | "entropy"

@@ -29,15 +29,8 @@ def sinks_of(weights):
 def by_definition(whole, names):
     """The scores of one head on one text, entry by entry, beside its sinks."""
     length, sinks = len(whole), sinks_of(whole)
-    weights = [
-        [
-            0.0 if j in sinks else w / (sum(row) - sum(row[k] for k in sinks))
-            for j, w in enumerate(row)
-        ]
-        if sum(w > 0 for j, w in enumerate(row) if j not in sinks)
-        else [0.0] * length
-        for row in whole
-    ]
+    left = [[0.0 if j in sinks else w for j, w in enumerate(row)] for row in whole]
+    weights = [[w / sum(row) for w in row] if sum(row) else row for row in left]
     rows = [i for i in range(1, length) if sum(w > 0 for w in weights[i]) > 1]
 
     def mean(numbers):

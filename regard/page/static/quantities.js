@@ -4,9 +4,12 @@ import { signed } from "./format.js";
 
 /** The scores that heads are sorted by. @type {Score[]} */
 export const SCORES = [
+  "resting",
   "previous_token",
-  "first_token",
+  "next_token",
   "current_token",
+  "first_token",
+  "separator",
   "induction",
   "duplicate_token",
   "entropy",
