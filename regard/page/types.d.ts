@@ -87,12 +87,12 @@ interface About {
 type Score =
   | "resting"
   | "previous_token"
-  | "next_token"
-  | "current_token"
   | "first_token"
-  | "separator"
-  | "duplicate_token"
+  | "current_token"
   | "induction"
+  | "duplicate_token"
+  | "separator"
+  | "next_token"
   | "entropy"
   | "distance";
 

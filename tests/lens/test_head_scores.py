@@ -39,7 +39,9 @@ def by_definition(whole, names):
 
     def separators():
         """A full stop or a comma, the first token left out."""
-        keys = [j for j in range(1, length) if names is not None and names[j] in ".,"]
+        keys = [j for j in range(1, length) if names is not None and names[j] in ".,;"]
+        if len(keys) < 4:
+            return None
         seen = [i for i in rows if any(weights[i][j] > 0 for j in keys)]
         return mean(sum(weights[i][j] for j in keys) for i in seen)
 
@@ -85,7 +87,7 @@ def agree(heads, expected):
             assert value is None or score == pytest.approx(value, abs=2e-5), name
 
 
-TEXTS = [list("abcabcd,abcd."), list("abcdef.hijklm")]
+TEXTS = [list("abca,cd,a;cd."), list("abcdef.hijklm")]
 
 
 @pytest.mark.parametrize("causal", [True, False])

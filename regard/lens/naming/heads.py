@@ -21,12 +21,12 @@ __all__ = ["INFORMATIVE", "SCORES", "HeadScores", "Heads", "over"]
 SCORES = (
     "resting",
     "previous_token",
-    "next_token",
-    "current_token",
     "first_token",
-    "separator",
+    "current_token",
     "induction",
     "duplicate_token",
+    "separator",
+    "next_token",
     "entropy",
     "distance",
 )

@@ -116,7 +116,7 @@ _MEANINGS = {
     Role.NEXT: "it looks at the token after",
     Role.CURRENT: "it looks at the token itself",
     Role.SEPARATOR: "it looks at punctuation and special tokens",
-    Role.FIRST: "it rests on the first token and has no other relation",
+    Role.FIRST: "it rests on the first token",
     Role.LOCAL: "it looks at tokens nearby",
     Role.SPREAD: "it spreads over all tokens that it may see",
     Role.MIXED: "it does no single one of these",
@@ -150,7 +150,7 @@ class PatternScores:
     separator: float | None = None
     """Share on punctuation, line breaks and special tokens (`separators.is_separator`), the first
     token left out (Clark et al. 2019, arXiv:1906.04341, section 3.2); None where tokens are not
-    known or none is one."""
+    known or fewer than `VARIED` are some: one full stop may be looked at for itself."""
     induction: float | None = None
     """Share on the tokens that followed earlier copies of the query's token, over the queries that
     have any (Olsson et al. 2022, arXiv:2209.11895, section on prefix matching); None where tokens

@@ -16,6 +16,7 @@ from regard._arguments import tensor_of
 from regard._shapes import Bool, Float, Int
 from regard.lens.naming.evidence import Tally
 from regard.lens.naming.repeats import Controlled, ControlledRepeats, with_targets
+from regard.lens.naming.roles import VARIED
 from regard.lens.sink_keys import READOUTS, RESTING, mean_weights
 from regard.pattern import Pattern
 from regard.pattern.readouts import Distance, Entropy, LagWeights, Mass, Received
@@ -55,9 +56,10 @@ class Tallier:
         if known and any(with_targets(self._ids, following=one).any() for one in (False, True)):
             repeats = (ControlledRepeats(self._ids),)
         marks: tuple[Mass, ...] = ()
-        if self._separators is not None and bool(self._separators[1:].any()):
-            # The first token has a share of its own.
-            marks = (Mass(self._separators.index_fill(0, torch.tensor([0]), value=False)),)
+        if self._separators is not None and int(self._separators[1:].sum()) >= VARIED:
+            later_marks = self._separators.clone()
+            later_marks[0] = False  # the first token has a share of its own
+            marks = (Mass(later_marks),)
         entropy, distance, received, *others = read(
             beside, Entropy(), Distance(), Received(), *marks, *repeats
         )

@@ -6,12 +6,12 @@ import { signed } from "./format.js";
 export const SCORES = [
   "resting",
   "previous_token",
-  "next_token",
-  "current_token",
   "first_token",
-  "separator",
+  "current_token",
   "induction",
   "duplicate_token",
+  "separator",
+  "next_token",
   "entropy",
   "distance",
 ];
