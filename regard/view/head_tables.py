@@ -210,12 +210,12 @@ class _HeadTable:
     """The column of scores that comes first."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = len(self._columns)
-        shown = columns
+        every = len(self._columns)
+        shown = every
         while shown and self._width(shown, console, options) > options.max_width:
             shown -= 1
         yield self._table(shown, options.max_width)
-        if left := columns - shown:
+        if left := every - shown:
             columns = f"{left} more column{'s' if left > 1 else ''}"
             yield Text(f"… {columns} in a wider terminal", "dim")
 
