@@ -108,7 +108,7 @@ def _text(model: _Model, seed: int) -> tuple[list[int], tuple[str, ...]]:
             f"model has {len(ordinary)} tokens of letters alone and a context of {model.context}: "
             f"no line of {ENOUGH} different ones fits in twice"
         )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device="cpu").manual_seed(seed)
     drawn = torch.randperm(len(ordinary), generator=generator, device="cpu")[:length].tolist()
     every = list(ordinary.items())
     line = [every[place] for place in drawn]
