@@ -3,6 +3,8 @@
 Axes: T tokens.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -84,6 +86,7 @@ def test_a_head_that_rests_is_named_by_what_it_does_beside(tokens, sink):
         weights = recording[0][0, head.head].dense().double()[1:, sink]
         assert head.resting == pytest.approx(float(weights.mean()), abs=1e-6)
         assert head.words == f"rests {head.resting:.0%}".replace("%", " %; else: ") + head.role
+    assert replace(heads[0], resting=0.9951).words == "rests over 99 %; else: induction"
 
 
 def test_the_next_token_and_separators_have_names():

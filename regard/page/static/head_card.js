@@ -132,7 +132,9 @@ function keepRoom() {
 function aboutRole(/** @type {Record<string, any>|null} */ figures) {
   if (!figures) return "";
   const { role, meaning, evidence, resting } = figures;
-  const rests = resting >= RESTING && role !== "first token" ? `rests ${Math.round(100 * resting)} %; else: ` : "";
+  const percent = Math.round(100 * resting);
+  const words = `rests ${percent > 99 ? "over 99" : percent} %; else: `;
+  const rests = resting >= RESTING && role !== "first token" ? words : "";
   return rests + [meaning, evidence].filter(Boolean).join("; ");
 }
 
