@@ -64,9 +64,13 @@ def explain(
 
     Score: strength of the role compared with controls, ± the 95 % interval, over so many queries.
 
-    Previous, first, current: mean weight on the previous, the first and the current token.
+    Resting: mean weight on the keys where the head rests, first: on the first token. All else is of
+    the weight beside the keys where it rests.
+
+    Previous, current, next: mean weight on the previous, the current and the next token.
 
     Induction, duplicate: mean weight after earlier copies of the token, and on the copies.
+    Separator: on punctuation and special tokens.
 
     Spread: entropy as a fraction of the highest possible. Distance: mean, in tokens.
 

@@ -19,7 +19,7 @@ from regard.lens.monitor import (
     Writer,
     WriterWarning,
 )
-from regard.lens.naming import Heads, HeadScores, heads
+from regard.lens.naming import Heads, HeadScores, heads, probe
 from regard.lens.sink_keys import Sinks, sinks
 from regard.lens.spans import (
     Link,
@@ -73,6 +73,7 @@ __all__ = [
     "norms",
     "passage_weights",
     "patch",
+    "probe",
     "rollout",
     "sinks",
     "split_passages",

@@ -21,7 +21,16 @@ from regard.record import Recording
 from regard.record.layer import require_one_run
 from regard.record.readings import LayerReadings
 
-__all__ = ["FEW_HEADS", "OTHERS", "READOUTS", "RESTING", "Sinks", "sinks", "sinks_of_readings"]
+__all__ = [
+    "FEW_HEADS",
+    "OTHERS",
+    "READOUTS",
+    "RESTING",
+    "Sinks",
+    "mean_weights",
+    "sinks",
+    "sinks_of_readings",
+]
 
 RESTING = 0.3
 """A head rests on a key whose mean weight from other queries is above this: ε of Gu et al. 2024."""
@@ -37,7 +46,7 @@ FEW_HEADS = 0.03
 """A key on which at least this part of a model's heads rests is a sink of the model."""
 
 READOUTS = (Received(), Received("mean"), Lag(0))
-"""What `sinks_of_readings` needs of each layer."""
+"""What `sinks_of_readings` needs of each layer, and `mean_weights` of each text."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -169,7 +178,7 @@ def sinks_of_readings(
     for layer, own in zip(layers, places, strict=True):
         received, mean, lag = layer.results[at : at + len(READOUTS)]
         read = (part.flatten(0, -2)[list(own)] for part in (received, mean, lag.weights))
-        means.append(_means(*read))
+        means.append(mean_weights(*read))
     return _joined(
         means,
         [layer.index for layer in layers],
@@ -180,14 +189,18 @@ def sinks_of_readings(
 def _of_text(text: Pattern) -> Float[Tensor, "H S"]:
     start, stop = extent(text)
     received, mean, lag = part_of(text, start, stop).read(*READOUTS)
-    means = _means(received, mean, lag.weights)
+    means = mean_weights(received, mean, lag.weights)
     return torch.nn.functional.pad(means, (start, text.shape[-1] - stop), value=torch.nan)
 
 
-def _means(
+def mean_weights(
     received: Float[Tensor, "H S"], mean: Float[Tensor, "H S"], itself: Float[Tensor, "H S"]
 ) -> Float[Tensor, "H S"]:
-    """Return the mean weight of each key from other queries; NaN where they are few."""
+    """Return the mean weight of each key from other queries; NaN where they are few.
+
+    A head rests on a key where it is above `RESTING`. The arguments are the results of `READOUTS`,
+    of the last the weights.
+    """
     received, mean, itself = (part.double().cpu() for part in (received, mean, itself))
     # How many queries see a key follows from the sum and the mean of what they give it.
     others = torch.where(mean > 0, received / mean, 0).round() - 1

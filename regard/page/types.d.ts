@@ -85,11 +85,14 @@ interface About {
 }
 
 type Score =
+  | "resting"
   | "previous_token"
   | "first_token"
   | "current_token"
-  | "duplicate_token"
   | "induction"
+  | "duplicate_token"
+  | "separator"
+  | "next_token"
   | "entropy"
   | "distance";
 

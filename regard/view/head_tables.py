@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -33,9 +34,14 @@ _MAP_COLUMNS = 76  # layers side by side
 
 
 _PLAIN = {Role.SPREAD, *UNNAMED, Role.ALONE}
-_SHARES = (Role.PREVIOUS, Role.FIRST, Role.CURRENT, Role.INDUCTION, Role.DUPLICATE)
+_SHARES = (
+    *(Role.PREVIOUS, Role.FIRST, Role.CURRENT, Role.INDUCTION, Role.DUPLICATE),
+    *(Role.SEPARATOR, Role.NEXT),
+)
 _NAMES = tuple(role.removesuffix(" token") for role in _SHARES)
-_COLUMNS = ("score", "queries", *_NAMES, "spread", "distance")
+_COLUMNS = ("score", "queries", "resting", *_NAMES, "spread", "distance")
+_SOMETIMES = ("separator", "next")
+"""Columns that are left out where no head has a number: few separators, or a causal model."""
 
 _BY_PLACE = "head"
 
@@ -87,7 +93,8 @@ def _values(head: HeadScores) -> dict[str, float | None]:
     """Return the numbers of a head by column."""
     shares = {name: head.share(role) for name, role in zip(_NAMES, _SHARES, strict=True)}
     others = {"spread": head.spread, "distance": head.distance}
-    return {"score": head.score, "queries": head.queries, **shares, **others}
+    first = {"score": head.score, "queries": head.queries, "resting": head.resting}
+    return {**first, **shares, **others}
 
 
 def _or_least(value: float | None) -> float:
@@ -130,6 +137,8 @@ _SIGNS = {
     Role.INDUCTION: "I",
     Role.DUPLICATE: "D",
     Role.PREVIOUS: "P",
+    Role.NEXT: "n",
+    Role.SEPARATOR: "s",
     Role.LOCAL: "N",
     Role.CURRENT: "C",
     Role.FIRST: "f",
@@ -201,13 +210,25 @@ class _HeadTable:
     """The column of scores that comes first."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown = len(_COLUMNS)
+        every = len(self._columns)
+        shown = every
         while shown and self._width(shown, console, options) > options.max_width:
             shown -= 1
         yield self._table(shown, options.max_width)
-        if left := len(_COLUMNS) - shown:
+        if left := every - shown:
             columns = f"{left} more column{'s' if left > 1 else ''}"
             yield Text(f"… {columns} in a wider terminal", "dim")
+
+    @cached_property
+    def _columns(self) -> list[int]:
+        """Places of the columns that there are, in their order."""
+        known = [_values(head) for head in self.heads]
+        there = [
+            place
+            for place, name in enumerate(_COLUMNS)
+            if name not in _SOMETIMES or any(values[name] is not None for values in known)
+        ]
+        return sorted(there, key=lambda place: _COLUMNS[place] != self.first)
 
     def _width(self, shown: int, console: Console, options: ConsoleOptions) -> int:
         boundless = options.update(max_width=sys.maxsize)
@@ -218,8 +239,7 @@ class _HeadTable:
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
         table.add_column("head", justify="right", min_width=len("head"))
         table.add_column("role", no_wrap=True, max_width=max(1, width - len("head ")))
-        order = sorted(range(len(_COLUMNS)), key=lambda place: _COLUMNS[place] != self.first)
-        order = order[:shown]
+        order = self._columns[:shown]
         for place in order:
             table.add_column(_COLUMNS[place], justify="right")
         for head in self.heads:
@@ -241,10 +261,14 @@ def _cells(head: HeadScores) -> list[Text]:
 
 
 def _shares(scores: PatternScores, role: Role | None) -> list[Text]:
-    values = [(scores.share(share), 2, share) for share in _SHARES]
+    values: list[tuple[float | None, int, Role | None]] = [(scores.resting, 2, None)]
+    values += [(scores.share(share), 2, share) for share in _SHARES]
     values += [(scores.spread, 2, Role.SPREAD), (scores.distance, 1, Role.LOCAL)]
     return [
-        Text("–" if value is None else f"{value:.{digits}f}", "bold" if role is names_it else "")
+        Text(
+            "–" if value is None else f"{value:.{digits}f}",
+            "bold" if names_it is not None and role is names_it else "",
+        )
         for value, digits, names_it in values
     ]
 

@@ -92,7 +92,7 @@ def one_head(
     yield heading(f"{_tokens(result)}, token {query} marked")
     yield TokenStrip(result.tokens, query)
     evidence = f" ({head.evidence})" if head.evidence else ""
-    yield heading(f"Layer {head.layer} head {head.head}: {head.role}{evidence}")
+    yield heading(f"Layer {head.layer} head {head.head}: {head.words}{evidence}")
     yield Text(f"{head.role.meaning[0].upper()}{head.role.meaning[1:]}.")
     yield every_query(result, steps, query)
     yield heading(f"{_named(result, query)}, step by step")

@@ -124,7 +124,7 @@ def findings(result: ForwardPass, query: int) -> Text:
     ranked = result.heads.most_informative(len(result.heads))
     named = (head for head in ranked if head.role not in (*UNNAMED, Role.ALONE))
     if (best := next(named, None)) is not None:
-        about = f"{best.role}, {best.evidence}"
+        about = f"{best.words}, {best.evidence}"
         sentences.append(f"Head {best.layer}.{best.head}: {best.role.meaning} ({about}).")
     return Text(" ".join(sentences))
 

@@ -37,10 +37,11 @@ REGARD_EXPORT(gpt_step) int regard_gpt_step(const regard_gpt *gpt) {
   return gpt_step<RowProducts<Float32>>(*gpt);
 }
 
-// The scores and the role of a head on a text, given its log-sum-exps and the token ids in [0, K).
+// The scores and the role of a head on a text, given its log-sum-exps, the token ids in [0, K) and
+// which tokens separate others.
 REGARD_EXPORT(name_head)
 int regard_name_head(const regard_problem *problem, const float *logsumexp, const int64_t *ids,
-                     int32_t tokens, double *naming) {
-  return Namer(ids, problem->queries, tokens)
+                     const float *separators, int32_t tokens, double *naming) {
+  return Namer(ids, separators, problem->queries, tokens)
       .name<Widened<Float32>>(*problem, logsumexp, *(Naming *)naming);
 }

@@ -1,21 +1,35 @@
 // The scores of a head on one text, each with a confidence interval, and its role.
 //
 // They are documented in regard/lens/naming: tallies.py and evidence.py for one text and one head,
-// and role_of in roles.py.
+// and role_of in roles.py; the sinks beside which they are taken in regard/lens/sink_keys.py.
 //
 // Axes: T queries and as many keys, K distinct tokens.
 #pragma once
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "read.h"
 
 namespace regard::REGARD_SET {
 
 // The scores, in the order of the results. Those before SPREAD are of relations between a query and
-// keys; ENTROPY is a mean and not a role.
-enum Name { INDUCTION, DUPLICATE, PREVIOUS, CURRENT, FIRST, SPREAD, DISTANCE, ENTROPY, NAMES };
+// keys; ENTROPY and RESTING are means and not roles. The next token has no score: nothing here sees
+// it.
+enum Name {
+  INDUCTION,
+  DUPLICATE,
+  PREVIOUS,
+  CURRENT,
+  SEPARATOR,
+  FIRST,
+  SPREAD,
+  DISTANCE,
+  ENTROPY,
+  RESTING,
+  NAMES
+};
 
 // Results other than a role.
 enum Other { MIXED = NAMES, BETWEEN, TOO_SHORT, ALONE };
@@ -60,40 +74,138 @@ struct Tally {
 
 class Namer {
  public:
-  static constexpr double LEAD = 0.2, NEAR = 0.5, WIDE = 0.8;
+  static constexpr double LEAD = 0.2, MOSTLY = 0.5, NEAR = 0.5, WIDE = 0.8;
   static constexpr int ENOUGH = 8, VARIED = 4;
 
-  Namer(const int64_t *ids, int64_t length, int64_t tokens)
-      : ids_(ids), length_(length), tokens_(tokens) {}
+  // `separators` is 1 for tokens that separate others but for the first, else 0.
+  Namer(const int64_t *ids, const float *separators, int64_t length, int64_t tokens)
+      : ids_(ids), separators_(separators), length_(length), tokens_(tokens) {}
 
   template <class Arithmetic>
   int name(const regard_problem &p, const float *logsumexp, Naming &naming) const {
     naming = {};
     if (length_ < 2) return REGARD_DONE;
+    Whole whole(length_);
     Rows own(length_), even(length_);
-    int result = own.read<Arithmetic>(p, logsumexp, ids_);
-    if (result == REGARD_DONE) result = even.read<Arithmetic>(uniform(p), nullptr, nullptr);
+    int result = whole.read<Arithmetic>(p, logsumexp);
     if (result != REGARD_DONE) return result;
-    score(own, even, naming);
+    const Beside beside(p, whole);
+    if (beside.has_sinks) logsumexp = nullptr;
+    result = own.read<Arithmetic>(beside.problem, logsumexp, separators_, ids_);
+    if (result != REGARD_DONE) return result;
+    result = even.read<Arithmetic>(uniform(beside.problem), nullptr, separators_, nullptr);
+    if (result != REGARD_DONE) return result;
+    score(whole, own, even, naming);
     return REGARD_DONE;
   }
 
  private:
-  // Readouts of a pattern, per row or per key.
-  struct Rows {
+  // The head's sinks: keys whose mean weight from other queries is above 0.3; sink_keys.py. And
+  // what the whole pattern gives to the first token, and a uniform one.
+  struct Whole {
+    static constexpr double RESTING_ON = 0.3, OTHERS = 6, PART = 0.2;
     int64_t length;
-    Zeros<float> first, entropy, distance, current, previous, received, repeats;
+    Zeros<float> sinks, resting, first, received, current, even_first, even_entropy;
 
-    explicit Rows(int64_t length)
-        : length(length), first(length), entropy(length), distance(length), current(2 * length),
-          previous(2 * length), received(2 * length), repeats(14 * length) {}
+    explicit Whole(int64_t length)
+        : length(length), sinks(length), resting(length), first(length), received(2 * length),
+          current(2 * length), even_first(length), even_entropy(length) {}
 
     template <class Arithmetic>
-    int read(const regard_problem &p, const float *logsumexp, const int64_t *ids) {
+    int read(const regard_problem &p, const float *logsumexp) {
       Zeros<float> is_first(length);
       is_first[0] = 1;
       const regard_readout list[] = {
           {REGARD_MASS, first.data, nullptr, is_first.data, 0, 0, 0, 0},
+          {REGARD_LAG, current.data, nullptr, nullptr, 0, 0, 0, 0},
+          {REGARD_MEAN_RECEIVED, received.data, nullptr, nullptr, 0, 0, 0, 0},
+      };
+      int result = regard::REGARD_SET::read<Arithmetic>(
+          Reading(p, regard_readouts{logsumexp, 0, p.keys, 3, list, nullptr}));
+      if (result != REGARD_DONE) return result;
+      find_sinks();
+      const regard_readout rest[] = {
+          {REGARD_MASS, resting.data, nullptr, sinks.data, 0, 0, 0, 0},
+      };
+      result = regard::REGARD_SET::read<Arithmetic>(
+          Reading(p, regard_readouts{logsumexp, 0, p.keys, 1, rest, nullptr}));
+      if (result != REGARD_DONE) return result;
+      const regard_readout evenly[] = {
+          {REGARD_MASS, even_first.data, nullptr, is_first.data, 0, 0, 0, 0},
+          {REGARD_ENTROPY, even_entropy.data, nullptr, nullptr, 0, 0, 0, 0},
+      };
+      return regard::REGARD_SET::read<Arithmetic>(
+          Reading(uniform(p), regard_readouts{nullptr, 0, p.keys, 2, evenly, nullptr}));
+    }
+
+    void find_sinks() {
+      double most = 0;
+      for (int64_t key = 0; key < length; key++) most = max(most, others(key));
+      for (int64_t key = 0; key < length; key++) {
+        if (others(key) < max(OTHERS, PART * most)) continue;
+        const double weight = max(0.0, double(received[key]) - double(current[2 * key]));
+        sinks[key] = weight / max(1.0, others(key)) > RESTING_ON;
+      }
+    }
+
+    // The number of other queries that see a key.
+    double others(int64_t key) const { return received[length + key] - 1; }
+  };
+
+  // The problem without the sinks: spans hide runs of them, after those that there are.
+  struct Beside {
+    regard_problem problem;
+    bool has_sinks = false;
+    Zeros<int64_t> start, stop;
+    Zeros<float> added;
+
+    Beside(const regard_problem &p, const Whole &whole)
+        : problem(p), start((p.spans.count + runs(whole)) * p.queries),
+          stop((p.spans.count + runs(whole)) * p.queries), added(p.spans.count + runs(whole)) {
+      has_sinks = runs(whole) > 0;
+      if (!has_sinks) return;
+      const int64_t rows = p.queries;
+      int64_t span = 0;
+      for (; span < p.spans.count; span++) {
+        const size_t bytes = size_t(rows) * sizeof(int64_t);
+        memcpy(start.data + span * rows, p.spans.start + span * p.spans.span, bytes);
+        memcpy(stop.data + span * rows, p.spans.stop + span * p.spans.span, bytes);
+        added[span] = p.spans.added[span];
+      }
+      for (int64_t key = 0; key < p.keys; span++) {
+        while (key < p.keys && whole.sinks[key] == 0) key++;
+        if (key == p.keys) break;
+        const int64_t first = key;
+        while (key < p.keys && whole.sinks[key] != 0) key++;
+        for (int64_t q = 0; q < rows; q++)
+          start[span * rows + q] = first, stop[span * rows + q] = key;
+        added[span] = -INFINITY;
+      }
+      problem.spans = {start.data, stop.data, added.data, span, rows, 0, 0};
+    }
+
+    static int64_t runs(const Whole &whole) {
+      int64_t count = 0;
+      for (int64_t key = 0; key < whole.length; key++)
+        count += whole.sinks[key] != 0 && (key == 0 || whole.sinks[key - 1] == 0);
+      return count;
+    }
+  };
+
+  // Readouts of the pattern beside the sinks, per row or per key.
+  struct Rows {
+    int64_t length;
+    Zeros<float> entropy, distance, separators, current, previous, received, repeats;
+
+    explicit Rows(int64_t length)
+        : length(length), entropy(length), distance(length), separators(length),
+          current(2 * length), previous(2 * length), received(2 * length), repeats(14 * length) {}
+
+    template <class Arithmetic>
+    int read(const regard_problem &p, const float *logsumexp, const float *marks,
+             const int64_t *ids) {
+      const regard_readout list[] = {
+          {REGARD_MASS, separators.data, nullptr, marks, 0, 0, 0, 0},
           {REGARD_ENTROPY, entropy.data, nullptr, nullptr, 0, 0, 0, 0},
           {REGARD_DISTANCE, distance.data, nullptr, nullptr, 0, 0, 0, 0},
           {REGARD_LAG, current.data, nullptr, nullptr, 0, 0, 0, 0},
@@ -109,8 +221,6 @@ class Namer {
     double near(bool before, int64_t query) const {
       return (before ? previous : current)[2 * query];
     }
-    // The number of queries that see a key.
-    double seers(int64_t key) const { return received[length + key]; }
     // For a query: number of targets, their share, and its expectation with shuffled keys.
     double of_query(bool successors, int64_t query, int number) const {
       return repeats[6 * query + 3 * successors + number];
@@ -148,9 +258,11 @@ class Namer {
     return sums;
   }
 
-  void score(const Rows &own, const Rows &even, Naming &naming) const {
+  void score(const Whole &whole, const Rows &own, const Rows &even, Naming &naming) const {
     const auto later = [](int64_t q) { return q > 0; };  // the first token sees one key only
     const auto highest = [&](int64_t q) { return double(even.entropy[q]); };
+    // More than one key is visible beside the sinks.
+    const auto chooses = [&](int64_t q) { return q > 0 && even.entropy[q] > 0; };
     const auto evenly = [&](int64_t q) { return exp(-highest(q)); };  // weight of each visible key
     const auto of = [](const Zeros<float> &numbers) {
       return [&numbers](int64_t q) { return double(numbers[q]); };
@@ -162,20 +274,24 @@ class Namer {
       // The mean weight on the key from the other queries that see it.
       const auto others = [&](int64_t q) {
         const int64_t key = max(int64_t(0), q - before);
-        const double count = own.seers(key) - 1;
+        const double count = whole.others(key);
         const double elsewhere = max(0.0, own.received[key] - weight(q)) / max(1.0, count);
         return count > 0 ? elsewhere : weight(q);
       };
       naming.scores[before ? PREVIOUS : CURRENT] =
-          lead(tally([&](int64_t q) { return later(q) && (!before || sees(q)); }, weight,
+          lead(tally([&](int64_t q) { return chooses(q) && (!before || sees(q)); }, weight,
                      [&](int64_t q) { return sees(q) ? evenly(q) : 0; }, others));
     }
-    naming.scores[FIRST] = lead(tally(later, of(own.first), of(even.first)));
+    naming.scores[SEPARATOR] =
+        lead(tally([&](int64_t q) { return chooses(q) && even.separators[q] > 0; },
+                   of(own.separators), of(even.separators)));
+    naming.scores[FIRST] = lead(tally([&](int64_t q) { return q > 0 && whole.even_entropy[q] > 0; },
+                                      of(whole.first), of(whole.even_first)));
     naming.scores[SPREAD] =
-        itself(tally([&](int64_t q) { return later(q) && highest(q) > 0; },
-                     [&](int64_t q) { return entropy(q) / max(1e-9, highest(q)); }));
-    naming.scores[DISTANCE] = nearness(tally(later, of(own.distance), of(even.distance)));
-    naming.scores[ENTROPY] = itself(tally(later, entropy));
+        itself(tally(chooses, [&](int64_t q) { return entropy(q) / max(1e-9, highest(q)); }));
+    naming.scores[DISTANCE] = nearness(tally(chooses, of(own.distance), of(even.distance)));
+    naming.scores[ENTROPY] = itself(tally(chooses, entropy));
+    naming.scores[RESTING] = itself(tally(later, of(whole.resting)));
     for (const bool successors : {false, true})
       naming.scores[successors ? INDUCTION : DUPLICATE] = lead(of_targets(own, successors, evenly));
     find_role(naming);
@@ -284,14 +400,16 @@ class Namer {
     };
     int undecided = -1;
     const auto decide = [&](int role) { naming.role = role, naming.undecided = undecided; };
-    for (const int first : {int(INDUCTION), int(PREVIOUS)}) {
-      const int last = first == INDUCTION ? PREVIOUS : SPREAD;
+    for (const int first : {int(INDUCTION), int(PREVIOUS), int(FIRST)}) {
+      if (first == FIRST && !(scores[FIRST].score >= MOSTLY)) continue;
+      const int last = first == INDUCTION ? PREVIOUS : first == PREVIOUS ? FIRST : SPREAD;
       const int leading = highest(first, last, leads);
       if (leading >= 0) return decide(leading);
       if (undecided < 0) undecided = highest(first, last, may_lead);
     }
     double queries = 0;
     for (int name = INDUCTION; name < ENTROPY; name++) queries = max(queries, scores[name].queries);
+    if (queries == 0) return decide(ALONE);
     if (queries < ENOUGH) return decide(TOO_SHORT);
     if (scores[SPREAD].score >= WIDE) return decide(SPREAD);
     if (scores[DISTANCE].score >= 1 - NEAR) return decide(DISTANCE);
@@ -300,6 +418,7 @@ class Namer {
   }
 
   const int64_t *ids_;
+  const float *separators_;
   int64_t length_, tokens_;
 };
 

@@ -151,7 +151,7 @@ def test_a_single_token_has_no_later_one(regard, letters):
     [
         (("--over", "values"), "--over must be heads, keys or both, but is values"),
         (("--role", "second"), "--role is 'second'; expected one of induction, duplicate token"),
-        (("--sort", "size"), "--sort is 'size'; expected one of head, score, queries, previous"),
+        (("--sort", "size"), "--sort is 'size'; expected one of head, score, queries, resting"),
         (("--over", "keys", "--sort", "score"), "are for heads, and --over is keys"),
         (("--unknown",), "No such option: --unknown"),
         (("more",), "unexpected extra argument"),

@@ -205,7 +205,7 @@ def test_heads_are_recorded_by_update(tmp_path):
     heads = recorded.heads(4)
     assert [(head.layer, head.head) for head in heads] == [(n, h) for n in (0, 1) for h in range(3)]
     assert recorded.score("induction")[1, 1, 2] == pytest.approx(heads[5].induction)
-    with pytest.raises(ValueError, match="name is 'luck'; expected one of previous_token, "):
+    with pytest.raises(ValueError, match="name is 'luck'; expected one of resting, "):
         recorded.score("luck")
     with pytest.raises(ValueError, match="step is 3; recorded updates are 2, 4"):
         recorded.heads(3)

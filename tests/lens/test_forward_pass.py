@@ -35,18 +35,25 @@ def test_scores_are_those_of_the_weights():
         for query in (0, 4, 9):  # float32 weights, once read in blocks and once as a row
             row = result.row(head, query).double()
             torch.testing.assert_close(row, weights[query], rtol=0, atol=1e-6)
-        rows = range(1, 10)
-        want = {
-            "previous_token": sum(weights[i, i - 1] for i in rows) / 9,
-            "first_token": sum(weights[i, 0] for i in rows) / 9,
-            "current_token": sum(weights[i, i] for i in rows) / 9,
+        first = int(head.head == 1)  # it rests on key 0, and query 1 has no choice beside it
+        shares = {
+            "first_token": sum(weights[i, 0] for i in range(1, 10)) / 9,
+            "resting": first * sum(weights[i, 0] for i in range(1, 10)) / 9,
+        }
+        weights[:, :first] = 0
+        weights /= weights.sum(-1, keepdim=True)
+        rows = range(1 + first, 10)
+        want = shares | {
+            "previous_token": sum(weights[i, i - 1] for i in rows) / len(rows),
+            "current_token": sum(weights[i, i] for i in rows) / len(rows),
             "spread": sum(
                 -torch.special.xlogy(weights[i, : i + 1], weights[i, : i + 1]).sum()
-                / math.log(i + 1)
+                / math.log(i + 1 - first)
                 for i in rows
             )
-            / 9,
-            "distance": sum((weights[i, j] * (i - j)) for i in rows for j in range(i + 1)) / 9,
+            / len(rows),
+            "distance": sum((weights[i, j] * (i - j)) for i in rows for j in range(i + 1))
+            / len(rows),
         }
         for name, value in want.items():
             # float32 weights of at most 1; the distance weighs them by up to 9

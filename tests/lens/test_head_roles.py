@@ -3,6 +3,8 @@
 Axes: T tokens.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -32,6 +34,8 @@ def relation(kind, ids):
         "columns": (j % 4 == 1).expand(len(ids), -1),
         "first": (j == 0).expand(len(ids), -1),
         "current": j == i,
+        "next": j == i + 1,
+        "marks": torch.isin(j, torch.tensor([9, 12, 17, 21])).expand(len(ids), -1),
         "two or three back": (j == i - 2) | (j == i - 3),
     }[kind]
 
@@ -59,6 +63,50 @@ def test_each_head_has_the_role_it_was_built_for(tokens):
         assert head.margin < 0.1
         of_repeats = getattr(head, f"{head.role.score}_queries", None)
         assert head.queries == (len(tokens) - 1 if of_repeats is None else of_repeats)
+
+
+@pytest.mark.parametrize("tokens", [MEETING, TWICE], ids=["words", "twice"])
+@pytest.mark.parametrize("sink", [0, COLUMN])
+def test_a_head_that_rests_is_named_by_what_it_does_beside(tokens, sink):
+    """As on real models, where 95 % and more rest on a key; whichever key it is."""
+    ids = numbered(tokens)
+    kinds = ["induction", "duplicate", "previous", "current"]
+    scores = torch.stack([9.0 * relation(kind, ids) for kind in kinds])
+    scores[..., sink] = 13.0
+    keys = torch.eye(len(tokens)).expand(len(kinds), -1, -1)
+    with regard.record(tokens=tokens) as recording:
+        regard.attention(
+            scores[None], keys[None].contiguous(), keys[None], mask=regard.causal(), scale=1.0
+        )
+    heads = regard.lens.heads(recording)
+    assert [head.role.split()[0] for head in heads] == kinds
+    (found,) = regard.lens.sinks(recording)
+    for head in heads:
+        assert found.of(0, head.head) == (sink,)
+        weights = recording[0][0, head.head].dense().double()[1:, sink]
+        assert head.resting == pytest.approx(float(weights.mean()), abs=1e-6)
+        assert head.words == f"rests {head.resting:.0%}".replace("%", " %; else: ") + head.role
+    assert replace(heads[0], resting=0.9951).words == "rests over 99 %; else: induction"
+
+
+def test_the_next_token_and_separators_have_names():
+    tokens = [*MEETING[:12], ",", *MEETING[13:17], ";", *MEETING[18:]]
+    assert [tokens[place] for place in (9, 12, 17, 21)] == [".", ",", ";", "."]
+    scores = torch.stack([6.0 * relation(kind, numbered(tokens)) for kind in ("next", "marks")])
+    keys = torch.eye(len(tokens)).expand(2, -1, -1)
+    with regard.record(tokens=tokens) as recording:
+        regard.attention(scores[None], keys[None].contiguous(), keys[None], scale=1.0)
+    after, marks = regard.lens.heads(recording)
+    assert (after.role, after.queries) == ("next token", len(tokens) - 2)
+    assert after.next_token > 0.9 > 0.3 > after.separator
+    assert (marks.role, marks.separator > 0.9) == ("separator", True)
+    with regard.record(tokens=tokens) as recording:  # a causal head sees none after it
+        regard.attention(
+            scores[None], keys[None].contiguous(), keys[None], mask=regard.causal(), scale=1.0
+        )
+    after, marks = regard.lens.heads(recording)
+    assert after.next_token is None
+    assert marks.role == "separator"
 
 
 @pytest.mark.parametrize("strength", [2.0, 4.0, 6.0, 9.0])
@@ -98,8 +146,9 @@ def test_a_column_that_is_the_only_successor_names_nothing():
     for place in (COLUMN - 1, *range(9, 28, 2)):
         tokens[place] = "again"
     head = heads_of(tokens, ["column"], 9.0)[0]
-    assert head.induction > 0.5
-    assert head.role not in {"induction", "duplicate token"}
+    assert head.resting > 0.5
+    assert head.role == "spread evenly"  # beside that key
+    assert head.words == "rests 86 %; else: spread evenly"
 
 
 def test_too_few_repeats_name_no_head_and_the_text_counts_them():

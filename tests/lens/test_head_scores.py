@@ -14,28 +14,55 @@ from regard.lens.naming.repeats import Repeats
 from regard.record import RecordError
 
 
-def by_definition(weights, names):
-    """The scores of one head on one text, entry by entry."""
+def sinks_of(weights):
+    """The keys whose mean weight from other queries is above 0.3, of those that many see."""
     length = len(weights)
-    rows = range(1, length)
+    seers = [[i for i in range(length) if i != j and weights[i][j] > 0] for j in range(length)]
+    fewest = max(6, max(map(len, seers)) / 5)
+    return {
+        j
+        for j, own in enumerate(seers)
+        if len(own) >= fewest and sum(weights[i][j] for i in own) / len(own) > 0.3
+    }
+
+
+def by_definition(whole, names):
+    """The scores of one head on one text, entry by entry, beside its sinks."""
+    length, sinks = len(whole), sinks_of(whole)
+    left = [[0.0 if j in sinks else w for j, w in enumerate(row)] for row in whole]
+    weights = [[w / sum(row) for w in row] if sum(row) else row for row in left]
+    rows = [i for i in range(1, length) if sum(w > 0 for w in weights[i]) > 1]
 
     def mean(numbers):
         numbers = list(numbers)
         return sum(numbers) / len(numbers) if numbers else None
 
+    def separators():
+        """A full stop or a comma, the first token left out."""
+        keys = [j for j in range(1, length) if names is not None and names[j] in ".,;"]
+        if len(keys) < 4:
+            return None
+        seen = [i for i in rows if any(weights[i][j] > 0 for j in keys)]
+        return mean(sum(weights[i][j] for j in keys) for i in seen)
+
     def repeats(after):
         shares = []
         for i in range(length):
             keys = [
-                j for j in range(1, i - 1) if names is not None and names[j - after] == names[i]
+                j
+                for j in range(1, i - 1)
+                if names is not None and names[j - after] == names[i] and weights[i][j] > 0
             ]
             if keys:
                 shares.append(sum(weights[i][j] for j in keys))
         return mean(shares)
 
     return {
-        "previous_token": mean(weights[i][i - 1] for i in rows),
-        "first_token": mean(weights[i][0] for i in rows),
+        "resting": mean(sum(whole[i][j] for j in sinks) for i in range(1, length)),
+        "previous_token": mean(weights[i][i - 1] for i in rows if weights[i][i - 1] > 0),
+        "next_token": mean(weights[i][i + 1] for i in rows if i + 1 < length and weights[i][i + 1]),
+        "first_token": mean(whole[i][0] for i in range(1, length)),
+        "separator": separators(),
         "current_token": mean(weights[i][i] for i in rows),
         "induction": repeats(1),
         "duplicate_token": repeats(0),
@@ -60,7 +87,7 @@ def agree(heads, expected):
             assert value is None or score == pytest.approx(value, abs=2e-5), name
 
 
-TEXTS = [list("abcabcdaabcdd"), list("abcdefghijklm")]
+TEXTS = [list("abca,cd,a;cd."), list("abcdef.hijklm")]
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -78,6 +105,7 @@ def test_scores_are_those_of_the_definition(causal, texts):
             ]
             expected.append(averaged(texts_scores))
     heads = regard.lens.heads(recording)
+    assert any(head.resting for head in heads) or not causal  # some of them rest
     assert [(h.layer, h.head) for h in heads] == [(n, h) for n in range(2) for h in range(H)]
     agree(heads, expected)
     frame = heads.frame()

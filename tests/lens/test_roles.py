@@ -3,9 +3,12 @@ from dataclasses import fields
 import pytest
 
 from regard.lens import HeadScores
-from regard.lens.naming.roles import ENOUGH, LEAD, NEAR, WIDE, Evidence, Role, role_of
+from regard.lens.naming.roles import ENOUGH, LEAD, MOSTLY, NEAR, WIDE, Evidence, Role, role_of
 
-RELATIONS = (Role.INDUCTION, Role.DUPLICATE, Role.PREVIOUS, Role.CURRENT, Role.FIRST)
+RELATIONS = (
+    *(Role.INDUCTION, Role.DUPLICATE),
+    *(Role.PREVIOUS, Role.NEXT, Role.CURRENT, Role.SEPARATOR),
+)
 
 
 def evidence(score, margin=0.0, queries=29):
@@ -43,8 +46,8 @@ def test_without_an_interval_no_head_is_named(role):
 
 
 def test_the_greatest_lead_wins():
-    pair = {Role.FIRST: evidence(0.5), Role.PREVIOUS: evidence(0.4)}
-    assert role_of(PLAIN | pair) == (Role.FIRST, None)
+    pair = {Role.NEXT: evidence(0.5), Role.PREVIOUS: evidence(0.4)}
+    assert role_of(PLAIN | pair) == (Role.NEXT, None)
     pair = {Role.INDUCTION: evidence(0.5), Role.DUPLICATE: evidence(0.4)}
     assert role_of(PLAIN | pair) == (Role.INDUCTION, None)
     pair = {Role.INDUCTION: evidence(0.5, 0.4), Role.DUPLICATE: evidence(0.4)}
@@ -55,6 +58,19 @@ def test_repeats_come_before_where_the_head_rests_meanwhile():
     resting = PLAIN | {Role.FIRST: evidence(0.9)}
     assert role_of(resting | {Role.INDUCTION: evidence(0.4)}) == (Role.INDUCTION, None)
     assert role_of(resting | {Role.INDUCTION: evidence(0.4, 0.3)}) == (Role.FIRST, Role.INDUCTION)
+
+
+def test_the_first_token_comes_last_and_takes_half_of_the_weight():
+    """Other relations are measured beside it, and a head that rests a little has a shape."""
+    for role in RELATIONS:
+        pair = {Role.FIRST: evidence(0.99), role: evidence(0.3)}
+        assert role_of(PLAIN | pair) == (role, None)
+    assert role_of(PLAIN | {Role.FIRST: evidence(MOSTLY)}) == (Role.FIRST, None)
+    assert role_of(PLAIN | {Role.FIRST: evidence(MOSTLY - 1e-9)}) == (Role.MIXED, None)
+    near = {Role.LOCAL: evidence(1 - NEAR), Role.FIRST: evidence(0.22, 0.03, 133)}
+    assert role_of(PLAIN | near) == (Role.LOCAL, None)
+    few = PLAIN | {Role.FIRST: evidence(0.9, None, 6)}
+    assert role_of(few) == (Role.TOO_SHORT, Role.FIRST)
 
 
 def test_without_repeats_no_head_is_named_after_them():
@@ -89,6 +105,7 @@ def test_every_role_has_a_meaning_of_its_own():
 
 def test_a_role_that_rests_on_a_share_is_called_as_the_score_is():
     scores = {field.name for field in fields(HeadScores)}
-    assert {role for role in Role if role.score is not None} == set(RELATIONS)
-    assert {role.value.replace(" ", "_") for role in RELATIONS} <= scores
-    assert not {role.value.replace(" ", "_") for role in set(Role) - set(RELATIONS)} & scores
+    named = {*RELATIONS, Role.FIRST}
+    assert {role for role in Role if role.score is not None} == named
+    assert {role.value.replace(" ", "_") for role in named} <= scores
+    assert not {role.value.replace(" ", "_") for role in set(Role) - named} & scores

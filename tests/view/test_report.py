@@ -34,24 +34,25 @@ def steps_of(length, seed=0):
 
 
 def test_each_head_has_a_line_with_its_role_and_scores(result):
-    lines = printed(head_table(result), width=100).splitlines()
+    lines = printed(head_table(result), width=110).splitlines()
     rows = [line.split() for line in lines[1:10]]
     assert lines[0].split() == [
-        "head", "role", "score", "queries", "previous", "first", "current", "induction",
-        "duplicate", "spread", "distance",
+        "head", "role", "score", "queries", "resting", "previous", "first", "current",
+        "induction", "duplicate", "spread", "distance",
     ]  # fmt: skip
     first = result.heads[0]
     estimate = [f"{first.score:.2f}", "±", f"{first.margin:.2f}", "21"]
-    assert rows[0][:8] == ["0.0", "previous", "token", *estimate, f"{first.previous_token:.2f}"]
+    shares = [f"{first.resting:.2f}", f"{first.previous_token:.2f}"]
+    assert rows[0][:9] == ["0.0", "previous", "token", *estimate, *shares]
     assert [row[0] for row in rows] == [f"{head.layer}.{head.head}" for head in result.heads]
     assert "(a uniform head)" in lines[10]
 
 
-@pytest.mark.parametrize(("width", "shown"), [(20, 0), (40, 1), (60, 4), (80, 6), (100, 9)])
+@pytest.mark.parametrize(("width", "shown"), [(20, 0), (40, 1), (60, 4), (80, 6), (110, 10)])
 def test_a_narrow_terminal_drops_scores_with_a_note(result, width, shown):
     lines = printed(head_table(result), width=width).splitlines()
     shares = ["previous", "first", "current", "induction", "duplicate", "spread", "distance"]
-    names = ["score", "queries", *shares]
+    names = ["score", "queries", "resting", *shares]
     assert lines[0].split() == ["head", "role", *names[:shown]]
     assert [line[:4].strip() for line in lines[1:10]] == [
         f"{head.layer}.{head.head}" for head in result.heads
@@ -61,9 +62,16 @@ def test_a_narrow_terminal_drops_scores_with_a_note(result, width, shown):
         whole = str(head.role)
         cut = width == 20 and len(whole) > 15  # cells left beside the head
         assert role.startswith(whole[:14] + "…" if cut else whole)
-    note = f"… {9 - shown} more columns in a wider terminal"
-    assert (note in " ".join(" ".join(lines[11:]).split())) == (shown < 9)
+    note = f"… {10 - shown} more columns in a wider terminal"
+    assert (note in " ".join(" ".join(lines[11:]).split())) == (shown < 10)
     assert max(map(cell_len, lines)) <= width
+
+
+def test_columns_of_some_texts_and_models_alone_are_left_out_elsewhere():
+    marked = make_forward_pass(list("ab.cd.ef.gh.ij.k"), [["first"]])
+    header = printed(head_table(marked), width=120).splitlines()[0].split()
+    assert "separator" in header
+    assert "next" not in header
 
 
 def listed(text):
@@ -123,7 +131,7 @@ def test_other_roles_and_columns_are_refused(role, column):
 
 
 def test_without_repeats_their_scores_are_dashes():
-    text = printed(head_table(make_forward_pass(list("abcdef"), [["first"]])), width=100)
+    text = printed(head_table(make_forward_pass(list("abcdef"), [["first"]])), width=110)
     assert text.splitlines()[1].split()[-4:-2] == ["–", "–"]
 
 

@@ -2,5 +2,6 @@
 
 from regard.lens.naming.head_scores import heads
 from regard.lens.naming.heads import Heads, HeadScores
+from regard.lens.naming.probe import probe
 
-__all__ = ["HeadScores", "Heads", "heads"]
+__all__ = ["HeadScores", "Heads", "heads", "probe"]

@@ -6,6 +6,7 @@ as a distinct one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.lens.naming.roles import ENOUGH, VARIED, Evidence
+from regard.lens.naming.discoveries import upper_tail
+from regard.lens.naming.roles import ENOUGH, LEAD, VARIED, Evidence
 
 __all__ = ["Means", "Score", "Tally", "itself", "lead", "mean_of", "nearness"]
 
@@ -63,24 +65,23 @@ class Means:
         residual += by_control[:, None] * (strongest - control[:, None] * self.weight)
         tokens = (self.queries > 0).sum(-1)
         free = (tokens - 1).clamp_min(1)
-        variance = residual.square().sum(-1) * tokens / free
-        margin = _student(free) * variance.sqrt()
-        return [
-            None
-            if count == 0
-            else Evidence(
+        error = (residual.square().sum(-1) * tokens / free).sqrt()
+        margin = _student(free) * error
+        found: list[Evidence | None] = []
+        for mean, plus_minus, standard, count, different in zip(
+            *(value.tolist(), margin.tolist(), error.tolist()),
+            *(self.queries.sum(-1).tolist(), tokens.tolist()),
+            strict=True,
+        ):
+            is_known = count >= ENOUGH and different >= VARIED
+            one = Evidence(
                 score=mean,
-                margin=plus_minus if count >= ENOUGH and different >= VARIED else None,
+                margin=plus_minus if is_known else None,
                 queries=int(count),
+                p_value=_chance(mean, standard, different) if is_known and score is lead else None,
             )
-            for mean, plus_minus, count, different in zip(
-                value.tolist(),
-                margin.tolist(),
-                self.queries.sum(-1).tolist(),
-                tokens.tolist(),
-                strict=True,
-            )
-        ]
+            found.append(one if count else None)
+        return found
 
 
 def mean_of(tallies: Sequence[Tally]) -> Means:
@@ -127,6 +128,13 @@ def nearness(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def itself(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the share, and its derivatives; it has no control."""
     return share, torch.ones_like(share), torch.zeros_like(control)
+
+
+def _chance(score: float, error: float, tokens: int) -> float:
+    """Return the one-sided p-value of a lead against one of `LEAD`."""
+    above = score - LEAD
+    t = above / error if error > 0 else math.copysign(math.inf, above)
+    return upper_tail(t, tokens - 1)
 
 
 def _student(free: Tensor) -> Tensor:

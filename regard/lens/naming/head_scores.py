@@ -6,16 +6,17 @@ Axes: B batch, H heads of a layer, T tokens of one text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard._shapes import Int
+from regard._shapes import Bool, Int
 from regard.errors import RecordError
 from regard.lens.naming.evidence import Means, Score, itself, lead, mean_of, nearness
 from regard.lens.naming.heads import Heads, HeadScores
 from regard.lens.naming.roles import Evidence, PatternScores, Role, role_of
+from regard.lens.naming.separators import is_separator
 from regard.lens.naming.tallies import Read, Tallier
 from regard.lens.texts import extent, part_of, texts_of
 from regard.pattern import Pattern
@@ -29,12 +30,22 @@ _SCORES: Mapping[Role, tuple[str, Score]] = {
     Role.INDUCTION: ("induction", lead),
     Role.DUPLICATE: ("duplicate_token", lead),
     Role.PREVIOUS: ("previous_token", lead),
+    Role.NEXT: ("next_token", lead),
     Role.CURRENT: ("current_token", lead),
+    Role.SEPARATOR: ("separator", lead),
     Role.FIRST: ("first_token", lead),
     Role.SPREAD: ("spread", itself),
     Role.LOCAL: ("distance", nearness),
 }
 """For each role, the name of its tallies and the function that scores them."""
+
+
+class _Text(NamedTuple):
+    """One sequence of a layer; of its tokens the numbers and the separators, if they are known."""
+
+    pattern: Pattern
+    ids: Int[Tensor, " T"] | None
+    separators: Bool[Tensor, " T"] | None
 
 
 def score_heads(
@@ -57,26 +68,24 @@ def score_heads(
     scores: list[HeadScores] = []
     with bar(len(layers), progress=progress) as advance:
         for layer in layers:
-            texts = [_without_padding(text, ids) for text, ids in _texts(layer, names)]
+            texts = [_without_padding(text) for text in _texts(layer, names)]
             scores += _of_layer(layer, texts, read)
             advance(1)
     return Heads(scores)
 
 
-def _of_layer(
-    layer: Layer, texts: Sequence[tuple[Pattern, Tensor | None]], read: Read
-) -> list[HeadScores]:
-    known = texts[0][1] is not None
+def _of_layer(layer: Layer, texts: Sequence[_Text], read: Read) -> list[HeadScores]:
+    known = texts[0].ids is not None
     tokens = _numbered(texts)
     count = 1 + max((int(ids.max()) for ids in tokens if len(ids)), default=0)
     tallies = [
-        Tallier(ids, count).of_text(text, read, known=known)
-        for (text, _), ids in zip(texts, tokens, strict=True)
+        Tallier(ids, count, text.separators).of_text(text.pattern, read)
+        for text, ids in zip(texts, tokens, strict=True)
         if len(ids) > 1
     ]
     means = {
         name: mean_of([one[name] for one in tallies if name in one])
-        for name in (*(name for name, _ in _SCORES.values()), "entropy")
+        for name in (*(name for name, _ in _SCORES.values()), "entropy", "resting")
         if any(name in one for one in tallies)
     }
     evidence = {
@@ -106,8 +115,13 @@ def _head(
     shown = undecided if role.is_open else role
     rests_on = None if shown is None else evidence.get(shown)
     about = {} if rests_on is None else vars(rests_on)
+    tested = [one.p_value for one in evidence.values() if one.p_value is not None]
+    if tested:
+        own = None if rests_on is None else rests_on.p_value
+        # One of several relations: the smallest of so many p-values (Bonferroni).
+        about = about | {"p_value": min(1.0, len(tested) * (min(tested) if own is None else own))}
     if rests_on is None and evidence:
-        about = {"queries": max(one.queries for one in evidence.values())}
+        about = {**about, "queries": max(one.queries for one in evidence.values())}
     return HeadScores(
         layer=layer, head=head, role=role, undecided=undecided, **about, **vars(scores)
     )
@@ -129,21 +143,23 @@ def _pattern_scores(means: Mapping[str, Means], head: int, *, known: bool) -> Pa
     return PatternScores(**values)
 
 
-def _numbered(texts: Sequence[tuple[Pattern, Tensor | None]]) -> list[Int[Tensor, " T"]]:
+def _numbered(texts: Sequence[_Text]) -> list[Int[Tensor, " T"]]:
     """Return the token numbers of each text; distinct numbers if tokens are not known."""
-    lengths = [pattern.shape[-1] for pattern, _ in texts]
+    lengths = [text.pattern.shape[-1] for text in texts]
     first = [sum(lengths[:place]) for place in range(len(lengths))]
     return [
-        torch.arange(start, start + length, device=pattern.device) if ids is None else ids
-        for (pattern, ids), start, length in zip(texts, first, lengths, strict=True)
+        torch.arange(start, start + length, device=text.pattern.device)
+        if text.ids is None
+        else text.ids
+        for text, start, length in zip(texts, first, lengths, strict=True)
     ]
 
 
-def _texts(layer: Layer, names: Tokens | None) -> list[tuple[Pattern, Tensor | None]]:
-    """Return the pattern and the token numbers of each sequence of the batch."""
+def _texts(layer: Layer, names: Tokens | None) -> list[_Text]:
+    """Return each sequence of the batch."""
     texts = texts_of(layer, "heads are scored")
     if names is None:
-        return [(text, None) for text in texts]
+        return [_Text(text, None, None) for text in texts]
     length = layer.pattern.shape[-1]
     if len(names) not in (1, len(texts)) or any(len(n) != length for n in names):
         raise RecordError(
@@ -152,14 +168,19 @@ def _texts(layer: Layer, names: Tokens | None) -> list[tuple[Pattern, Tensor | N
             f"{length}; record one run at a time"
         )
     numbers = {name: number for number, name in enumerate(sorted({n for t in names for n in t}))}
+    separates = torch.tensor([is_separator(name) for name in numbers], device="cpu")
     ids = [torch.tensor([numbers[name] for name in text], device="cpu") for text in names]
-    return list(zip(texts, ids * len(texts) if len(ids) == 1 else ids, strict=False))
+    every = ids * len(texts) if len(ids) == 1 else ids
+    return [_Text(text, own, separates[own]) for text, own in zip(texts, every, strict=True)]
 
 
-def _without_padding(pattern: Pattern, ids: Tensor | None) -> tuple[Pattern, Tensor | None]:
-    start, stop = extent(pattern)
-    known = None if ids is None else ids[start:stop].to(pattern.device)
-    return part_of(pattern, start, stop), known
+def _without_padding(text: _Text) -> _Text:
+    start, stop = extent(text.pattern)
+    known = (
+        None if one is None else one[start:stop].to(text.pattern.device)
+        for one in (text.ids, text.separators)
+    )
+    return _Text(part_of(text.pattern, start, stop), *known)
 
 
 def heads(recording: Recording, *, progress: bool | None = None) -> Heads:
@@ -167,8 +188,11 @@ def heads(recording: Recording, *, progress: bool | None = None) -> Heads:
 
     A head is named after a relation, such as ``induction``, if it puts more weight on its
     targets than each control does: a uniform head, its own other queries, the text in
-    shuffled order. `regard.lens.naming.roles` defines them, and `HeadScores` the scores.
-    Exact and deterministic, in memory O(L); scores on repeats need tokens.
+    shuffled order. The weight is that beside the keys on which the head rests, by the rule of
+    `regard.lens.sinks`; what rests there is a share of its own, `HeadScores.resting`.
+    `regard.lens.naming.roles` defines roles and controls, and `HeadScores` the scores.
+    Exact and deterministic, in memory O(L); scores on repeats and separators need tokens. A text
+    need not show what a head does: `regard.lens.probe` runs a model on one that does.
 
     Args:
         recording: the recording of one run of a model.

@@ -1,7 +1,11 @@
 """The role of a head on a text: a rule over its scores.
 
 A share of weight says little by itself: on three tokens every head puts much on the first. So each
-share is held against **controls**, what the same keys would get of a head that does something else:
+share is held against **controls**, what the same keys would get of a head that does something else,
+and all are taken **beside the head's sinks**: the keys on which it rests by the rule of
+`regard.lens.sinks` are left out, and the rest of each row is renormalized (`Pattern.without`). A
+head that rests has little weight left, and that little says what it is for. The weight that rests
+is a share of its own, `resting`. The controls:
 
 - a **uniform head**, which spreads evenly over all that a query sees;
 - the **other queries** of the same head: what the same keys get from queries of which they are not
@@ -13,10 +17,10 @@ share is held against **controls**, what the same keys would get of a head that 
 
 The **lead** is the part of the weight which the strongest control leaves elsewhere that the head
 brings here: 0 for a head that does as the control does, 1 for one that puts all its weight here.
-The first token has no other queries, since all look at the same one, and where a token stands does
-not change when tokens are shuffled: there the other controls decide. Nor is the model run on the
-shuffled text, which a recording could not: so a head that looks a fixed distance back, where all
-repeats of a text are that distance apart, is taken for an induction head.
+Separators and the first token have no other queries, since all look at the same ones, and where a
+token stands does not change when tokens are shuffled: there the other controls decide. Nor is the
+model run on the shuffled text, which a recording could not: so a head that looks a fixed distance
+back, where all repeats of a text are that distance apart, is taken for an induction head.
 
 A lead is an estimate from the queries of one text. Its interval of 95 % is from the variance
 between different tokens, because queries of one token share their targets: cluster-robust, with
@@ -36,6 +40,7 @@ from enum import StrEnum
 __all__ = [
     "ENOUGH",
     "LEAD",
+    "MOSTLY",
     "NEAR",
     "VARIED",
     "WIDE",
@@ -62,13 +67,20 @@ WIDE = 0.8
 """A head spreads when its entropy is at least this share of the highest possible."""
 
 
+MOSTLY = 0.5
+"""A head without another relation is named after the first token only if its lead there is at least
+this."""
+
+
 class Role(StrEnum):
     """What a head does on a text, in the words that are shown."""
 
     INDUCTION = "induction"
     DUPLICATE = "duplicate token"
     PREVIOUS = "previous token"
+    NEXT = "next token"
     CURRENT = "current token"
+    SEPARATOR = "separator"
     FIRST = "first token"
     LOCAL = "nearby tokens"
     SPREAD = "spread evenly"
@@ -90,17 +102,20 @@ class Role(StrEnum):
     @property
     def score(self) -> str | None:
         """Name of the share of `PatternScores` that the role rests on; None if on no share."""
-        return self.value.replace(" ", "_") if self in (*_OF_REPEATS, *_OF_PLACES) else None
+        relations = (*_OF_REPEATS, *_OF_PLACES, Role.FIRST)
+        return self.value.replace(" ", "_") if self in relations else None
 
 
 _OF_REPEATS = (Role.INDUCTION, Role.DUPLICATE)
-_OF_PLACES = (Role.PREVIOUS, Role.CURRENT, Role.FIRST)
+_OF_PLACES = (Role.PREVIOUS, Role.NEXT, Role.CURRENT, Role.SEPARATOR)
 
 _MEANINGS = {
     Role.INDUCTION: "where its token stood before, it looks at what came next",
     Role.DUPLICATE: "it looks at earlier copies of its token",
     Role.PREVIOUS: "it looks at the token before",
+    Role.NEXT: "it looks at the token after",
     Role.CURRENT: "it looks at the token itself",
+    Role.SEPARATOR: "it looks at punctuation and special tokens",
     Role.FIRST: "it rests on the first token",
     Role.LOCAL: "it looks at tokens nearby",
     Role.SPREAD: "it spreads over all tokens that it may see",
@@ -115,16 +130,27 @@ _MEANINGS = {
 class PatternScores:
     """Scores of one head's pattern, each a mean over queries and over the sequences of a batch.
 
-    Shares are of a query's weight, between 0 and 1. Padding counts nowhere, nor does the first
-    token of a sequence, which has no choice. All are None for a text of one token.
+    Shares are between 0 and 1: `resting` and `first_token` of a query's whole weight, the others of
+    the weight that is not on the head's sinks. Padding counts nowhere, nor does the first token of
+    a sequence, nor a query that sees but one key beside the sinks and has no choice. All are None
+    for a text of one token.
     """
+
+    resting: float | None = None
+    """Share on the keys on which the head rests, by the rule of `regard.lens.sinks`; 0 without."""
 
     previous_token: float | None = None
     """Share on the token before: a positional head (Voita et al. 2019, arXiv:1905.09418)."""
+    next_token: float | None = None
+    """Share on the token after; None where no query sees it."""
     first_token: float | None = None
-    """Share on the first token, a sink (Xiao et al. 2023, arXiv:2309.17453, section 3.1)."""
+    """Share on the first token, mostly a sink (Xiao et al. 2023, arXiv:2309.17453, section 3.1)."""
     current_token: float | None = None
     """Share on the query's own position."""
+    separator: float | None = None
+    """Share on punctuation, line breaks and special tokens (`separators.is_separator`), the first
+    token left out (Clark et al. 2019, arXiv:1906.04341, section 3.2); None where tokens are not
+    known or fewer than `VARIED` are some: one full stop may be looked at for itself."""
     induction: float | None = None
     """Share on the tokens that followed earlier copies of the query's token, over the queries that
     have any (Olsson et al. 2022, arXiv:2209.11895, section on prefix matching); None where tokens
@@ -169,6 +195,8 @@ class Evidence:
     their different tokens fewer than `VARIED`."""
     queries: int
     """How many it was measured over."""
+    p_value: float | None = None
+    """Of a relation, the chance of such a score if the lead were `LEAD`; None without a margin."""
 
     @property
     def leads(self) -> bool:
@@ -196,15 +224,17 @@ def role_of(evidence: Mapping[Role, Evidence]) -> tuple[Role, Role | None]:
 
     1. induction or duplicate token, whichever leads more, of those of which the whole interval is a
        lead of `LEAD` or more. They come first because they are measured only where the text repeats
-       itself: such a head attends elsewhere the rest of the time, mostly to the first token.
-    2. previous, current or first token, likewise.
-    3. text too short to tell, if all queries are fewer than `ENOUGH`.
-    4. spread evenly, if the entropy is at least `WIDE` of the highest possible.
-    5. nearby tokens, if the mean distance is at most `NEAR` of a uniform head's.
-    6. if `LEAD` lies within the interval of one of those five leads, or one without an interval is
+       itself: such a head attends elsewhere the rest of the time.
+    2. previous, next or current token, or separator, likewise.
+    3. first token, likewise, if its lead is at least `MOSTLY`. It comes after all other relations,
+       which are measured beside it; a head that puts less there is named by its shape.
+    4. text too short to tell, if all queries are fewer than `ENOUGH`.
+    5. spread evenly, if the entropy is at least `WIDE` of the highest possible.
+    6. nearby tokens, if the mean distance is at most `NEAR` of a uniform head's.
+    7. if `LEAD` lies within the interval of one of those leads, or one without an interval is
        above it: between two names, that relation and mixed, where the interval is as narrow as
        `Evidence.is_precise` says; else text too short to tell.
-    7. mixed.
+    8. mixed.
 
     Spread and nearness describe a shape, which every head has more or less of: their score decides,
     and the interval says how well it is known.
@@ -219,7 +249,8 @@ def role_of(evidence: Mapping[Role, Evidence]) -> tuple[Role, Role | None]:
     if not evidence:
         return Role.ALONE, None
     undecided = None
-    for group in (_OF_REPEATS, _OF_PLACES):
+    rests = Role.FIRST in evidence and evidence[Role.FIRST].score >= MOSTLY
+    for group in (_OF_REPEATS, _OF_PLACES, (Role.FIRST,) if rests else ()):
         measured = [role for role in group if role in evidence]
         if leading := [role for role in measured if evidence[role].leads]:
             return _highest(leading, evidence), undecided
@@ -229,7 +260,7 @@ def role_of(evidence: Mapping[Role, Evidence]) -> tuple[Role, Role | None]:
         return Role.TOO_SHORT, undecided
     if Role.SPREAD in evidence and evidence[Role.SPREAD].score >= WIDE:
         return Role.SPREAD, undecided
-    if evidence[Role.LOCAL].score >= 1 - NEAR:
+    if Role.LOCAL in evidence and evidence[Role.LOCAL].score >= 1 - NEAR:
         return Role.LOCAL, undecided
     if undecided is None:
         return Role.MIXED, None

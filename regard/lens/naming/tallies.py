@@ -16,8 +16,10 @@ from regard._arguments import tensor_of
 from regard._shapes import Bool, Float, Int
 from regard.lens.naming.evidence import Tally
 from regard.lens.naming.repeats import Controlled, ControlledRepeats, with_targets
+from regard.lens.naming.roles import VARIED
+from regard.lens.sink_keys import READOUTS, RESTING, mean_weights
 from regard.pattern import Pattern
-from regard.pattern.readouts import Distance, Entropy, Mass, Received
+from regard.pattern.readouts import Distance, Entropy, LagWeights, Mass, Received
 
 __all__ = ["Read", "Tallier", "uniform_pattern"]
 
@@ -33,50 +35,65 @@ class Tallier:
     Args:
         ids: the tokens, numbered over all texts of a batch.
         count: number of distinct tokens of the batch.
+        separators: True for those that separate others (`separators.is_separator`); None if the
+            tokens' names are not known.
     """
 
-    def __init__(self, ids: Int[Tensor, " T"], count: int) -> None:
+    def __init__(
+        self, ids: Int[Tensor, " T"], count: int, separators: Bool[Tensor, " T"] | None
+    ) -> None:
         self._ids = ids
         self._count = count
+        self._separators = separators
 
-    def of_text(self, pattern: Pattern, read: Read, *, known: bool) -> dict[str, Tally]:
+    def of_text(self, pattern: Pattern, read: Read) -> dict[str, Tally]:
         """Return the tallies of a text of two tokens or more, ``(H, T, T)``, by score."""
+        first, *of_keys = read(pattern, Mass(0), *READOUTS)
+        sinks, resting = _resting(pattern, *of_keys)
+        beside = pattern.without(sinks) if bool(sinks.any()) else pattern
+        known = self._separators is not None
         repeats: tuple[ControlledRepeats, ...] = ()
         if known and any(with_targets(self._ids, following=one).any() for one in (False, True)):
             repeats = (ControlledRepeats(self._ids),)
-        first, entropy, distance, received, *of_repeats = read(
-            pattern, Mass(0), Entropy(), Distance(), Received(), *repeats
+        marks: tuple[Mass, ...] = ()
+        if self._separators is not None and int(self._separators[1:].sum()) >= VARIED:
+            later_marks = self._separators.clone()
+            later_marks[0] = False  # the first token has a share of its own
+            marks = (Mass(later_marks),)
+        entropy, distance, received, *others = read(
+            beside, Entropy(), Distance(), Received(), *marks, *repeats
         )
-        uniform = uniform_pattern(pattern)
-        evenly, highest, far = uniform.read(Mass(0), Entropy(), Distance())
+        uniform = uniform_pattern(beside)
+        highest, far, *of_marks = uniform.read(Entropy(), Distance(), *marks)
+        seers, seen, sees_first = _sight(pattern)
         later = torch.ones_like(first, dtype=torch.bool)
         later[:, 0] = False  # the first token sees only itself
-        current, previous = _near(pattern)
-        seen_current, seen_previous = (weights > 0 for weights in _near(uniform))
+        chosen = later & (highest > 0)  # more than one key is visible
         even = (-highest).exp()  # a uniform head's weight on each visible key
-        seers = _seers(uniform)
-        chosen = highest > 0  # more than one key is visible
         spread = torch.where(chosen, entropy / highest.clamp_min(1e-9), 0)
         result = {
-            "previous_token": self._tally(
-                later & seen_previous,
-                previous,
-                uniform=even,
-                others=_from_other_queries(previous, received, seers, back=1),
+            "resting": self._tally(later, resting.expand_as(first)),
+            "first_token": self._tally(
+                later & (seen > 1), first, uniform=sees_first / seen.clamp_min(1)
             ),
-            "current_token": self._tally(
-                later,
-                current,
-                uniform=even * seen_current,
-                others=_from_other_queries(current, received, seers, back=0),
-            ),
-            "first_token": self._tally(later, first, uniform=evenly),
-            "spread": self._tally(later & chosen, spread),
-            "entropy": self._tally(later, entropy),
-            "distance": self._tally(later, distance, uniform=far),
+            "spread": self._tally(chosen, spread),
+            "entropy": self._tally(chosen, entropy),
+            "distance": self._tally(chosen, distance, uniform=far),
         }
-        if of_repeats:
-            ((copies, successors),) = of_repeats
+        near, seen_near = _near(beside), _near(uniform)
+        for name, back in (("previous_token", 1), ("current_token", 0), ("next_token", -1)):
+            sees = seen_near[back] > 0
+            result[name] = self._tally(
+                chosen if back == 0 else chosen & sees,
+                near[back],
+                uniform=even * sees,
+                others=_from_other_queries(near[back], received, seers, back=back),
+            )
+        if marks:
+            share, (evenly,) = others.pop(0), of_marks
+            result["separator"] = self._tally(chosen & (evenly > 0), share, uniform=evenly)
+        if repeats:
+            ((copies, successors),) = others
             result["duplicate_token"] = self._of_targets(copies, even, following=False)
             result["induction"] = self._of_targets(successors, even, following=True)
         return result
@@ -144,19 +161,37 @@ def _hidden_only(bias: Tensor | None) -> Tensor | None:
     return torch.zeros_like(bias).masked_fill(bias <= torch.finfo(bias.dtype).min, -torch.inf)
 
 
-def _near(pattern: Pattern) -> tuple[Float[Tensor, "H T"], Float[Tensor, "H T"]]:
-    """Return each query's weight on its own key, and on the one before it; 0 if there is none."""
+def _resting(
+    pattern: Pattern,
+    received: Float[Tensor, "H T"],
+    mean: Float[Tensor, "H T"],
+    itself: LagWeights,
+) -> tuple[Bool[Tensor, "H T"], Float[Tensor, "H 1"]]:
+    """Return each head's sinks, and their mean share of the rows after the first."""
+    sinks = (mean_weights(received, mean, itself.weights) > RESTING).to(received.device)
+    # The sum of the rows' shares is that of what the sinks receive.
+    first = pattern.crop((0, 1), (0, pattern.shape[-1])).dense()[:, 0]
+    later = torch.where(sinks, received.double() - first, 0).sum(-1, keepdim=True)
+    return sinks, (later / max(1, pattern.shape[-2] - 1)).clamp(0, 1)
+
+
+def _near(pattern: Pattern) -> dict[int, Float[Tensor, "H T"]]:
+    """Return each query's weight on the key so far back: 1, 0 or −1; 0 if there is none."""
     length = pattern.shape[-1]
-    current, previous = [], []
+    found: dict[int, list[Tensor]] = {1: [], 0: [], -1: []}
     for start in range(0, length, _NEAR):
         stop, before = min(start + _NEAR, length), max(start - 1, 0)
-        block = pattern.crop((start, stop), (before, stop)).dense()
-        back = start - before
-        current.append(block.diagonal(back, -2, -1))
-        previous.append(block.diagonal(back - 1, -2, -1))
-    of_previous = torch.cat(previous, dim=-1)
-    missing = length - of_previous.shape[-1]  # the first query has no key before it
-    return torch.cat(current, dim=-1), torch.nn.functional.pad(of_previous, (missing, 0))
+        block = pattern.crop((start, stop), (before, min(stop + 1, length))).dense()
+        for back, parts in found.items():
+            parts.append(block.diagonal(start - before - back, -2, -1))
+    # The first query has no key before it, and the last none after it.
+    joined = {back: torch.cat(parts, dim=-1) for back, parts in found.items()}
+    pad = torch.nn.functional.pad
+    short = {back: length - part.shape[-1] for back, part in joined.items()}
+    return {
+        back: pad(part, (short[back], 0) if back > 0 else (0, short[back]))
+        for back, part in joined.items()
+    }
 
 
 def _from_other_queries(
@@ -171,22 +206,34 @@ def _from_other_queries(
     If no other query sees the key, its own weight.
     """
     index = torch.arange(weights.shape[-1], device=weights.device)
-    key = (index - back).clamp_min(0)
+    key = (index - back).clamp(0, len(index) - 1)
     others = seers[:, key] - 1
     elsewhere = (received[:, key] - weights).clamp_min(0) / others.clamp_min(1)
     return torch.where(others > 0, elsewhere, weights)
 
 
-def _seers(pattern: Pattern) -> Int[Tensor, "H T"]:
-    """Return the number of queries that see each key."""
+def _sight(
+    pattern: Pattern,
+) -> tuple[Int[Tensor, "H T"], Int[Tensor, "H T"], Bool[Tensor, "H T"]]:
+    """Count the queries that see each key, and the keys that each query sees; who sees key 0."""
     rows, (heads, length, _) = pattern.problem.rows, pattern.shape
     if rows.is_interval:
         start, stop = (bound.flatten(0, 1) for bound in (rows.start, rows.stop))
         change = start.new_zeros(len(start), length + 1)
         some = (start < stop).to(change.dtype)
         change.scatter_add_(1, start, some).scatter_add_(1, stop, -some)
-        return change.cumsum(-1)[:, :length].expand(heads, -1)
-    blocks = (slice(first, min(first + _NEAR, length)) for first in range(0, length, _NEAR))
+        seers, seen = change.cumsum(-1)[:, :length], (stop - start).clamp_min(0)
+        first = (start == 0) & (stop > 0)
+        return seers.expand(heads, -1), seen.expand(heads, -1), first.expand(heads, -1)
     whole = slice(0, length)
-    counts = sum(rows.visible(block, whole).sum(-2).flatten(0, 1) for block in blocks)
-    return tensor_of(counts).expand(heads, -1)
+    counts, each, firsts = [], [], []
+    for top in range(0, length, _NEAR):
+        visible = rows.visible(slice(top, min(top + _NEAR, length)), whole).flatten(0, 1)
+        counts.append(visible.sum(-2))
+        each.append(visible.sum(-1))
+        firsts.append(visible[..., 0])
+    return (
+        tensor_of(sum(counts)).expand(heads, -1),
+        torch.cat(each, -1).expand(heads, -1),
+        torch.cat(firsts, -1).expand(heads, -1),
+    )

@@ -12,6 +12,8 @@ import { themeNow } from "./theme.js";
 import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 import { requestFor } from "./zoom.js";
 
+const RESTING = 0.3; // the mean weight of a sink, at least
+
 /** @type {{side: SideName, layer: number, head: number}|null} */
 let preview = null;
 /** @type {{name: string, data: (Floats & {run: string})|null}} */
@@ -126,9 +128,14 @@ function keepRoom() {
   );
 }
 
-/** What a head's role means, and what it rests on. */
+/** What a head's role means, what the name rests on, and how much of the head's weight rests meanwhile. */
 function aboutRole(/** @type {Record<string, any>|null} */ figures) {
-  return figures ? [figures.meaning, figures.evidence].filter(Boolean).join("; ") : "";
+  if (!figures) return "";
+  const { role, meaning, evidence, resting } = figures;
+  const percent = Math.round(100 * resting);
+  const words = `rests ${percent > 99 ? "over 99" : percent} %; else: `;
+  const rests = resting >= RESTING && role !== "first token" ? words : "";
+  return rests + [meaning, evidence].filter(Boolean).join("; ");
 }
 
 /** The button that switches the chosen head off, or on again; hidden where nothing can be changed. */
@@ -150,7 +157,7 @@ function scores(/** @type {Record<string, any>|null} */ figures, /** @type {Aver
     const value = average !== "head" && name === "entropy" ? null : figures?.[name];
     const number = make("dd", {
       textContent: figures ? (value == null ? "–" : scoreOf(name, value)) : "…",
-      title: value == null && figures ? "does not apply to this text: too little in it repeats" : "",
+      title: value == null && figures ? "does not apply to this text or model" : "",
     });
     // Shares have a bar, so that it is seen which of them are close to each other.
     if (value != null && !unitOf(name)) number.style.setProperty("--share", String(value));

@@ -4,11 +4,14 @@ import { signed } from "./format.js";
 
 /** The scores that heads are sorted by. @type {Score[]} */
 export const SCORES = [
+  "resting",
   "previous_token",
   "first_token",
   "current_token",
   "induction",
   "duplicate_token",
+  "separator",
+  "next_token",
   "entropy",
   "distance",
 ];

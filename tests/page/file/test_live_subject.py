@@ -93,6 +93,20 @@ def test_a_text_is_read_as_the_server_reads_it(ask, subject):
     assert len(roles) > 1
 
 
+def test_heads_that_rest_are_named_as_the_server_names_them(node, shipped):
+    model, tokenizer = shipped
+    text = 'A green parrot lived in the tent. Leila said to it, "There is one."'
+    description, numbers = pack_model(model, tokenizer)
+    given = {"model": description, "numbers": numbers, "text": text}
+    answer = node(IMPORTS, BEGIN + "return finished(subject.scores(plain));", given)
+    run = ModelSubject(model, tokenizer, title="m", text=text).read(text)
+    expected = [run.scores(layer) for layer in range(len(run.layers))]
+    figures = [head for layer in expected for head in layer["heads"]]
+    assert any(head["resting"] > 0.3 for head in figures)
+    assert all(head["separator"] is not None for head in figures)
+    assert_equal(answer, expected, near=1e-4)
+
+
 def test_changed_attention_is_read_as_the_server_reads_it(ask, subject):
     server, _, _ = subject
     run = server.change(server.read(TEXT), Changes(changes=CHANGES).changes)

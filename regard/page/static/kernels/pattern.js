@@ -137,14 +137,18 @@ export class Pattern {
     return this.read(queries, [image], keys)[0];
   }
 
-  /** What it does on a text: the numbers of `Naming` in src/native/naming.h. @param {number[]} ids */
-  name(ids) {
+  /**
+   * What it does on a text: the numbers of `Naming` in src/native/naming.h.
+   * @param {number[]} ids @param {number[]} separators 1 for tokens that separate others, else 0
+   */
+  name(ids, separators) {
     const { kernels, length } = this;
     return kernels.during(() => {
-      const count = 8 * 4 + 2;
+      const count = 10 * 4 + 2;
       const result = kernels.lendWhole(new Array(count).fill(0));
       const [logsumexps, problem] = [this.logsumexps([0, length]), this.problem([0, length])];
-      kernels.call("name_head", problem, logsumexps, kernels.lendWhole(ids), Math.max(...ids) + 1, result);
+      const operands = [kernels.lendWhole(ids), kernels.lend(separators), Math.max(...ids) + 1];
+      kernels.call("name_head", problem, logsumexps, ...operands, result);
       return Array.from(new Float64Array(kernels.exports.memory.buffer, result, count));
     });
   }

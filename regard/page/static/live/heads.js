@@ -10,10 +10,12 @@ const ROLES = [
   ["duplicate_token", "duplicate token", "it looks at earlier copies of its token"],
   ["previous_token", "previous token", "it looks at the token before"],
   ["current_token", "current token", "it looks at the token itself"],
+  ["separator", "separator", "it looks at punctuation and special tokens"],
   ["first_token", "first token", "it rests on the first token"],
   ["spread", "spread evenly", "it spreads over all tokens that it may see"],
   ["distance", "nearby tokens", "it looks at tokens nearby"],
   ["entropy", "", ""],
+  ["resting", "", ""],
   ["", "mixed", "it does no single one of these"],
   ["", "between two names", "its score is so near the limit of a role that this text can't decide"],
   ["", "text too short to tell", "it may have a role, but this text has too few tokens, or too few repeats"],
@@ -22,13 +24,32 @@ const ROLES = [
 const OPEN = ["between two names", "text too short to tell"];
 const FIELDS = 4; // numbers of a score: mean, score, margin, queries
 
+const SPECIAL = /^(?:<[^<>\s]+>|\[[A-Z]+\])$/;
+const FEWEST = 4; // separators that a score is over
+const BYTE = /^<0x[0-9A-F]{2}>$/; // of a character that is cut apart
+
+/** Whether a token is punctuation alone, a line break or special, as regard/lens/naming/separators.py has it. */
+function isSeparator(/** @type {string} */ token) {
+  const bare = token.trim();
+  if (!bare) return token.includes("\n");
+  return SPECIAL.test(bare) ? !BYTE.test(bare) : /^\p{P}+$/u.test(bare);
+}
+
+/** 1 for tokens that separate others, the first left out, else 0; all 0 if too few do. @param {string[]} tokens */
+export function marked(tokens) {
+  const marks = tokens.map((token, place) => Number(place > 0 && isSeparator(token)));
+  const count = marks.reduce((sum, mark) => sum + mark, 0);
+  return count < FEWEST ? marks.fill(0) : marks;
+}
+
 /**
  * A head's scores and role, as the server sends them.
  * @param {number} head @param {import("../kernels/pattern.js").Pattern} pattern
  * @param {number[]} ids each token's number among the different ones
+ * @param {number[]} separators of `marked`
  */
-export function figuresOf(head, pattern, ids) {
-  const numbers = pattern.name(ids);
+export function figuresOf(head, pattern, ids, separators) {
+  const numbers = pattern.name(ids, separators);
   const known = (/** @type {number} */ number) => (Number.isNaN(number) ? null : number);
   const scores = ROLES.filter(([name]) => name).map(([name, role], k) => {
     const [mean, score, margin, queries] = numbers.slice(FIELDS * k, FIELDS * (k + 1));

@@ -4,7 +4,7 @@ import { Pattern, row } from "../kernels/pattern.js";
 import { interventionsOf } from "./changes.js";
 import { overHeads, overKeys, overPassages } from "./effects.js";
 import { readable, visible } from "./labels.js";
-import { figuresOf } from "./heads.js";
+import { figuresOf, marked } from "./heads.js";
 import { anySeed, draw, softmax } from "./sampling.js";
 
 /**
@@ -233,10 +233,11 @@ export class Subject {
     const pieces = this.tokenizer.tokens(one.ids);
     const numbers = new Map([...new Set(pieces)].sort().map((piece, number) => [piece, number]));
     const ids = pieces.map((piece) => /** @type {number} */ (numbers.get(piece)));
+    const separators = marked(pieces);
     for (let layer = 0; layer < layers; layer++) {
       const figures = [];
       for (let head = 0; head < heads; head++) {
-        figures.push(figuresOf(head, this.head(one, layer, head), ids));
+        figures.push(figuresOf(head, this.head(one, layer, head), ids, separators));
         yield;
       }
       yield { layer, heads: figures };
