@@ -21,7 +21,7 @@ from regard.record import Recording
 from regard.record.layer import require_one_run
 from regard.record.readings import LayerReadings
 
-__all__ = ["FEW_HEADS", "OTHERS", "READOUTS", "RESTING", "Sinks", "sinks", "sinks_of_readings"]
+__all__ = ["FEW_HEADS", "OTHERS", "READOUTS", "RESTING", "Sinks", "resting", "sinks", "sinks_of_readings"]
 
 RESTING = 0.3
 """A head rests on a key whose mean weight from other queries is above this: ε of Gu et al. 2024."""
@@ -152,6 +152,11 @@ def sinks(recording: Recording) -> tuple[Sinks, ...]:
         _joined(of_text, indices, heads, tokens[min(number, len(tokens) - 1)])
         for number, of_text in enumerate(zip(*of_layers, strict=True))
     )
+
+
+def resting(text: Pattern) -> Bool[Tensor, "*h S"]:
+    """Return True where a head of a text, or the heads of a layer, rest on a key; see `sinks`."""
+    return (_of_text(text) > RESTING).to(text.device)
 
 
 def sinks_of_readings(
