@@ -116,16 +116,16 @@ class Views:
         self._norms: dict[int, Tensor] = {}
 
     def objection(self, name: str) -> str | None:
-        """Say why there is no such view, in a clause; None if there is.
+        """Say why there is no such view, in a clause; None if there is, as far as that is known.
 
-        For ``"toward"`` the model is run once more, at the first request.
+        For ``"toward"`` the model is run once more, when it is first asked for by `of`.
 
         Raises:
             ValueError: for a name that is none of the four.
         """
         if _named(name).name == "moved":
             return self._without_norms
-        return self._toward if name == "toward" and isinstance(self._toward, str) else None
+        return self._without_answer if name == "toward" else None
 
     def of(
         self, name: str, layer: int, pattern: Pattern | None = None, head: int | None = None
@@ -151,10 +151,11 @@ class Views:
             return pattern
         if name == "without":
             return pattern.without(resting(pattern))
+        found = None if name == "moved" or self._without_answer else self._toward
         why = self.objection(name)
         if why is not None:
-            raise Error(f"{name}: {why}")
-        factors = self._norm(layer) if name == "moved" else self._toward[layer]
+            raise Error(why)
+        factors = self._norm(layer) if found is None else found[layer]
         return pattern.weighted(key=factors if head is None else factors[head])
 
     @cached_property
@@ -170,7 +171,7 @@ class Views:
                 value = self._value(layer)
                 self._norms[layer] = self._keep_norms(own.name, value[None])["norm"][0]
             else:
-                self._norms[layer] = kept[self._sequence if len(kept) > 1 else 0]
+                self._norms[layer] = kept[self._sequence] if kept.ndim == 3 else kept
         return self._norms[layer]
 
     def _value(self, layer: int) -> Float[Tensor, "G S Dv"]:
@@ -189,6 +190,11 @@ class Views:
                 "the recording holds no norms of values behind W_O; record with "
                 "keep=regard.lens.norms(model)"
             )
+        return self._without_values
+
+    @cached_property
+    def _without_values(self) -> str | None:
+        """Why values behind W_O are not known of every layer."""
         try:
             for layer, own in enumerate(self.layers):
                 self._keep_norms(own.name, self._value(layer)[None, :, :1])
@@ -196,13 +202,19 @@ class Views:
             return _clause(error)
         return None
 
-    @cached_property
-    def _toward(self) -> list[Float[Tensor, "H S"]] | str:
-        """Return what each key adds to the logit per weight, by layer; or why it is not known."""
+    @property
+    def _without_answer(self) -> str | None:
+        """Why it is not known what a key adds to the answer; whether it fits is known once tried."""
         if self._model is None:
             return "a recording has no model, of which the view needs W_O and the unembedding"
         if self._ids is None or self._answer is None:
             return "there is no next token whose logit it could be"
+        tried = self.__dict__.get("_toward")
+        return tried if isinstance(tried, str) else self._without_values
+
+    @cached_property
+    def _toward(self) -> list[Float[Tensor, "H S"]] | str:
+        """Return what each key adds to the logit per weight, by layer; or why it is not known."""
         try:
             parts = toward(self._model, self._ids, self._answer)
             keep = directions(self._model, [self._answer])

@@ -25,6 +25,7 @@ from regard.page._requests import (
     Lines,
     Numbers,
     Range,
+    Seen,
     SeenRun,
     Update,
     View,
@@ -136,9 +137,11 @@ async def describe_run(run: CurrentRun, jobs: CurrentJobs, view: View) -> Respon
 
 
 @router.get("/runs/{name}/views")
-async def views(run: CurrentRun, jobs: CurrentJobs, view: View) -> list[dict[str, Any]]:
+async def views(
+    run: CurrentRun, jobs: CurrentJobs, view: View, wanted: Seen = "weight"
+) -> list[dict[str, Any]]:
     """The views of its patterns, and why it has not some of them."""
-    return await jobs.run(view, run.describe_views, lane=Lane.BACKGROUND)
+    return await jobs.run(view, run.describe_views, wanted, lane=Lane.BACKGROUND)
 
 
 @router.get("/runs/{name}/writer")

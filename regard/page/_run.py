@@ -6,6 +6,7 @@ Axes: H heads of a layer, L queries, S keys, D head dimension, Dv of value.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from threading import Event, Lock
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
+from regard.errors import Error
 from regard.lens import VIEWS, Views
 from regard.lens.naming.head_scores import score_heads
 from regard.page._bands import (
@@ -64,6 +66,14 @@ def read_layer(layer: Layer, tokens: tuple[str, ...]) -> LayerRead:
         torch.stack([thumbnail(pattern[head], PICTURE, None) for head in range(len(pattern))]),
         pattern.is_causal,
     )
+
+
+def views_with(objection: Callable[[str], str | None]) -> list[dict[str, Any]]:
+    """Return the views as the page's switch shows them, each with why there is none of a run."""
+    return [
+        {"name": one.name, "title": one.title, "meaning": one.meaning, "objection": objection(name)}
+        for name, one in VIEWS.items()
+    ]
 
 
 def weights_of(pattern: Pattern | WeightedPattern) -> Pattern:
@@ -116,6 +126,7 @@ class Run:
     _windows: Windows = field(default_factory=Windows)
     _pending: PendingHeads = field(default_factory=PendingHeads)
     _lock: Lock = field(default_factory=Lock)
+    _making: Lock = field(default_factory=Lock)
 
     def describe(self) -> dict[str, Any]:
         """Return what the page shows first."""
@@ -147,18 +158,15 @@ class Run:
             **({} if self.objection is None else {"kept": False}),
         }
 
-    def describe_views(self) -> list[dict[str, Any]]:
-        """Return the views: name, title and meaning, and why there is none of this run."""
-        return [
-            {
-                "name": view.name,
-                "title": view.title,
-                "meaning": view.meaning,
-                "signed": view.is_signed,
-                "objection": self._objection_to(view.name),
-            }
-            for view in VIEWS.values()
-        ]
+    def describe_views(self, wanted: str = "weight") -> list[dict[str, Any]]:
+        """Return the views: name, title and meaning, and why there is none of this run.
+
+        Args:
+            wanted: the view that is tried first: of that of the answer it is known then alone.
+        """
+        with suppress(PageError):
+            self.seen(wanted)
+        return views_with(self._objection_to)
 
     def _objection_to(self, view: str) -> str | None:
         if view == "weight":
@@ -190,6 +198,12 @@ class Run:
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name[0] != "_"}
         # Pictures that were read while the model ran are of weights.
         made = Run(**own | {"view": view, "base": self, "read": ()})
+        try:
+            with self._making:
+                if view == "toward":  # here the model runs, once
+                    self._known_views.of(view, 0)
+        except Error as error:
+            raise PageError(f"{VIEWS[view].title}: {error}") from error
         with self._lock:
             return self._views.setdefault(view, made)
 
