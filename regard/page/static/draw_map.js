@@ -8,7 +8,7 @@ import { place as placed, rampPicture } from "./colour.js";
 import { OPENS, paintOpenCell } from "./draw_cell.js";
 import { paintCuts } from "./draw_cuts.js";
 import { bare, end, signed, weight } from "./format.js";
-import { unitOf } from "./quantities.js";
+import { WORDS, unitOf } from "./quantities.js";
 import { whole } from "./zoom.js";
 
 const GAP = 6;
@@ -346,10 +346,10 @@ export function paintOverview(surface, { size, picture, zoom, length, inks }) {
 /**
  * The colour scale, its ends in numbers, and the weight under the crosshair on it.
  * @param {Surface} surface
- * @param {{x?: number, y?: number, width: number, scale: import("./colour.js").Scale, inks: Inks,
+ * @param {{x?: number, y?: number, width: number, scale: import("./colour.js").Scale, inks: Inks, shows: Shows,
  *   value?: number|null}} data
  */
-export function paintScale(surface, { x = 0, y = 0, width, scale, inks, value = null }) {
+export function paintScale(surface, { x = 0, y = 0, width, scale, inks, shows, value = null }) {
   const height = 10;
   surface.imageSmoothingEnabled = true;
   surface.drawImage(rampPicture(scale, inks.theme), x, y + 7, width, height);
@@ -361,7 +361,7 @@ export function paintScale(surface, { x = 0, y = 0, width, scale, inks, value = 
   const between = width - surface.measureText(low).width - surface.measureText(high).width;
   write(surface, low, x, y + 31, note);
   write(surface, high, x + width, y + 31, { ...note, align: "right" });
-  const caption = scale.signed ? "0" : `weight, ${scale.kind}`;
+  const caption = scale.signed ? "0" : `${WORDS[shows].entry}, ${scale.kind}`;
   const middle = x + surface.measureText(low).width + between / 2;
   if (surface.measureText(caption).width < between - 12)
     write(surface, caption, middle, y + 31, { ...note, align: "center" });

@@ -2,10 +2,10 @@
 import * as api from "./api.js";
 import { parseAddress } from "./address.js";
 import { awaitAnswer } from "./answers.js";
+import { Replaced, ServerError } from "./errors.js";
 import { measureHeads } from "./matters.js";
 import { during } from "./pending.js";
-import { READOUTS } from "./quantities.js";
-import { strongestOf } from "./sentence.js";
+import { READOUTS, strongestOf } from "./quantities.js";
 import { SHORT, chooseHead, get, set, subscribe } from "./store.js";
 
 /** Most heads that are switched off one by one. */
@@ -57,20 +57,25 @@ async function open(run, free) {
 }
 
 /**
- * The head that the next token depends on most among those that look far. Where heads can't be switched off, or are
- * too many for it, it is the one that looks back with most weight, at no key on which heads rest. Null where there is
- * none, where it is not free to be chosen, and where queries and keys are not kept.
+ * The head that the next token depends on most among those that look far. Where heads are too many to switch each off
+ * it is the one that writes the next token; where none can be it is the one that looks back with most weight, at no
+ * key on which heads rest. Null where there is none, where it is not free to be chosen, and where queries and keys are
+ * not kept.
  * @param {Run} run @param {boolean} free
  */
 async function choose(run, free) {
   if (run.kept === false) return null; // each layer's rows would take a run of the model
   const heads = run.layers.flatMap((layer, at) => layer.heads.map((_, head) => ({ layer: at, head })));
-  const isMeasured = get().about?.writes && run.next && heads.length <= MANY;
+  const runs = get().about?.writes && run.next;
+  const isMeasured = runs && heads.length <= MANY;
   const rests = isMeasured ? [] : await restsOf(run);
   if (isMeasured) await measureHeads(run);
   if (get().plain !== run) return null;
   set({ rests: { run: run.id, keys: rests } });
-  if (!free) return null;
+  const writer = runs && !isMeasured && run === get().plain ? await writerOf(run) : null;
+  if (get().plain !== run) return null;
+  set({ writer: writer && { ...writer, run: run.id } });
+  if (!free || writer) return writer && free ? { layer: writer.layer, head: writer.head } : null;
   const rows = await Promise.all(
     heads.map(({ layer, head }) =>
       awaitAnswer(api.row(run.id, [layer, head], run.length - 1, `look-${layer}-${head}`)),
@@ -84,6 +89,16 @@ async function choose(run, free) {
     if (worth > (best?.worth ?? 0)) best = { worth, ...one };
   });
   return /** @type {{layer: number, head: number}|null} */ (best);
+}
+
+/** The head that writes the next token; null where that can't be known of the model. */
+async function writerOf(/** @type {Run} */ run) {
+  try {
+    return await during(api.writer(run.id, "writer"));
+  } catch (error) {
+    if (error instanceof ServerError || error instanceof Replaced) return null;
+    throw error;
+  }
 }
 
 /** The keys on which heads rest, with the share of all weight that each has, over all heads and queries. */
