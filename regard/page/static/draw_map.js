@@ -30,9 +30,10 @@ const NUMBERED = 40;
  * @param {number} width @param {number} height @param {number} length tokens there are
  * @param {number} [letters] of the longest label
  * @param {boolean} [diagonal] tokens stand along the diagonal, without margins
+ * @param {boolean} [margins] whether there are any elsewhere
  * @returns {Layout}
  */
-export function layout(width, height, length, letters = 14, diagonal = false) {
+export function layout(width, height, length, letters = 14, diagonal = false, margins = true) {
   if (diagonal) {
     const right = Math.max(40, Math.min(100, width / 7, letters * 6.7 + 12));
     const side = Math.max(60, Math.min(width - 1 - right, height - TOP - KEYS, Math.max(length, 1) * CELL));
@@ -51,7 +52,7 @@ export function layout(width, height, length, letters = 14, diagonal = false) {
   const narrow = width < 440;
   const left = Math.max(62, Math.min(narrow ? 70 : 104, letters * 6.7 + 16));
   const right = narrow ? 48 : 58;
-  const bar = narrow ? 30 : 40;
+  const bar = margins ? (narrow ? 30 : 40) : 0;
   const bottom = bar + GAP * 2 + (narrow ? 62 : 84);
   const top = TOP;
   const side = Math.max(60, Math.min(width - left - right, height - top - bottom, Math.max(length, 1) * CELL));

@@ -133,7 +133,7 @@ function summaryOf(run, query, looks) {
     weight: `where ${heads} ${one ? "looks" : "look"} most`,
     moved: `what moves most in ${heads}`,
     toward: `what adds or takes most in ${heads}`,
-    without: `where ${heads} ${one ? "looks" : "look"} most beside ${one ? "its" : "their"} rest`,
+    without: `where ${heads} ${one ? "looks" : "look"} most beside any sink`,
   }[get().shows];
   return `Thin lines: ${what}; ${parts.join(", ")}.`;
 }
@@ -147,7 +147,7 @@ function nameOf(run, { heads }, { layer, head, key, entry }) {
     weight: `looks most at ${from}, with weight ${weight(entry)}`,
     moved: `moves most from ${from}: ${weight(entry)}`,
     toward: `${entry < 0 ? "takes" : "adds"} most from ${from}: ${weight(entry)}`,
-    without: `looks most at ${from} beside its rest, with weight ${weight(entry)}`,
+    without: `looks most at ${from} beside any sink, with weight ${weight(entry)}`,
   }[get().shows];
   return [name, ` ${what}. Click to see it.`];
 }

@@ -76,7 +76,7 @@ export class MapColumn {
     document.addEventListener("readouts", () => this.wanted && !this.root.hidden && this.#begin(this.wanted));
     subscribe("hover query key changes cutForm difference", () => this.redraw());
     subscribe("colour fit", () => this.#recolour());
-    subscribe("view", () => this.#resized());
+    subscribe("view shows", () => this.#resized());
     subscribe("run layer head average shows compare wide zoom", () => this.#changed());
   }
 
@@ -168,7 +168,7 @@ export class MapColumn {
     const { width, height } = this.field.getBoundingClientRect();
     if (width < 40 || height < 40) return;
     const diagonal = get().view === "opening" && Boolean(run?.causal);
-    this.place = layout(width, height, run?.length ?? 1, run?.letters, diagonal);
+    this.place = layout(width, height, run?.length ?? 1, run?.letters, diagonal, areWeights(get().shows));
     this.redraw();
     this.#ask();
   }

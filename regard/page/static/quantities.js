@@ -25,12 +25,12 @@ export const WORDS = {
   toward: {
     entry: "added",
     asks: "What adds to the answer?",
-    gives: "adds, blue: takes",
-    takes: "adds by it to later ones",
+    gives: "adds; blue: takes",
+    takes: "by it, in later tokens",
   },
   without: {
     entry: "beside the sink",
-    asks: "Where does it look beside its rest?",
+    asks: "Where does it look beside a sink?",
     gives: "it attends to",
     takes: "attends to it",
   },

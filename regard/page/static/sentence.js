@@ -130,7 +130,7 @@ function wrote(run, { layer, head, average }, answer) {
 function looks(run, query, weights, numbered) {
   const { shows } = get();
   const key = strongestOf(weights);
-  if (key < 0) return [shows === "without" ? " sees nothing beside its rest" : " sees nothing"];
+  if (key < 0) return [shows === "without" ? " sees nothing beside its sink" : " sees nothing"];
   if (!areWeights(shows)) {
     const from = accented(quoted(run.labels[key]));
     if (shows === "moved") return [" moves most from ", from, `, ${weight(weights[key])} long`];
@@ -141,8 +141,12 @@ function looks(run, query, weights, numbered) {
   if (weights[key] < FAINT) return [` looks everywhere, nowhere with more than ${part(weights[key])}`];
   const number = numbered ? [", with weight ", accented(part(weights[key]))] : [];
   if (key === query) return [" stays where it is, on ", accented(quoted(run.labels[key])), ...number];
-  const beside = shows === "without" ? ", beside its rest," : "";
-  return [`${beside}${key < query ? " looks back at " : " looks ahead at "}`, accented(phrase(run, weights, key)), ...number];
+  const beside = shows === "without" ? ", beside any sink," : "";
+  return [
+    `${beside}${key < query ? " looks back at " : " looks ahead at "}`,
+    accented(phrase(run, weights, key)),
+    ...number,
+  ];
 }
 
 /** On what heads rest, where they do. */
