@@ -280,6 +280,8 @@ interface State {
   sides: Record<SideName, Side>;
   /** What the entries of all patterns are. */
   shows: Shows;
+  /** The view that an address asks for, until it is known whether there is one. */
+  wanted: Shows | null;
   /** The views that there are, of the text they were asked of. */
   views: { run: string; all: ShownView[] } | null;
   /** The head that writes the next token of a run of many heads, once it is known. */

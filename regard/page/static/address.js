@@ -128,7 +128,7 @@ export function applyAddress(/** @type {URLSearchParams} */ fields) {
     compare: ["off", "head", "text", ...(changes.length ? ["change"] : [])],
     tab: ["steps", "readouts", ...(now.about.training ? ["training"] : [])],
     active: ["first", "second"],
-    shows: ["weight", "moved", "toward", "without"], // which there are is known later
+    shows: ["weight"], // another one is shown once it is known that there is one
     sort: [...byId("sort").options].map(({ value }) => value),
     role: [fields.get("n") ?? ""], // which there are is known once all heads are named
   };
@@ -140,6 +140,7 @@ export function applyAddress(/** @type {URLSearchParams} */ fields) {
     if (values[name].includes(fields.get(letter) ?? usual)) set({ [name]: fields.get(letter) ?? usual });
   set({
     hover: {},
+    wanted: allowed(fields.get("y"), ["moved", "toward", "without"], "") || null,
     colour: allowed(fields.get("c"), ["log", "root", "linear"], "") || null,
     size: allowed(fields.get("g"), ["names", "grid"], sizeFor(run)),
     update: whole(fields.get("u")),

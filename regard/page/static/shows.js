@@ -24,7 +24,7 @@ export function startShows() {
     get().shows,
     (name) => during(choose(name)),
   );
-  subscribe("run compare", () => during(askLater()));
+  subscribe("run compare wanted", () => during(askLater()));
   subscribe("run shows views plain", ({ shows, views }) => {
     byId("shows").hidden = !runOf("first");
     mark(shows);
@@ -51,45 +51,36 @@ function meaning(/** @type {Shows} */ shows, /** @type {ShownView[]} */ known) {
 /** The runs that are seen. */
 const runs = () => /** @type {const} */ (["first", "second"]).slice(0, hasTwoRuns() ? 2 : 1).map((side) => runOf(side));
 
-/** Asks of another text, behind its map. */
+/** Asks of another text, behind its map; also for the view that an address wants. */
 async function askLater() {
   const run = runOf("first");
   if (!run) return;
   await afterMap(run);
-  await ask(get().shows);
+  const { wanted, shows } = get();
+  await show(wanted ?? shows);
 }
 
 /**
- * Asks which views the texts that are seen have, and tries one; where it is the one that is shown and there is none,
- * the page goes back to the weights and says why.
+ * Shows a view, once it is known that the texts that are seen have it; where they do not, the page is of the weights,
+ * and says why.
  */
-async function ask(/** @type {Shows} */ wanted) {
+async function show(/** @type {Shows} */ name) {
   const all = runs().filter((run) => run != null);
-  const [first] = all;
-  if (!first) return;
   const answers = [];
-  for (const [k, run] of all.entries()) answers.push(await awaitAnswer(api.views(run.id, wanted, `views-${k}`)));
-  if (answers.some((one) => !one) || runs().join() !== all.join() || runOf("first") !== first) return;
+  for (const [k, run] of all.entries()) answers.push(await awaitAnswer(api.views(run.id, name, `views-${k}`)));
+  if (!all.length || answers.some((one) => !one) || runs().some((run, k) => run !== all[k])) return;
   const [own, other] = /** @type {ShownView[][]} */ (answers);
-  const joined = own.map((view, k) => ({ ...view, objection: view.objection ?? other?.[k].objection ?? null }));
-  const { shows } = get();
-  const refused = joined.find(({ name }) => name === shows)?.objection;
-  set({ views: { run: first.id, all: joined } });
-  if (refused)
-    set({
-      shows: "weight",
-      problem: `Weights are shown, since there is no view of what is ${shows === "toward" ? "added to the answer" : shows}: ${refused}.`,
-    });
+  const known = own.map((view, k) => ({ ...view, objection: view.objection ?? other?.[k].objection ?? null }));
+  set({ views: { run: all[0].id, all: known }, wanted: null });
+  const view = known.find((one) => one.name === name);
+  if (view?.objection) set({ shows: "weight", problem: `No view “${view.title}”: ${view.objection}.` });
+  else set({ shows: name });
 }
 
-/** Shows a view, once it is known that there is one. */
+/** Shows the view that was chosen. */
 async function choose(/** @type {Shows} */ name) {
-  if (name === "toward" && get().views) {
-    set({ busy: "asking what adds to the answer …" });
-    await ask(name);
-    set({ busy: "" });
-  }
-  const view = get().views?.all.find((one) => one.name === name);
-  if (view?.objection) return set({ problem: view.objection });
-  if (view || name === "weight") set({ shows: name });
+  if (name === "weight") return set({ shows: name });
+  set({ busy: "computing the view …" });
+  await show(name);
+  set({ busy: "" });
 }

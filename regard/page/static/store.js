@@ -18,6 +18,7 @@ const state = {
   about: null,
   sides: { first: emptySide(), second: emptySide() },
   shows: "weight",
+  wanted: null,
   views: null,
   writer: null,
   hover: {},
