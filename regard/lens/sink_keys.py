@@ -21,7 +21,16 @@ from regard.record import Recording
 from regard.record.layer import require_one_run
 from regard.record.readings import LayerReadings
 
-__all__ = ["FEW_HEADS", "OTHERS", "READOUTS", "RESTING", "Sinks", "resting", "sinks", "sinks_of_readings"]
+__all__ = [
+    "FEW_HEADS",
+    "OTHERS",
+    "READOUTS",
+    "RESTING",
+    "Sinks",
+    "resting",
+    "sinks",
+    "sinks_of_readings",
+]
 
 RESTING = 0.3
 """A head rests on a key whose mean weight from other queries is above this: ε of Gu et al. 2024."""

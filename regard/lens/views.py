@@ -204,7 +204,7 @@ class Views:
 
     @property
     def _without_answer(self) -> str | None:
-        """Why it is not known what a key adds to the answer; whether it fits is known once tried."""
+        """Why what a key adds to the answer is not known; whether it fits is known once tried."""
         if self._model is None:
             return "a recording has no model, of which the view needs W_O and the unembedding"
         if self._ids is None or self._answer is None:
@@ -234,7 +234,9 @@ class Views:
             entries = last * factors.double().cpu()
             scale = (entries * sources).sum() / entries.square().sum().clamp_min(1e-300)
             if (sources - scale * entries).norm() > _FITS * sources.norm():
-                return f"what stands between the values of {own.name} and the logit is not one scale"
+                return (
+                    f"what stands between the values of {own.name} and the logit is not one scale"
+                )
             found.append(factors * scale.to(factors))
         return found
 

@@ -96,9 +96,7 @@ async def _run(subject: CurrentSubject, name: str) -> Run:
         raise PageError("this text is not open any more; open it again", status=404) from None
 
 
-async def _seen(
-    request: Request, run: Annotated[Run, Depends(_run)], view: Seen = "weight"
-) -> Run:
+async def _seen(request: Request, run: Annotated[Run, Depends(_run)], view: Seen = "weight") -> Run:
     """A run in a view; the first time the view of the answer takes a run of the model."""
     if view == run.view:
         return run

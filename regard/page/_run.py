@@ -289,7 +289,6 @@ class Run:
         return all(pattern.has_logsumexp for pattern in heads)
 
     def finished(
-
         self,
         layer: int,
         head: int,
