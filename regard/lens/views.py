@@ -151,12 +151,20 @@ class Views:
             return pattern
         if name == "without":
             return pattern.without(resting(pattern))
-        found = None if name == "moved" or self._without_answer else self._toward
-        why = self.objection(name)
-        if why is not None:
-            raise Error(why)
-        factors = self._norm(layer) if found is None else found[layer]
+        factors = self._factors(name, layer)
         return pattern.weighted(key=factors if head is None else factors[head])
+
+    def _factors(self, name: str, layer: int) -> Float[Tensor, "H S"]:
+        """Return what multiplies the weights of a layer."""
+        why = self.objection(name)
+        if why is None:
+            if name == "moved":
+                return self._norm(layer)
+            found = self._toward
+            if not isinstance(found, str):
+                return found[layer]
+            why = found
+        raise Error(why)
 
     @cached_property
     def _keep_norms(self) -> Keep:
@@ -215,6 +223,8 @@ class Views:
     @cached_property
     def _toward(self) -> list[Float[Tensor, "H S"]] | str:
         """Return what each key adds to the logit per weight, by layer; or why it is not known."""
+        assert self._ids is not None, "`objection` is asked first"
+        assert self._answer is not None, "likewise"
         try:
             parts = toward(self._model, self._ids, self._answer)
             keep = directions(self._model, [self._answer])

@@ -239,12 +239,12 @@ class Run:
 
     def _viewed(self, base: Run, layer: int, head: int) -> Pattern | WeightedPattern:
         if self.view != "without":
-            return self._known_views.of(self.view, layer, base.head(layer, head), head)
+            return self._known_views.of(self.view, layer, weights_of(base.head(layer, head)), head)
         # Which keys to leave out takes the whole head, and the rest has log-sum-exps of its own.
         with self._lock:
             known = self._heads.get((layer, head))
         if known is None:
-            whole = base.finished(layer, head, None)
+            whole = weights_of(base.finished(layer, head, None))
             made = self._known_views.of(self.view, layer, whole, head)
             assert isinstance(made, Pattern), "weights without some keys are weights"
             with self._lock:
@@ -311,11 +311,11 @@ class Run:
         self, layer: int, head: int, cancelled: Event | None, *, averaged: bool, along: bool
     ) -> KnownHead:
         """Return the head with its log-sum-exps, and the results of the pass that computed them."""
-        pattern = self.head(layer, head)
-        if self.base is not None and isinstance(pattern, WeightedPattern):
+        seen = self.head(layer, head)
+        if self.base is not None and isinstance(seen, WeightedPattern):
             self.base.finished(layer, head, cancelled)
             return KnownHead(self.head(layer, head), None, None)
-        pattern = weights_of(pattern)
+        pattern = weights_of(seen)
         if pattern.has_logsumexp:
             return KnownHead(pattern, None, None)
         block = finest_block(len(self.tokens)) if averaged else None
