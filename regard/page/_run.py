@@ -182,7 +182,7 @@ class Run:
         return self.views or Views(self.layers, sequence=self.sequence)
 
     def seen(self, view: str) -> Run:
-        """Return this run in a view; cached, with the readouts that were taken of it.
+        """Return this run in a view; the latest is cached, with what was read of it.
 
         Raises:
             PageError: there is no such view of it.
@@ -205,7 +205,9 @@ class Run:
         except Error as error:
             raise PageError(f"{VIEWS[view].title}: {error}") from error
         with self._lock:
-            return self._views.setdefault(view, made)
+            if view not in self._views:
+                self._views = {view: made}  # one at a time: each caches whole patterns
+            return self._views[view]
 
     @property
     def is_causal(self) -> bool:
@@ -324,7 +326,7 @@ class Run:
         with self._lock:
             if known.along is not None:
                 self._readouts[layer, head] = known.along
-            self._heads[layer, head] = known.pattern
+            self._heads[layer, head] = weights_of(known.pattern)
         self._pending.discard((layer, head))
         return known
 
