@@ -9,7 +9,7 @@ import { columns } from "./map.js";
 import { during } from "./pending.js";
 import { readoutsOf } from "./along.js";
 import { isDifference } from "./difference.js";
-import { WORDS, wordsFor } from "./quantities.js";
+import { wordsFor } from "./quantities.js";
 import { readoutsDrawing } from "./readouts.js";
 import { colourFor, figuresOf, get, openSourceOf, runOf, set, sourceOf } from "./store.js";
 import { SvgSurface, context2d, fill } from "./canvas.js";
@@ -21,8 +21,9 @@ const SHARP = 2; // a PNG is for a page: twice the screen's resolution
 
 /** A heading, with the view where it is not the weight. */
 const viewed = (/** @type {string} */ name) => {
-  const { shows } = get();
-  return shows === "weight" ? name : `${name} · ${WORDS[shows].entry}`;
+  const { shows, views } = get();
+  const title = views?.all.find((view) => view.name === shows)?.title ?? shows;
+  return shows === "weight" ? name : `${name} · ${title}`;
 };
 
 export function startExports() {

@@ -6,7 +6,7 @@ import { Replaced, ServerError } from "./errors.js";
 import { measureHeads } from "./matters.js";
 import { during } from "./pending.js";
 import { READOUTS, strongestOf } from "./quantities.js";
-import { SHORT, chooseHead, get, set, subscribe } from "./store.js";
+import { SHORT, chooseHead, get, headCount, set, subscribe } from "./store.js";
 
 /** Most heads that are switched off one by one. */
 const MANY = 64;
@@ -54,28 +54,37 @@ async function open(run, free) {
     chooseHead(own.layer, own.head, "first");
   }
   set({ choosing: null });
+  if (get().about?.writes && run.next && run.kept !== false && headCount(run) > MANY) await nameWriter(run);
 }
 
 /**
- * The head that the next token depends on most among those that look far. Where heads are too many to switch each off
- * it is the one that writes the next token; where none can be it is the one that looks back with most weight, at no
- * key on which heads rest. Null where there is none, where it is not free to be chosen, and where queries and keys are
- * not kept.
+ * Of many heads the one that writes the next token is found behind all that is shown at first; it is shown then,
+ * unless another was chosen meanwhile.
+ */
+async function nameWriter(/** @type {Run} */ run) {
+  const writer = await writerOf(run);
+  if (!writer || get().plain !== run) return;
+  set({ writer: { ...writer, run: run.id } });
+  if (!isOwn() || get().sides.first.query != null) return;
+  own = { layer: writer.layer, head: writer.head };
+  chooseHead(own.layer, own.head, "first");
+}
+
+/**
+ * The head that the next token depends on most among those that look far. Where heads can't be switched off, or are
+ * too many for it, it is the one that looks back with most weight, at no key on which heads rest. Null where there is
+ * none, where it is not free to be chosen, and where queries and keys are not kept.
  * @param {Run} run @param {boolean} free
  */
 async function choose(run, free) {
   if (run.kept === false) return null; // each layer's rows would take a run of the model
   const heads = run.layers.flatMap((layer, at) => layer.heads.map((_, head) => ({ layer: at, head })));
-  const runs = get().about?.writes && run.next;
-  const isMeasured = runs && heads.length <= MANY;
+  const isMeasured = get().about?.writes && run.next && heads.length <= MANY;
   const rests = isMeasured ? [] : await restsOf(run);
   if (isMeasured) await measureHeads(run);
   if (get().plain !== run) return null;
   set({ rests: { run: run.id, keys: rests } });
-  const writer = runs && !isMeasured && run === get().plain ? await writerOf(run) : null;
-  if (get().plain !== run) return null;
-  set({ writer: writer && { ...writer, run: run.id } });
-  if (!free || writer) return writer && free ? { layer: writer.layer, head: writer.head } : null;
+  if (!free) return null;
   const rows = await Promise.all(
     heads.map(({ layer, head }) =>
       awaitAnswer(api.row(run.id, [layer, head], run.length - 1, `look-${layer}-${head}`)),

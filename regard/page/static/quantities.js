@@ -29,7 +29,7 @@ export const WORDS = {
     takes: "by it, in later tokens",
   },
   without: {
-    entry: "beside the sink",
+    entry: "weight",
     asks: "Where does it look beside a sink?",
     gives: "it attends to",
     takes: "attends to it",
