@@ -33,7 +33,13 @@ _FITS = 1e-2
 
 @dataclass(frozen=True)
 class View:
-    """One of the four views: its name, and what an entry means."""
+    """One of the four views: its name, and what an entry means.
+
+    Example:
+        >>> import regard
+        >>> regard.lens.VIEWS["toward"].title, regard.lens.VIEWS["toward"].is_signed
+        ('toward the answer', True)
+    """
 
     name: str
     title: str
@@ -268,13 +274,12 @@ def views(model: Any, text: str | Int[Tensor, " T"], answer: int | None = None) 
 
     Example:
         >>> import regard
-        >>> seen = regard.lens.views(regard.models.open(), "Tom had a red kite. Tom had a red")
-        >>> for name in ("weight", "moved", "toward", "without"):
+        >>> text = "Tom had a kite and Ella had a drum. Tom lost the"
+        >>> seen = regard.lens.views(regard.models.open(), text)
+        >>> for name in ("weight", "toward"):  # at " kite", token 3, and from " drum"
         ...     print(name, int(seen.of(name, 2)[1, -1].abs().argmax()))
-        weight 0
-        moved 0
-        toward 0
-        without 0
+        weight 3
+        toward 8
     """
     ids = (
         torch.tensor(model.read(text).ids, device="cpu")
