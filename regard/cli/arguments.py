@@ -21,6 +21,7 @@ __all__ = [
     "Role",
     "Sort",
     "System",
+    "View",
     "Weights",
 ]
 
@@ -51,6 +52,15 @@ Weights = Annotated[
     typer.Option(
         help="Keep the matrices of a model of regard or a GPT-2 as int8; by default float32.",
         metavar="int8",
+    ),
+]
+
+View = Annotated[
+    str,
+    typer.Option(
+        help="What is shown of a key: its weight; what is moved, the weight times the length of "
+        "its value; what it adds toward the answer; or weights without the sink.",
+        metavar="weight|moved|toward|without",
     ),
 ]
 

@@ -18,6 +18,7 @@ from regard.cli.arguments import (
     Role,
     Sort,
     System,
+    View,
     Weights,
 )
 from regard.cli.errors import MisuseError, user_errors
@@ -45,6 +46,7 @@ def explain(
     chunk: Annotated[
         int, typer.Option(help="Which piece of a text longer than the model's context; from 0.")
     ] = 0,
+    view: View = "weight",
     role: Role = None,
     sort: Sort = None,
     device: Device = "cpu",
@@ -90,6 +92,7 @@ def explain(
         from regard.cli.model import (
             about,
             added_note,
+            entries_of,
             head_of_prediction,
             head_steps,
             listing_of,
@@ -98,12 +101,14 @@ def explain(
             prompt_of,
             read,
             require_text,
+            require_view,
         )
         from regard.page.example import examples_for
         from regard.view.report import all_heads, one_head
 
     require_text("explain", text, model)
     listing = listing_of(role, sort)
+    require_view(view)
     place = device_of(device)
     content = read_text(text, file)
     opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
@@ -127,15 +132,17 @@ def explain(
     added = prompt.added[chunk * size : (chunk + 1) * size]
     with user_errors(ValueError):  # of a model whose logits are NaN
         result, logits = read(opened, ids, query)
+    entries = entries_of(opened, ids, query, view)
     if layer is None or head is None:
         needed = needed_heads(opened, len(result.heads), ids[: query + 1], logits)
         by = head_of_prediction(opened, ids[: query + 1], logits)
-        report = all_heads(result, query, added, needed, listing, by)
+        report = all_heads(result, query, added, needed, listing, by, entries)
     else:
         _number("--layer", layer, len(result.layers), "the model has layers")
         _number("--head", head, len(result.layers[layer].heads), "a layer has heads")
         chosen = result.heads.at(layer, head)
-        report = one_head(result, chosen, head_steps(opened, ids, layer, head), query)
+        steps = head_steps(opened, ids, layer, head, without_sink=view == "without")
+        report = one_head(result, chosen, steps, query, entries)
 
     console = Console(highlight=False)
     for note in [*about(opened, result, ids, query), *notes]:

@@ -18,12 +18,23 @@ from regard.cli.errors import MisuseError, user_errors
 from regard.errors import Error
 from regard.gpt import CheckpointError
 from regard.gpt.outside import NOTE, is_outside
-from regard.lens import Effects, LeadingHead, LogProbability, effects, leading_head
+from regard.lens import (
+    VIEWS,
+    Effects,
+    LeadingHead,
+    LogProbability,
+    effects,
+    leading_head,
+    views,
+)
 from regard.lens.naming.forward_pass import ForwardPass, LayerPass, join_layers, read_layer
+from regard.lens.naming.heads import HeadScores
+from regard.lens.sink_keys import resting
 from regard.models import LanguageModel
 from regard.pattern import Pattern
 from regard.record import Layer, RecordError
 from regard.steps import Steps, explain_problem
+from regard.view.entries import WEIGHTS, Entries
 from regard.view.head_tables import FEW, Listing
 
 if TYPE_CHECKING:
@@ -35,6 +46,7 @@ __all__ = [
     "about",
     "added_note",
     "describe",
+    "entries_of",
     "has_read",
     "head_of_prediction",
     "head_steps",
@@ -45,6 +57,7 @@ __all__ = [
     "read",
     "require_next_token",
     "require_text",
+    "require_view",
     "weights_of",
     "with_options",
 ]
@@ -260,8 +273,47 @@ def listing_of(role: str | None, sort: str | None) -> Listing:
         return Listing.named(role, sort)
 
 
-def head_steps(model: LanguageModel, ids: Sequence[int], layer: int, head: int) -> Steps:
-    """Compute one head's attention on a text, step by step.
+def require_view(name: str) -> None:
+    """Refuse the name of no view.
+
+    Raises:
+        MisuseError: with the names that there are.
+    """
+    if name not in VIEWS:
+        raise MisuseError(f"--view is {name!r}: expected one of {', '.join(VIEWS)}")
+
+
+def entries_of(model: LanguageModel, ids: Sequence[int], query: int, view: str) -> Entries:
+    """Return what is shown of keys: weights, or for another view a run over the text.
+
+    The answer is the likeliest token after the query: the text is read up to it.
+
+    Raises:
+        MisuseError: for a view that there is not of this model or text.
+    """
+    if view == "weight":
+        return WEIGHTS
+    end = query + 1 if view == "toward" else len(ids)
+    text = torch.tensor(list(ids[:end]), device=model.device)
+    with user_errors(RecordError):
+        seen = views(model, text)
+
+    def read_head(head: HeadScores) -> Tensor:
+        with user_errors(Error, rewrite=f"--view {view}: {{}}".format):
+            return seen.of(view, head.layer, head=head.head).dense().cpu()
+
+    return Entries(VIEWS[view], read_head)
+
+
+def head_steps(
+    model: LanguageModel,
+    ids: Sequence[int],
+    layer: int,
+    head: int,
+    *,
+    without_sink: bool = False,
+) -> Steps:
+    """Compute one head's attention on a text, step by step, with or without its sink keys.
 
     Raises:
         MisuseError: for a layer whose values are not seen.
@@ -272,7 +324,10 @@ def head_steps(model: LanguageModel, ids: Sequence[int], layer: int, head: int) 
         raise MisuseError(
             f"the values of layer {layer} of {model.name} are not seen: leave out --head"
         )
-    problem = _of_one_text(done.layers[0].pattern)[head].problem
+    pattern = _of_one_text(done.layers[0].pattern)[head]
+    if without_sink:
+        pattern = pattern.without(resting(pattern))
+    problem = pattern.problem
     return explain_problem(replace(problem, value=values[head][None, None]))
 
 

@@ -33,8 +33,10 @@ from regard.lens.spans import (
 )
 from regard.lens.targets import Answer, Logit, LogProbability
 from regard.lens.toward import LeadingHead, LogitParts, Part, leading_head, toward
+from regard.lens.views import VIEWS, View, Views, views
 
 __all__ = [
+    "VIEWS",
     "Alarm",
     "AlarmWarning",
     "Alert",
@@ -60,6 +62,8 @@ __all__ = [
     "Sinks",
     "SpanValues",
     "SpanWeights",
+    "View",
+    "Views",
     "Writer",
     "WriterWarning",
     "circuits",
@@ -80,4 +84,5 @@ __all__ = [
     "token_offsets",
     "toward",
     "values",
+    "views",
 ]

@@ -28,6 +28,7 @@ __all__ = [
     "RESTING",
     "Sinks",
     "mean_weights",
+    "resting",
     "sinks",
     "sinks_of_readings",
 ]
@@ -161,6 +162,11 @@ def sinks(recording: Recording) -> tuple[Sinks, ...]:
         _joined(of_text, indices, heads, tokens[min(number, len(tokens) - 1)])
         for number, of_text in enumerate(zip(*of_layers, strict=True))
     )
+
+
+def resting(text: Pattern) -> Bool[Tensor, "*h S"]:
+    """Return True where a head of a text, or the heads of a layer, rest on a key; see `sinks`."""
+    return (_of_text(text) > RESTING).to(text.device)
 
 
 def sinks_of_readings(

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -412,7 +413,11 @@ class _Trace:
         return logits.cpu()
 
     def _hooked(self, name: str, part: nn.Module) -> Any:
+        thread = get_ident()
+
         def keep(_: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+            if get_ident() != thread:  # another one runs the model meanwhile
+                return
             floats = (t for t in (*args, *kwargs.values()) if isinstance(t, Tensor))
             stream = next((t for t in floats if t.is_floating_point() and t.ndim > 1), None)
             result = output[0] if isinstance(output, (tuple, list)) else output

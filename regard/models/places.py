@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -149,12 +150,17 @@ def _watched(
     path: str, module: nn.Module, clock: Iterator[int], visits: list[_Visit]
 ) -> Iterator[None]:
     entered: list[_Visit] = []
+    thread = get_ident()  # others may run the model meanwhile
 
     def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if get_ident() != thread:
+            return
         given = next(filter(_is_stream, (*args, *kwargs.values())), None)
         entered.append(_Visit(path, module, next(clock), _rows(given)))
 
     def leave(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 - torch's
+        if get_ident() != thread:
+            return
         one = entered.pop()
         first = output if isinstance(output, Tensor) else None
         if isinstance(output, (tuple, list)) and output:

@@ -20,6 +20,7 @@ from regard.pattern.reading import are_streamed
 from regard.pattern.readout import Sizes
 from regard.pattern.readouts import Blocks, Distance, Entropy, Mass, Readout, Received
 from regard.pattern.stream import WeightBlock
+from regard.pattern.weighted import WeightedPattern
 
 # Weights of a band, some 140 ms on 2 cores; a band of a mean may have more, since it has at least
 # `_ROWS` rows per thread.
@@ -30,11 +31,20 @@ _KEPT = 4  # cancelled heads whose partial results are kept, at most 64 MiB each
 _PATIENCE = 0.1  # seconds between a waiting thread's checks for cancellation
 
 
+AnyPattern = Pattern | WeightedPattern | MeanPattern
+"""A head in any view, or a mean of heads."""
+
+
+def _is_weighted(pattern: AnyPattern) -> bool:
+    one = pattern.patterns[0] if isinstance(pattern, MeanPattern) else pattern
+    return isinstance(one, WeightedPattern)
+
+
 @overload
 def rows(pattern: Pattern, first: int, stop: int) -> Pattern: ...
 @overload
-def rows(pattern: Pattern | MeanPattern, first: int, stop: int) -> Pattern | MeanPattern: ...
-def rows(pattern: Pattern | MeanPattern, first: int, stop: int) -> Pattern | MeanPattern:
+def rows(pattern: AnyPattern, first: int, stop: int) -> AnyPattern: ...
+def rows(pattern: AnyPattern, first: int, stop: int) -> AnyPattern:
     """Restrict a head or a mean of heads to a range of rows, ``(stop − first, S)``."""
     return pattern.crop((first, stop))
 
@@ -49,7 +59,7 @@ class _Along:
 
     READOUTS = Entropy(), Distance(), Mass(0), Received()
 
-    def __init__(self, pattern: Pattern | MeanPattern) -> None:
+    def __init__(self, pattern: AnyPattern) -> None:
         self._dtype = pattern.dtype
         self._of_rows: list[Tensor] = []
         self._received = torch.zeros(pattern.shape[-1], dtype=torch.float64, device=pattern.device)
@@ -57,6 +67,14 @@ class _Along:
     def add(self, entropy: Tensor, distance: Tensor, first: Tensor, received: Tensor) -> None:
         self._of_rows.append(torch.stack([entropy, distance, first]))
         self._received += received
+
+    def read(self, band: AnyPattern) -> None:
+        """Read a band; entropy and distance are NaN where entries do not add up to 1."""
+        if not _is_weighted(band):
+            return self.add(*band.read(*self.READOUTS))
+        first, received = band.read(*self.READOUTS[2:])
+        none = torch.full_like(first, torch.nan)
+        return self.add(none, none, first, received)
 
     def result(self) -> Float[Tensor, "4 l"]:
         received = self._received.to(self._dtype)
@@ -66,7 +84,7 @@ class _Along:
 class KnownHead(NamedTuple):
     """A head with its log-sum-exps, and other results of the pass that computed them."""
 
-    pattern: Pattern
+    pattern: Pattern | WeightedPattern
     cells: Float[Tensor, "rows columns"] | None
     """Down-sampled map, if requested when the pass started."""
     along: Float[Tensor, "4 l"] | None
@@ -156,13 +174,13 @@ class PendingHeads:
             self._heads.pop(place, None)
 
 
-def fits_band(pattern: Pattern) -> bool:
+def fits_band(pattern: Pattern | WeightedPattern) -> bool:
     """Whether a head is a single band."""
     queries, keys = pattern.shape
     return queries * keys <= _BAND
 
 
-def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
+def thumbnail(pattern: Pattern | WeightedPattern, size: int, cancelled: Event | None) -> Tensor:
     """Down-sample a head as `Pattern.image` does, ``(min(size, L), min(size, S))``."""
     queries, keys = pattern.shape
     height = min(size, queries)
@@ -189,7 +207,7 @@ def thumbnail(pattern: Pattern, size: int, cancelled: Event | None) -> Tensor:
 
 
 def readouts_along(
-    pattern: Pattern | MeanPattern,
+    pattern: AnyPattern,
     cancelled: Event | None,
     progress: Callable[[int], None] | None = None,
 ) -> Tensor:
@@ -203,7 +221,7 @@ def readouts_along(
     along = _Along(pattern)
     for first, stop in bands(pattern, _BAND):
         require_wanted(cancelled)
-        along.add(*rows(pattern, first, stop).read(*along.READOUTS))
+        along.read(rows(pattern, first, stop))
         if progress is not None:
             progress(stop)
     return along.result()
@@ -243,7 +261,7 @@ def cancellable_reader(cancelled: Event | None) -> Read:
 
 
 def bands(
-    pattern: Pattern | MeanPattern, weights: int, first: int = 0, block: int = 1
+    pattern: AnyPattern, weights: int, first: int = 0, block: int = 1
 ) -> Iterator[tuple[int, int]]:
     """Yield ranges of rows of a head or a mean, of about `weights` weights and whole blocks."""
     queries, keys = pattern.shape

@@ -17,6 +17,7 @@ from regard.lens.naming.head_scores import score_heads
 from regard.lens.naming.heads import SCORES, HeadScores
 from regard.page._bands import cancellable_reader
 from regard.pattern import Pattern
+from regard.pattern.weighted import WeightedPattern
 from regard.record import Layer
 from regard.steps import written_out
 
@@ -35,7 +36,7 @@ def for_json(value: Any) -> Any:
 
 
 def walk(
-    pattern: Pattern,
+    pattern: Pattern | WeightedPattern,
     values: Tensor | None,
     query: int,
     *,
@@ -45,7 +46,8 @@ def walk(
 ) -> dict[str, Any]:
     """Write one query's attention out, for some of its keys.
 
-    Keys are ranked: the visible ones by weight, then those that the mask hides.
+    Keys are ranked: the visible ones by the magnitude of their entry, which is the weight unless
+    the view is of weights times factors; then those that the mask hides.
 
     Args:
         pattern: one head, ``(L, S)``.
@@ -59,9 +61,11 @@ def walk(
     # One copy from a GPU for all the single numbers that are read below.
     steps = {name: tensor.flatten().cpu() for name, tensor in written_out(problem)}
     weights = steps["weights"]
+    is_weighted = isinstance(pattern, WeightedPattern)
+    entries = pattern[query].cpu() if is_weighted else weights
     hidden = steps["masked"] == -torch.inf
     visible = len(hidden) - int(hidden.sum())
-    order = weights.masked_fill(hidden, -1.0).argsort(descending=True, stable=True)
+    order = entries.abs().masked_fill(hidden, -1.0).argsort(descending=True, stable=True)
     keys = problem.key[0, 0]
     context = None if values is None else weights.to(values.device) @ values.to(weights.dtype)
 
@@ -76,6 +80,7 @@ def walk(
             "score": float(steps["scores"][key]),
             **scores,
             "weight": float(weights[key]),
+            **({"entry": float(entries[key])} if is_weighted else {}),
             "value": None if values is None else values[key].tolist(),
         }
 
@@ -91,7 +96,11 @@ def walk(
         "count": visible,
         "keys": [entry(rank) for rank in shown],
         "picked": None if picked is None else entry(int((order == picked).nonzero())),
-        "rest": {"count": len(stop), "weight": max(0.0, float(weights[stop].sum()))},
+        "rest": {
+            "count": len(stop),
+            "weight": max(0.0, float(weights[stop].sum())),
+            **({"entry": float(entries[stop].sum())} if is_weighted else {}),
+        },
         "hidden": len(hidden) - visible,
         "context": None if context is None else context.tolist(),
     }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from regard._files import replace_file
 from regard.gpt import GPT
 from regard.page._errors import PageError
+from regard.page._run import views_with
 from regard.page.file.live import live_page, objection_to_tokenizer
 from regard.page.file.report import ReportRun, objection, report_page, tokens_within
 from regard.page.subjects import ModelSubject, as_subject
@@ -110,7 +111,7 @@ def report_html(subject: Subject, *, start: str = "") -> str:
         for run in opened
     ]
     about = {**subject.about(), "writes": False, "generates": False, "example": None}
-    about |= {"report": True, "start": start}
+    about |= {"report": True, "start": start, "views": views_with(_without_view)}
     about.pop("training", None)  # which only a server has
     heads = [head for run in runs for layer in run.layers for head in layer]
     count = sum(head.queries * head.keys for head in heads)
@@ -123,6 +124,10 @@ def report_html(subject: Subject, *, start: str = "") -> str:
         why = f"takes {size / 1e6:.0f} MB, and at most {LARGEST / 1e6:.0f} MB are written"
         raise _too_long(about, runs, why)
     return page
+
+
+def _without_view(view: str) -> str | None:
+    return None if view == "weight" else "a report shows the weights; regard explore has this view"
 
 
 def _scored(subject: Subject, run: ReportRun) -> ReportRun:
@@ -184,6 +189,7 @@ def live_html(subject: Subject, *, start: str = "") -> str:
     # A lower bound, so that a far too large model is not packed: weights in half precision.
     _require_small(2 * sum(parameter.numel() for parameter in model.parameters()))
     about = subject.about() | {"report": True, "live": True, "runs": ["1"], "start": start}
+    about["views"] = views_with(_without_view)
     about.pop("training", None)  # which only a server has
     page = live_page(model, tokenizer, about, ids, run.notes)
     _require_small(len(page.encode()))

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from threading import Event
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from fastapi import Depends, Header, Query, Request
@@ -25,6 +25,8 @@ Update = Annotated[int, Field(ge=0, le=2**53)]
 Whole = Annotated[int, Query(ge=0, le=2**31)]
 Place = Annotated[str, Query(pattern=PLACE)]
 Range = Annotated[str, Query(pattern=RANGE)]
+Seen = Annotated[Literal["weight", "moved", "toward", "without"], Query()]
+"""What the entries of a pattern are."""
 
 
 class Jobs:
@@ -94,6 +96,14 @@ async def _run(subject: CurrentSubject, name: str) -> Run:
         raise PageError("this text is not open any more; open it again", status=404) from None
 
 
+async def _seen(request: Request, run: Annotated[Run, Depends(_run)], view: Seen = "weight") -> Run:
+    """A run in a view; the first time the view of the answer takes a run of the model."""
+    if view == run.view:
+        return run
+    work: Work = request.app.state.work
+    return await work.run(None, lambda _: run.seen(view), Lane.SHOWN)
+
+
 async def _view(x_client: Name = None, x_view: Name = None) -> str | None:
     return None if x_client is None or x_view is None else f"{x_client}/{x_view}"
 
@@ -103,6 +113,7 @@ async def _jobs(request: Request) -> Jobs:
 
 
 CurrentRun = Annotated[Run, Depends(_run)]
+SeenRun = Annotated[Run, Depends(_seen)]
 
 
 async def _place(run: CurrentRun, layer: Place, head: Place) -> tuple[int | str, int | str]:

@@ -25,6 +25,8 @@ from regard.page._requests import (
     Lines,
     Numbers,
     Range,
+    Seen,
+    SeenRun,
     Update,
     View,
     Whole,
@@ -134,6 +136,23 @@ async def describe_run(run: CurrentRun, jobs: CurrentJobs, view: View) -> Respon
     return await jobs.run(view, describe, run, lane=Lane.QUICK)
 
 
+@router.get("/runs/{name}/views")
+async def views(
+    run: CurrentRun, jobs: CurrentJobs, view: View, wanted: Seen = "weight"
+) -> list[dict[str, Any]]:
+    """The views of its patterns, and why it has not some of them."""
+    return await jobs.run(view, run.describe_views, wanted, lane=Lane.BACKGROUND)
+
+
+@router.get("/runs/{name}/writer")
+async def writer(
+    subject: CurrentSubject, run: CurrentRun, jobs: CurrentJobs, view: View
+) -> dict[str, Any]:
+    """The head that writes the next token, and what is lost without it."""
+    model = require_model(subject)
+    return await jobs.run(view, model.writer, run, lane=Lane.BACKGROUND)
+
+
 @router.post("/runs/{name}/append")
 async def append(
     subject: CurrentSubject, run: CurrentRun, jobs: CurrentJobs, view: View, token: Token
@@ -170,7 +189,7 @@ async def heads(run: CurrentRun, jobs: CurrentJobs, first: Whole = 0) -> Lines:
 
 @router.get("/runs/{name}/thumbnails", response_class=Numbers)
 async def thumbnails(
-    run: CurrentRun, jobs: CurrentJobs, view: View, layer: Whole, size: Side = PICTURE
+    run: SeenRun, jobs: CurrentJobs, view: View, layer: Whole, size: Side = PICTURE
 ) -> Numbers:
     """Small pictures of a layer's heads."""
     require_head(run, layer)
@@ -180,7 +199,7 @@ async def thumbnails(
 
 @router.get("/runs/{name}/map", response_class=Numbers)
 async def window(
-    run: CurrentRun,
+    run: SeenRun,
     place: CurrentPlace,
     jobs: CurrentJobs,
     view: View,
@@ -202,7 +221,7 @@ async def window(
 
 @router.get("/runs/{name}/sketch", response_class=Numbers)
 async def sketch(
-    run: CurrentRun, place: CurrentPlace, jobs: CurrentJobs, view: View, block: BlockSize
+    run: SeenRun, place: CurrentPlace, jobs: CurrentJobs, view: View, block: BlockSize
 ) -> Numbers:
     """One query for each block of them, its weights averaged over blocks of keys."""
     _require_cells(block, (0, len(run.tokens)))
@@ -213,7 +232,7 @@ async def sketch(
 
 @router.get("/runs/{name}/row", response_class=Numbers)
 async def row(
-    run: CurrentRun, place: CurrentPlace, query: CurrentQuery, jobs: CurrentJobs, view: View
+    run: SeenRun, place: CurrentPlace, query: CurrentQuery, jobs: CurrentJobs, view: View
 ) -> Numbers:
     """The weights of a query."""
     lane = _lane(quick=run.has_row(*place))
@@ -222,7 +241,7 @@ async def row(
 
 @router.get("/runs/{name}/column", response_class=Numbers)
 async def column(
-    run: CurrentRun, place: CurrentPlace, key: CurrentKey, jobs: CurrentJobs, view: View
+    run: SeenRun, place: CurrentPlace, key: CurrentKey, jobs: CurrentJobs, view: View
 ) -> Numbers:
     """The weights on a key."""
     lane = _lane(quick=run.has_column(*place))
@@ -231,7 +250,7 @@ async def column(
 
 @router.get("/runs/{name}/cell")
 async def cell(
-    run: CurrentRun,
+    run: SeenRun,
     place: CurrentPlace,
     query: CurrentQuery,
     key: CurrentKey,
@@ -244,14 +263,14 @@ async def cell(
 
 
 @router.get("/runs/{name}/readouts", response_class=Numbers)
-async def readouts(run: CurrentRun, place: CurrentPlace, jobs: CurrentJobs, view: View) -> Numbers:
+async def readouts(run: SeenRun, place: CurrentPlace, jobs: CurrentJobs, view: View) -> Numbers:
     """Entropy, distance, weight on the first token and weight received, along the text."""
     return numbers(await jobs.run(view, run.readouts, *place, cancel=True))
 
 
 @router.get("/runs/{name}/readouts/progress", response_class=Lines)
 async def readouts_progress(
-    run: CurrentRun, place: CurrentPlace, jobs: CurrentJobs, view: View
+    run: SeenRun, place: CurrentPlace, jobs: CurrentJobs, view: View
 ) -> Lines:
     """Compute and cache a mean's readouts; stream the progress."""
 
@@ -264,7 +283,7 @@ async def readouts_progress(
 
 @router.get("/runs/{name}/steps")
 async def steps(
-    run: CurrentRun,
+    run: SeenRun,
     jobs: CurrentJobs,
     view: View,
     layer: Whole,

@@ -6,7 +6,8 @@ Axes: H heads of a layer, L queries, S keys, D head dimension, Dv of value.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from functools import partial
 from threading import Event, Lock
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
+from regard.errors import Error
+from regard.lens import VIEWS, Views
 from regard.lens.naming.head_scores import score_heads
 from regard.page._bands import (
     KnownHead,
@@ -29,6 +32,7 @@ from regard.page._windows import Window, Windows, average_window, finest_block
 from regard.page._work import require_wanted
 from regard.pattern import MeanPattern, Pattern
 from regard.pattern.readouts import Blocks
+from regard.pattern.weighted import WeightedPattern
 from regard.record import Layer
 from regard.steps import written_out
 from regard.view.tokens import readable, visible
@@ -64,6 +68,21 @@ def read_layer(layer: Layer, tokens: tuple[str, ...]) -> LayerRead:
     )
 
 
+def views_with(objection: Callable[[str], str | None]) -> list[dict[str, Any]]:
+    """Return the views as the page's switch shows them, each with why there is none of a run."""
+    return [
+        {"name": one.name, "title": one.title, "meaning": one.meaning, "objection": objection(name)}
+        for name, one in VIEWS.items()
+    ]
+
+
+def weights_of(pattern: Pattern | WeightedPattern) -> Pattern:
+    """Return the weights that a view multiplies, or themselves."""
+    own = pattern.pattern if isinstance(pattern, WeightedPattern) else pattern
+    assert isinstance(own, Pattern), "a view is of a pattern"
+    return own
+
+
 @dataclass(eq=False, kw_only=True)
 class Run:
     """The layers of a recording, for one sequence of its batch."""
@@ -94,12 +113,20 @@ class Run:
     again for their patterns, of which one is cached."""
     read: tuple[LayerRead, ...] = ()
     """If queries and keys are not kept: what was read of each layer while the model ran."""
+    views: Views | None = None
+    """Its layers in each view."""
+    view: str = "weight"
+    """The view that its answers are of."""
+    base: Run | None = None
+    """The same run in the view ``"weight"``; None if that is this."""
+    _views: dict[str, Run] = field(default_factory=dict)
     _layers: dict[int, Pattern] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Pattern] = field(default_factory=dict)
     _readouts: dict[tuple[int | str, int | str], Tensor] = field(default_factory=dict)
     _windows: Windows = field(default_factory=Windows)
     _pending: PendingHeads = field(default_factory=PendingHeads)
     _lock: Lock = field(default_factory=Lock)
+    _making: Lock = field(default_factory=Lock)
 
     def describe(self) -> dict[str, Any]:
         """Return what the page shows first."""
@@ -131,6 +158,57 @@ class Run:
             **({} if self.objection is None else {"kept": False}),
         }
 
+    def describe_views(self, wanted: str = "weight") -> list[dict[str, Any]]:
+        """Return the views: name, title and meaning, and why there is none of this run.
+
+        Args:
+            wanted: the view that is tried first: of that of the answer it is known then alone.
+        """
+        with suppress(PageError):
+            self.seen(wanted)
+        return views_with(self._objection_to)
+
+    def _objection_to(self, view: str) -> str | None:
+        if view == "weight":
+            return None
+        if self.objection is not None:
+            return "queries, keys and values of so long a text are not kept"
+        if view == "toward" and self.before is not None:
+            return "the answer is that of the text as it is; take the changes back"
+        return self._known_views.objection(view)
+
+    @property
+    def _known_views(self) -> Views:
+        return self.views or Views(self.layers, sequence=self.sequence)
+
+    def seen(self, view: str) -> Run:
+        """Return this run in a view; the latest is cached, with what was read of it.
+
+        Raises:
+            PageError: there is no such view of it.
+        """
+        if view == self.view:
+            return self
+        with self._lock:
+            if view in self._views:
+                return self._views[view]
+        why = self._objection_to(view)
+        if why is not None:
+            raise PageError(f"{VIEWS[view].title}: {why}")
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name[0] != "_"}
+        # Pictures that were read while the model ran are of weights.
+        made = Run(**own | {"view": view, "base": self, "read": ()})
+        try:
+            with self._making:
+                if view == "toward":  # here the model runs, once
+                    self._known_views.of(view, 0)
+        except Error as error:
+            raise PageError(f"{VIEWS[view].title}: {error}") from error
+        with self._lock:
+            if view not in self._views:
+                self._views = {view: made}  # one at a time: each caches whole patterns
+            return self._views[view]
+
     @property
     def is_causal(self) -> bool:
         """Whether each query sees exactly the keys up to itself, except for those that were cut."""
@@ -150,8 +228,10 @@ class Run:
                 self._layers[layer] = pattern[self.sequence] if pattern.ndim == 4 else pattern
             return self._layers[layer]
 
-    def head(self, layer: int, head: int) -> Pattern:
+    def head(self, layer: int, head: int) -> Pattern | WeightedPattern:
         """Return one head, ``(L, S)``; cached, so that its log-sum-exps are computed once."""
+        if self.base is not None:
+            return self._viewed(self.base, layer, head)
         whole = self.layer(layer)
         with self._lock:
             known = self._heads.get((layer, head))
@@ -159,15 +239,31 @@ class Run:
                 known = self._heads[layer, head] = whole[head]
             return known
 
+    def _viewed(self, base: Run, layer: int, head: int) -> Pattern | WeightedPattern:
+        if self.view != "without":
+            return self._known_views.of(self.view, layer, weights_of(base.head(layer, head)), head)
+        # Which keys to leave out takes the whole head, and the rest has log-sum-exps of its own.
+        with self._lock:
+            known = self._heads.get((layer, head))
+        if known is None:
+            whole = weights_of(base.finished(layer, head, None))
+            made = self._known_views.of(self.view, layer, whole, head)
+            assert isinstance(made, Pattern), "weights without some keys are weights"
+            with self._lock:
+                known = self._heads.setdefault((layer, head), made)
+        return known
+
     # Whether a request is fast, that is takes some tens of milliseconds
 
     def has_row(self, layer: int | str, head: int | str) -> bool:
         """Whether a row or a weight is fast; it needs no other rows."""
         few = len(self._places(layer, head)) * len(self.tokens) <= _LINES
-        return few and self._is_here(layer)
+        return few and self._is_here(layer, head)
 
-    def _is_here(self, layer: int | str) -> bool:
-        """Whether a pattern needs no run of the model."""
+    def _is_here(self, layer: int | str, head: int | str) -> bool:
+        """Whether a pattern needs neither a run of the model nor a pass over all its weights."""
+        if self.view == "without":
+            return all(place in self._heads for place in self._places(layer, head))
         return self.objection is None or layer in self._layers
 
     def has_column(self, layer: int | str, head: int | str) -> bool:
@@ -186,15 +282,15 @@ class Run:
         """Whether a sketch is fast, see `sketch`."""
         length = len(self.tokens)
         few = len(self._places(layer, head)) * -(-length // block) * length <= _SKETCH
-        return few and self._is_here(layer)
+        return few and self._is_here(layer, head)
 
     def _has_logsumexps(self, layer: int | str, head: int | str) -> bool:
-        if not self._is_here(layer):
+        if not self._is_here(layer, head):
             return False
-        heads = [self.head(*place) for place in self._places(layer, head)]
+        heads = [weights_of(self.head(*place)) for place in self._places(layer, head)]
         return all(pattern.has_logsumexp for pattern in heads)
 
-    def _with_logsumexp(
+    def finished(
         self,
         layer: int,
         head: int,
@@ -202,7 +298,7 @@ class Run:
         *,
         averaged: bool = False,
         along: bool = False,
-    ) -> Pattern:
+    ) -> Pattern | WeightedPattern:
         """Return one head with its log-sum-exps, which are computed once.
 
         The same pass caches the down-sampled map, if `averaged`, and the readouts along the text,
@@ -217,7 +313,11 @@ class Run:
         self, layer: int, head: int, cancelled: Event | None, *, averaged: bool, along: bool
     ) -> KnownHead:
         """Return the head with its log-sum-exps, and the results of the pass that computed them."""
-        pattern = self.head(layer, head)
+        seen = self.head(layer, head)
+        if self.base is not None and isinstance(seen, WeightedPattern):
+            self.base.finished(layer, head, cancelled)
+            return KnownHead(self.head(layer, head), None, None)
+        pattern = weights_of(seen)
         if pattern.has_logsumexp:
             return KnownHead(pattern, None, None)
         block = finest_block(len(self.tokens)) if averaged else None
@@ -226,14 +326,16 @@ class Run:
         with self._lock:
             if known.along is not None:
                 self._readouts[layer, head] = known.along
-            self._heads[layer, head] = known.pattern
+            self._heads[layer, head] = weights_of(known.pattern)
         self._pending.discard((layer, head))
         return known
 
     # Answers
 
     def scores(self, layer: int, cancelled: Event | None = None) -> dict[str, Any]:
-        """Return the scores of each head of a layer."""
+        """Return the scores of each head of a layer, which are those of the weights."""
+        if self.base is not None:
+            return self.base.scores(layer, cancelled)
         if self.read:
             return for_json({"layer": layer, "heads": list(self.read[layer].scores)})
         return for_json(
@@ -247,7 +349,7 @@ class Run:
         )
 
     def _score(self, layer: int, head: int, cancelled: Event | None) -> dict[str, Any]:
-        known = self._with_logsumexp(layer, head, cancelled)
+        known = weights_of(self.finished(layer, head, cancelled))
         return scores_of(known, self.layers[layer], head, self.tokens, cancelled)
 
     def thumbnails(self, layer: int, size: int, cancelled: Event | None = None) -> Tensor:
@@ -258,7 +360,7 @@ class Run:
         for head in range(len(self.layers[layer].heads)):
             pattern = self.head(layer, head)
             if not fits_band(pattern):  # else the thumbnail is read in one pass with them
-                pattern = self._with_logsumexp(layer, head, cancelled)
+                pattern = self.finished(layer, head, cancelled)
             pictures.append(thumbnail(pattern, size, cancelled))
         return torch.stack(pictures)
 
@@ -266,7 +368,7 @@ class Run:
         """Down-sample a window of a head or a mean to square cells, ``(rows, columns)``."""
         places, length = self._places(layer, head), len(self.tokens)
         if len(places) == 1:
-            self._with_logsumexp(*places[0], cancelled, averaged=True)
+            self.finished(*places[0], cancelled, averaged=True)
         key, average = self._key(layer, head), partial(self._average, places)
         return self._windows.read(key, length, average, window, cancelled)
 
@@ -310,7 +412,7 @@ class Run:
         head: int | str,
         cancelled: Event | None,
         progress: Callable[[int], None] | None = None,
-    ) -> Pattern | MeanPattern:
+    ) -> Pattern | WeightedPattern | MeanPattern:
         """Return a head, or the mean over the heads of a layer or of all, with log-sum-exps.
 
         The pass over a single head computes its map and readouts as well, since the page requests
@@ -325,7 +427,7 @@ class Run:
         places, known = self._places(layer, head), []
         shown = len(places) == 1
         for number, place in enumerate(places, start=1):
-            known.append(self._with_logsumexp(*place, cancelled, averaged=shown, along=shown))
+            known.append(self.finished(*place, cancelled, averaged=shown, along=shown))
             if progress is not None:
                 progress(number)
         return known[0] if shown else MeanPattern(known)
@@ -343,10 +445,10 @@ class Run:
         return weights
 
     def cell(self, layer: int | str, head: int | str, query: int, key: int) -> dict[str, Any]:
-        """Return one weight with its score and log-sum-exp; a mean has neither."""
+        """Return one entry with its score and log-sum-exp; a mean has neither."""
         row = self._single_row(layer, head, query)
         score = logsumexp = None
-        if isinstance(row, Pattern):
+        if not isinstance(row, MeanPattern):
             problem = row.problem.crop(slice(0, 1), slice(key, key + 1))
             steps = dict(written_out(problem.cast(torch.float64)))
             score, logsumexp = float(steps["masked"].flatten()[0]), float(row.logsumexp[0])
@@ -359,7 +461,9 @@ class Run:
             }
         )
 
-    def _single_row(self, layer: int | str, head: int | str, query: int) -> Pattern | MeanPattern:
+    def _single_row(
+        self, layer: int | str, head: int | str, query: int
+    ) -> Pattern | WeightedPattern | MeanPattern:
         """Return one row, ``(1, S)``, without the log-sum-exps of other rows."""
         places = self._places(layer, head)
         found = [self.head(*place).crop((query, query + 1)) for place in places]

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
+from regard.page._bands import AnyPattern
 from regard.page._work import require_wanted
-from regard.pattern import MeanPattern, Pattern
 
 Span = tuple[int, int]
 
@@ -42,7 +42,7 @@ class Window(NamedTuple):
     """Side of a cell in tokens, a power of two."""
 
 
-def average_window(pattern: Pattern | MeanPattern, window: Window, cancelled: Event) -> Tensor:
+def average_window(pattern: AnyPattern, window: Window, cancelled: Event) -> Tensor:
     """Compute a window of a pattern, ``(rows, columns)`` cells, in bands of rows."""
     queries, keys, block = window
     band = queries[1] - queries[0]

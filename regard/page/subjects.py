@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from regard._modules import require_whole, unwrapped
+from regard.errors import Error
 from regard.gpt import GPT, CheckpointError, Sampling, load
 from regard.gpt.unwrap import as_gpt
+from regard.lens import Views, leading_head
 from regard.models import LanguageModel
 from regard.page._changes import (
     Change,
@@ -33,6 +35,7 @@ from regard.page._errors import PageError
 from regard.page._run import Run, read_layer
 from regard.page.example import examples_for
 from regard.record import RecordError, Recording
+from regard.view.tokens import visible
 
 if TYPE_CHECKING:
     from regard.models import Prompt
@@ -242,6 +245,34 @@ class ModelSubject:
         """Measure which passages the next token needs; see `measure_passages`."""
         return measure_passages(self._module, self._ids(run), run, spans, progress)
 
+    def writer(self, run: Run) -> dict[str, Any]:
+        """Return the head that adds most to the likeliest next token, with its measured loss.
+
+        Raises:
+            PageError: the run is changed, the model has no next token, or no head's share is known.
+        """
+        if run.before is not None or run.following is None:
+            raise PageError("which head writes the next token is found of a text as it is")
+        if "writer" not in run.effects:
+            ids = self._ids(run)
+            try:
+                logits = self._model.logits_at(ids, [len(ids) - 1])[0]
+                by = leading_head(self._model, ids.tolist(), logits)
+            except Error as error:
+                raise PageError(str(error)) from error
+            assert by.part.place is not None, "it is a head"
+            run.effects["writer"] = {
+                "layer": by.part.place[0],
+                "head": by.part.place[1],
+                "source": by.part.source,
+                "against": visible(by.against),
+                "share": by.part.value,
+                "margin": by.margin,
+                "loss": by.loss,
+                "decides": by.decides,
+            }
+        return run.effects["writer"]
+
     def generate(
         self, run: Run, *, tokens: int, temperature: float, seed: int | None
     ) -> Iterator[dict[str, Any]]:
@@ -326,11 +357,19 @@ class ModelSubject:
 
     def _recorded(self, asked: _Open) -> tuple[dict[str, Any], Tensor | None]:
         """Run over a text; return the fields of a `Run` that its attention gives, and logits."""
+        ids = torch.tensor(asked.ids, device=self._model.device)
         with changed(self._module, asked.changes):
-            done = self._model.record(torch.tensor(asked.ids, device=self._model.device))
+            done = self._model.record(ids)
         values = [done.values_of(layer) for layer in range(len(done.layers))]
         known = None if None in values else tuple(one for one in values if one is not None)
-        return {"layers": done.layers, "values": known}, done.logits
+        views = Views(
+            done.layers,
+            model=self._model,
+            values=done.values,
+            ids=ids,
+            answer=None if done.logits is None else int(done.logits.argmax()),
+        )
+        return {"layers": done.layers, "values": known, "views": views}, done.logits
 
     def _read_only(
         self, asked: _Open, tokens: tuple[str, ...], objection: str

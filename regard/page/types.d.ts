@@ -28,11 +28,24 @@ type Passages = { run: string; spans: Span[]; measured: (Measured & { weights: n
 type Rest = { key: number; share: number };
 /** A rectangle of the map: queries and keys. */
 type Zone = { queries: Span; keys: Span };
+/** What an entry of a pattern is: one of the views of `regard.lens.views`. */
+type Shows = "weight" | "moved" | "toward" | "without";
+/** A view as the switch has it; objection: why there is none of this text. */
+type ShownView = { name: Shows; title: string; meaning: string; objection: string | null };
+/** The head that writes the next token: its share of the lead over the next likeliest, and what is lost without it. */
+interface Writer extends HeadPlace {
+  source: number;
+  against: string;
+  share: number;
+  margin: number;
+  loss: number;
+  decides: boolean;
+}
 type TabName = "steps" | "readouts" | "training";
 /** First and stop: one past the last. */
 type Span = [number, number];
-/** Layer and head as the server takes them: a mean has a name in place of a number. */
-type Place = [number | "mean", number | "mean"];
+/** Layer and head as the server takes them: a mean has a name in place of a number; without a view it is the weight. */
+type Place = [layer: number | "mean", head: number | "mean", shows?: Shows];
 type HeadName = { layer: number; head: number; average: Average };
 /** A head by its place in its layer. */
 type HeadPlace = { layer: number; head: number };
@@ -77,6 +90,8 @@ interface About {
   limits: { characters: number; tokens: number; generate: number };
   runs: string[];
   training?: number;
+  /** Of a report: there is no server to ask. */
+  views?: ShownView[];
   report?: boolean;
   /** Whether the model runs in the page, soon enough to follow what is typed. */
   live?: boolean;
@@ -140,7 +155,10 @@ interface Api {
   ): Promise<void>;
   /** `first`: the layer to begin with. */
   heads(run: string, each: (line: StreamLine) => void, view: string, first: number): Promise<void>;
-  thumbnails(run: string, layer: number, size: number, view: string): Promise<Floats>;
+  /** The views of a text; the wanted one is tried. */
+  views(run: string, wanted: Shows, view: string): Promise<ShownView[]>;
+  writer(run: string, view: string): Promise<Writer>;
+  thumbnails(run: string, layer: number, size: number, shows: Shows, view: string): Promise<Floats>;
   map(run: string, place: Place, window: MapWindow, view: string): Promise<Floats>;
   /** Ends what a view asks for. */
   end(view: string): void;
@@ -187,6 +205,8 @@ interface StepKey extends Record<string, any> {
   value: number[];
   score: number;
   weight: number;
+  /** What the view makes of the weight, where that is another number. */
+  entry?: number;
   masked: number | null;
 }
 
@@ -199,7 +219,7 @@ interface Steps {
   count: number;
   keys: StepKey[];
   picked: StepKey | null;
-  rest: { count: number; weight: number };
+  rest: { count: number; weight: number; entry?: number };
   hidden: number;
   context: number[] | null;
 }
@@ -261,6 +281,14 @@ interface State {
   /** The text run without the head that the opening speaks of. */
   without: { of: string; layer: number; head: number; run: Run } | null;
   sides: Record<SideName, Side>;
+  /** What the entries of all patterns are. */
+  shows: Shows;
+  /** The view that an address asks for, until it is known whether there is one. */
+  wanted: Shows | null;
+  /** The views that there are, of the text they were asked of. */
+  views: { run: string; all: ShownView[] } | null;
+  /** The head that writes the next token of a run of many heads, once it is known. */
+  writer: (Writer & { run: string }) | null;
   hover: { query?: number | null; key?: number | null; side?: SideName };
   /** Null: as suits the length of the text. */
   colour: ColourKind | null;
@@ -403,6 +431,7 @@ interface MapDrawing {
   opened?: OpenCell | null;
   cuts?: (Zone & { draft: boolean })[];
   scale: import("./static/colour.js").Scale;
+  shows: Shows;
   query: number | null;
   key: number | null;
 }
@@ -414,6 +443,7 @@ interface StepsShown extends Steps {
   extra: StepKey | null;
   page: number;
   name: string;
+  shows: Shows;
   at: number;
   run: Run;
   layer: number;

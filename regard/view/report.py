@@ -10,6 +10,7 @@ from rich.text import Text
 from regard.lens.naming.forward_pass import ForwardPass
 from regard.lens.naming.heads import HeadScores
 from regard.steps import Steps
+from regard.view.entries import WEIGHTS, Entries
 from regard.view.head_tables import ALL, Listing, head_table, needed_table
 from regard.view.summary import (
     NextTokens,
@@ -43,6 +44,7 @@ def all_heads(
     needed: Effects | None = None,
     listing: Listing = ALL,
     leading_head: LeadingHead | str | None = None,
+    entries: Entries = WEIGHTS,
 ) -> Iterator[RenderableType]:
     """Render the findings, the tokens, what heads do, and one query's strongest keys.
 
@@ -53,6 +55,7 @@ def all_heads(
         needed: for a model of many heads, the estimated effect of each on the next token.
         listing: which heads the tables list, and in which order.
         leading_head: the head that writes the next token, or why that was not measured.
+        entries: the view of the query's keys.
     """
     yield Text()
     yield findings(result, query)
@@ -74,12 +77,13 @@ def all_heads(
     yield head_table(result, listing)
     if heads:
         which = which if listing == ALL else "first of these heads"
-        yield heading(f"What {_named(result, query)} attends to, in the {which}")
-        yield strongest_keys(result, heads[:_SIDE_BY_SIDE], query)
+        yield heading(f"{entries.what(_named(result, query))}, in the {which}")
+        yield from _meaning(entries)
+        yield strongest_keys(result, heads[:_SIDE_BY_SIDE], query, entries)
 
 
 def one_head(
-    result: ForwardPass, head: HeadScores, steps: Steps, query: int
+    result: ForwardPass, head: HeadScores, steps: Steps, query: int, entries: Entries = WEIGHTS
 ) -> Iterator[RenderableType]:
     """Render what every token attends to in one head, and the computation of one query.
 
@@ -88,17 +92,26 @@ def one_head(
         head: the head to show.
         steps: its steps, from ``(T, D)`` query, key and value.
         query: the token to follow through the computation.
+        entries: the view of the keys; weights without a sink are those of the steps.
     """
+    own = None if entries.read is None or entries.are_weights else entries.read(head)
     yield heading(f"{_tokens(result)}, token {query} marked")
     yield TokenStrip(result.tokens, query)
     evidence = f" ({head.evidence})" if head.evidence else ""
     yield heading(f"Layer {head.layer} head {head.head}: {head.words}{evidence}")
     yield Text(f"{head.role.meaning[0].upper()}{head.role.meaning[1:]}.")
-    yield every_query(result, steps, query)
+    yield from _meaning(entries)
+    yield every_query(result, steps, query, entries, own)
     yield heading(f"{_named(result, query)}, step by step")
-    yield walk(steps, result, query)
+    yield walk(steps, result, query, entries, own)
     yield heading("Every step of this head; of what is larger than the terminal, the name alone")
     yield from step_tables(steps, result.tokens, whole=True)
+
+
+def _meaning(entries: Entries) -> Iterator[Text]:
+    """Say what the entries are, where they are not the weights."""
+    if entries.view.name != "weight":
+        yield Text(entries.view.meaning, "dim")
 
 
 def _written(by: LeadingHead | str) -> Text:

@@ -15,12 +15,14 @@ from regard.lens.naming.forward_pass import ForwardPass
 from regard.lens.naming.heads import INFORMATIVE, HeadScores
 from regard.lens.naming.roles import Role
 from regard.steps import Steps
+from regard.view.entries import WEIGHTS, Entries
 from regard.view.shade import shade
 from regard.view.terminal import figure_format, label
 from regard.view.tokens import readable, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from torch import Tensor
 
 __all__ = [
     "ACCENT",
@@ -45,6 +47,8 @@ KEYS = 6
 """Number of a query's strongest keys that are shown; the weight of the others is summed."""
 
 ACCENT = "#e5793a"
+LESS = "#3f87b5"
+"""Of what takes from the answer."""
 UNNAMED = (Role.MIXED, Role.BETWEEN, Role.TOO_SHORT)
 """Roles of heads that do no single thing, or of which that is not known."""
 _LABEL = 14  # terminal cells of a position and its token
@@ -129,31 +133,56 @@ def findings(result: ForwardPass, query: int) -> Text:
     return Text(" ".join(sentences))
 
 
-def strongest_keys(result: ForwardPass, heads: Sequence[HeadScores], query: int) -> RenderableType:
+def strongest_keys(
+    result: ForwardPass, heads: Sequence[HeadScores], query: int, entries: Entries = WEIGHTS
+) -> RenderableType:
     """Render the strongest keys of one query in several heads, side by side."""
     row = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    row.add_row(*(_keys_of(result, head, query) for head in heads))
+    row.add_row(*(_keys_of(result, head, query, entries) for head in heads))
     return row
 
 
-def every_query(result: ForwardPass, steps: Steps, query: int) -> RenderableType:
-    """Render the three strongest keys of every query in one head; in long texts, near one query."""
-    visible = steps.weights.masked_fill(~steps.visible, -1)
-    top = visible.topk(min(3, len(result.tokens)))
+def every_query(
+    result: ForwardPass,
+    steps: Steps,
+    query: int,
+    entries: Entries = WEIGHTS,
+    own: Tensor | None = None,
+) -> RenderableType:
+    """Render the three strongest keys of every query in one head; in long texts, near one query.
+
+    Args:
+        result: the forward pass.
+        steps: the head's.
+        query: the query that is marked.
+        entries: the view.
+        own: the head's entries in it, of the first queries; None for the weights of the steps.
+    """
+    found = steps.weights if own is None else own.to(steps.weights)
+    count, keys = found.shape
+    sizes = found.abs().masked_fill(~steps.visible[:count, :keys], -1)
+    top = sizes.topk(min(3, keys))
+    most = float(sizes.max())
+    number = entries.numbers(most)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("token", no_wrap=True)
-    for title in ("attends most to", "then to", "then to"):
+    first, then = entries.columns
+    for title in (first, then, then):
         table.add_column(title, no_wrap=True)
     shown = -1
-    for i in _windows(len(result.tokens), query, QUERIES):
+    for i in _windows(count, query, QUERIES):
         if i > shown + 1:
             table.add_row(Text(f"… {i - shown - 1} more", "dim"))
         shown = i
-        keys = zip(top.values[i].tolist(), top.indices[i].tolist(), strict=True)
+        strongest = zip(top.values[i].tolist(), top.indices[i].tolist(), strict=True)
         cells = [
-            Text.assemble((f" {weight:.2f} ", shade(weight)), " ", named_token(result, key))
-            for weight, key in keys
-            if weight >= 0
+            Text.assemble(
+                (f" {float(found[i, key]):{number}} ", shade(entries.part(size, most))),
+                " ",
+                named_token(result, key),
+            )
+            for size, key in strongest
+            if size >= 0
         ]
         table.add_row(named_token(result, i, "reverse" if i == query else ""), *cells)
     if left := len(result.tokens) - shown - 1:
@@ -161,33 +190,49 @@ def every_query(result: ForwardPass, steps: Steps, query: int) -> RenderableType
     return table
 
 
-def walk(steps: Steps, result: ForwardPass, query: int) -> RenderableType:
-    """Render one query from scores to weights: its strongest keys, and the sum of the others."""
+def walk(
+    steps: Steps,
+    result: ForwardPass,
+    query: int,
+    entries: Entries = WEIGHTS,
+    own: Tensor | None = None,
+) -> RenderableType:
+    """Render one query from scores to weights: its strongest keys, and the sum of the others.
+
+    A view that multiplies weights has one column more. The arguments are those of `every_query`.
+    """
     count = int(steps.visible[query].sum())
     weights = steps.weights[query]
-    top = weights.topk(min(KEYS, count))
-    scores = steps.scores[query, top.indices].tolist()
-    scaled = steps.scaled[query, top.indices].tolist()
-    pattern = figure_format(max(map(abs, scores)))
+    found = weights if own is None else own[query].to(weights)
+    index = found.abs().masked_fill(~steps.visible[query, : len(found)], -1).topk(min(KEYS, count))
+    chosen = index.indices
+    scores = steps.scores[query, chosen].tolist()
+    scaled = steps.scaled[query, chosen].tolist()
+    pattern = figure_format(max(map(abs, scores), default=0))
+    most = float(index.values.max()) if count else 0.0
+    viewed = own is not None
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("key", no_wrap=True)
-    for title in ("query · key", f"× {steps.scale:.3g}", "softmax"):
+    for title in ("query · key", f"× {steps.scale:.3g}", "softmax", *([entries.title] * viewed)):
         table.add_column(title, justify="right")
     table.add_column("")
-    for key, score, logit, weight in zip(
-        top.indices.tolist(), scores, scaled, top.values.tolist(), strict=True
-    ):
+    for key, score, logit in zip(chosen.tolist(), scores, scaled, strict=True):
+        entry = float(found[key])
         table.add_row(
             named_token(result, key),
             format(score, pattern),
             format(logit, pattern),
-            f"{weight:.4f}",
-            bar(weight, 4 * _BAR),
+            f"{float(weights[key]):.4f}",
+            *([f"{entry:.4f}"] * viewed),
+            bar(entries.part(entry, most), 4 * _BAR, ACCENT if entry >= 0 else LESS),
         )
     others = count - len(scores)
     if others:
-        rest = float(weights.sum() - top.values.sum())
-        table.add_row(Text(_others(others), "dim"), "", "", Text(f"{max(rest, 0):.4f}", "dim"))
+        rest = max(float(weights.sum() - weights[chosen].sum()), 0)
+        more = [f"{float(found.sum() - found[chosen].sum()):.4f}"] * viewed
+        table.add_row(
+            *(Text(cell, "dim") for cell in (_others(others), "", "", f"{rest:.4f}", *more))
+        )
     return table
 
 
@@ -210,20 +255,26 @@ def counted(roles: Mapping[Role, int]) -> str:
     return ", ".join(f"{roles[role]} {role}" for role in INFORMATIVE if roles.get(role))
 
 
-def _keys_of(result: ForwardPass, head: HeadScores, query: int) -> RenderableType:
-    weights = result.row(head, query)
+def _keys_of(result: ForwardPass, head: HeadScores, query: int, entries: Entries) -> RenderableType:
+    found = result.row(head, query) if entries.read is None else entries.read(head)[query]
     count = query + 1 if result.is_causal else len(result.tokens)
-    top = weights.topk(min(KEYS, count))
+    top = found.abs().topk(min(KEYS, count))
+    most = float(top.values.max())
+    number = entries.numbers(most)
     table = Table.grid(padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(width=_LABEL, no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(width=_BAR)
-    for weight, key in zip(top.values.tolist(), top.indices.tolist(), strict=True):
-        table.add_row(named_token(result, key), f"{weight:.2f}", bar(weight, _BAR))
+    for key in top.indices.tolist():
+        entry = float(found[key])
+        colour = ACCENT if entry >= 0 else LESS
+        drawn = bar(entries.part(entry, most), _BAR, colour)
+        table.add_row(named_token(result, key), f"{entry:{number}}", drawn)
     others = count - len(top.values)
     if others:
-        rest = max(float(weights.sum() - top.values.sum()), 0)
-        table.add_row(Text(_others(others), "dim"), Text(f"{rest:.2f}", "dim"))
+        rest = float(found.sum() - found[top.indices].sum())
+        rest = max(rest, 0) if entries.are_weights else rest
+        table.add_row(Text(_others(others), "dim"), Text(f"{rest:{number}}", "dim"))
     title = Text.assemble((f"layer {head.layer} head {head.head}", "bold"))
     return Group(title, Text(head.role, "dim"), table)
 

@@ -51,6 +51,53 @@ def test_it_names_the_head_that_adds_most_with_its_loss_measured(regard, model):
     assert f"without it the log-probability {verb} by {abs(loss):.2f}, measured" in words
 
 
+@pytest.mark.parametrize("view", ["moved", "toward"])
+def test_a_view_is_shown_of_heads_and_of_one_head(regard, model, view):
+    opened = models.open(str(model))
+    seen = library.lens.views(opened, TEXT)
+    row = seen.of(view, 1, head=2)[-1]
+    shown = ["explain", TEXT, "--model", model, "--view", view]
+    words = " ".join(regard(*shown).out.split())
+    assert {"moved": "gets most from, in", "toward": "adds to the answer at"}[view] in words
+    lines = regard(*shown, "--layer", 1, "--head", 2).out.splitlines()
+    title = {"moved": "moved", "toward": "added"}[view]
+    at = next(n for n, line in enumerate(lines) if line.startswith("key") and title in line)
+    for line, key in zip(lines[at + 1 :], row.abs().topk(6).indices.tolist(), strict=False):
+        cells = line.split()
+        assert int(cells[0]) == key
+        number = next(cell for cell in reversed(cells) if "." in cell)
+        assert float(number) == pytest.approx(float(row[key]), abs=6e-5)
+
+
+def test_a_view_of_an_earlier_query_is_of_what_comes_after_it(regard, model):
+    opened = models.open(str(model))
+    ids = torch.tensor(opened.read(TEXT).ids[:6])
+    row = library.lens.views(opened, ids).of("toward", 0, head=1)[-1]
+    place = ["--layer", 0, "--head", 1, "--query", 5, "--view", "toward"]
+    done = regard("explain", TEXT, "--model", model, *place)
+    assert f"{float(row.abs().max()):.4f}" in done.out
+
+
+def test_without_the_sink_its_keys_are_masked(regard, model, monkeypatch):
+    monkeypatch.setattr("regard.lens.sink_keys.RESTING", 0.05)  # so that this head rests
+    opened = models.open(str(model))
+    steps = head_steps(opened, opened.read(TEXT).ids, 1, 0, without_sink=True)
+    whole = head_steps(opened, opened.read(TEXT).ids, 1, 0)
+    lost = steps.weights.eq(0).all(0)
+    assert whole.weights[-1, lost].sum() > 0.05
+    kept = whole.weights[-1] * ~lost
+    torch.testing.assert_close(steps.weights[-1], kept / kept.sum())
+    place = ["--layer", 1, "--head", 0, "--view", "without"]
+    done = regard("explain", TEXT, "--model", model, *place)
+    assert f"{float(steps.weights[-1].max()):.4f}" in done.out
+
+
+def test_a_view_that_does_not_exist_is_refused(regard, model):
+    done = regard("explain", TEXT, "--model", model, "--view", "move")
+    assert done.status == 2
+    assert "--view is 'move': expected one of weight, moved, toward, without" in done.err
+
+
 @pytest.mark.real
 @pytest.mark.parametrize(("country", "capital"), [("France", "Paris"), ("Italy", "Rome")])
 def test_a_real_models_capital_is_written_from_the_country(

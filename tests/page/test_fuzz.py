@@ -38,6 +38,8 @@ PATHS = [
     *(
         (f"/api/runs/{{name}}/{what}", "GET")
         for what in [
+            "views",
+            "writer",
             "heads",
             "thumbnails",
             "map",

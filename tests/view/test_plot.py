@@ -78,6 +78,32 @@ def test_each_cell_has_the_colour_of_its_weight(scale):
             np.testing.assert_array_equal(seen, expected[i, j])
 
 
+@pytest.mark.parametrize("scale", ["log", "linear"])
+def test_signed_entries_have_colours_around_0_and_no_margins(scale):
+    entries = head(13).weighted(key=7 * draw(13, seed=2))
+    figure = entries.plot(scale=scale)
+    image = figure.axes[0].images[0]
+    np.testing.assert_array_equal(image.get_array(), entries.image(13, 13).numpy())
+    most = float(entries.dense().abs().max())
+    assert image.norm.vmin == -image.norm.vmax
+    assert most <= image.norm.vmax <= 2.5 * most  # a round number, which may be above 1
+    assert image.norm.vmax > 1
+    red, _, blue, _ = np.moveaxis(image.cmap(image.norm(image.get_array())), -1, 0)
+    signs = np.sign(np.where(np.abs(image.get_array()) < 0.03 * most, 0, image.get_array()))
+    np.testing.assert_array_equal(np.sign(np.round(red - blue, 2))[signs != 0], signs[signs != 0])
+    assert {"entropy", "received"}.isdisjoint(texts(figure))
+    assert f"entry, {scale}" in texts(figure)
+
+
+def test_what_is_moved_has_a_scale_of_its_own_and_what_keys_receive():
+    entries = head(13).weighted(key=90 + draw(13, seed=2))
+    figure = entries.plot()
+    assert figure.axes[0].images[0].norm.vmin == 0
+    assert figure.axes[0].images[0].norm.vmax >= float(entries.dense().max())
+    assert "received" in texts(figure)
+    assert "entropy" not in texts(figure)
+
+
 def test_a_long_pattern_is_its_image_on_a_rounded_scale():
     pattern = head(1000)
     figure = pattern.plot(rows=100, columns=50)

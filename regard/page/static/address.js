@@ -9,7 +9,7 @@ export const LONGEST = 2000;
 
 /**
  * What is in the address, beside the text, when it is not as at first.
- * @type {[name: "sort"|"role"|"compare"|"tab"|"active", letter: string, usual: string][]}
+ * @type {[name: "sort"|"role"|"compare"|"tab"|"active"|"shows", letter: string, usual: string][]}
  */
 const WORDS = [
   ["sort", "s", "order"],
@@ -17,6 +17,7 @@ const WORDS = [
   ["compare", "x", "off"],
   ["tab", "b", "steps"],
   ["active", "v", "first"],
+  ["shows", "y", "weight"],
 ];
 
 /** The changes that an address has, as it writes them. */
@@ -127,6 +128,7 @@ export function applyAddress(/** @type {URLSearchParams} */ fields) {
     compare: ["off", "head", "text", ...(changes.length ? ["change"] : [])],
     tab: ["steps", "readouts", ...(now.about.training ? ["training"] : [])],
     active: ["first", "second"],
+    shows: ["weight"], // another one is shown once it is known that there is one
     sort: [...byId("sort").options].map(({ value }) => value),
     role: [fields.get("n") ?? ""], // which there are is known once all heads are named
   };
@@ -138,6 +140,7 @@ export function applyAddress(/** @type {URLSearchParams} */ fields) {
     if (values[name].includes(fields.get(letter) ?? usual)) set({ [name]: fields.get(letter) ?? usual });
   set({
     hover: {},
+    wanted: allowed(fields.get("y"), ["moved", "toward", "without"], "") || null,
     colour: allowed(fields.get("c"), ["log", "root", "linear"], "") || null,
     size: allowed(fields.get("g"), ["names", "grid"], sizeFor(run)),
     update: whole(fields.get("u")),
@@ -178,7 +181,7 @@ export function startAddress() {
   const write = settled(250, writeAddress);
   subscribe("changes", writeAddress);
   subscribe(
-    "run view layer head average query key zoom colour fit sort role size compare active tab update wide folded difference",
+    "run view layer head average query key zoom colour fit sort role size compare active shows tab update wide folded difference",
     write,
   );
 }

@@ -134,6 +134,10 @@ async function lines(path, each, options) {
 const of = (run, what = "", fields) =>
   `/api/runs/${encodeURIComponent(run)}${what && `/${what}`}${fields ? `?${new URLSearchParams(fields)}` : ""}`;
 
+/** The fields of a place; the view is left out where it is the weight. @returns {Record<string, any>} */
+const at = (/** @type {Place} */ [layer, head, shows]) => ({ layer, head, ...as(shows) });
+const as = (/** @type {Shows|undefined} */ shows) => (shows && shows !== "weight" ? { view: shows } : {});
+
 /** @type {Api["health"]} */
 export const health = () => json("/api/health");
 /** @type {Api["about"]} */
@@ -156,23 +160,27 @@ export const effects = (run, over, each, signal) => lines(of(run, "effects", { o
 /** @type {Api["passages"]} */
 export const passages = (run, spans, each, signal) =>
   lines(of(run, "passages", { spans: spans.map((span) => span.join()).join(";") }), each, { signal });
+/** @type {Api["views"]} */
+export const views = (run, wanted, view) => json(of(run, "views", { wanted }), { view });
+/** @type {Api["writer"]} */
+export const writer = (run, view) => json(of(run, "writer"), { view });
 /** @type {Api["thumbnails"]} */
-export const thumbnails = (run, layer, size, view) => floats(of(run, "thumbnails", { layer, size }), { view });
+export const thumbnails = (run, layer, size, shows, view) =>
+  floats(of(run, "thumbnails", { layer, size, ...as(shows) }), { view });
 /** @type {Api["map"]} */
-export const map = (run, [layer, head], { queries, keys, block }, view) =>
-  floats(of(run, "map", { layer, head, queries: queries.join(), keys: keys.join(), block }), { view });
+export const map = (run, place, { queries, keys, block }, view) =>
+  floats(of(run, "map", { ...at(place), queries: queries.join(), keys: keys.join(), block }), { view });
 /** @type {Api["sketch"]} */
-export const sketch = (run, [layer, head], block, view) => floats(of(run, "sketch", { layer, head, block }), { view });
+export const sketch = (run, place, block, view) => floats(of(run, "sketch", { ...at(place), block }), { view });
 /** @type {Api["row"]} */
-export const row = (run, [layer, head], query, view) => floats(of(run, "row", { layer, head, query }), { view });
+export const row = (run, place, query, view) => floats(of(run, "row", { ...at(place), query }), { view });
 /** @type {Api["column"]} */
-export const column = (run, [layer, head], key, view) => floats(of(run, "column", { layer, head, key }), { view });
+export const column = (run, place, key, view) => floats(of(run, "column", { ...at(place), key }), { view });
 /** @type {Api["cell"]} */
-export const cell = (run, [layer, head], query, key, view) =>
-  json(of(run, "cell", { layer, head, query, key }), { view });
+export const cell = (run, place, query, key, view) => json(of(run, "cell", { ...at(place), query, key }), { view });
 /** @type {Api["readouts"]} */
-export const readouts = async (run, [layer, head], view, { each, signal } = {}) => {
-  const path = of(run, "readouts", { layer, head });
+export const readouts = async (run, place, view, { each, signal } = {}) => {
+  const path = of(run, "readouts", at(place));
   if (each && !kept.has(path)) {
     let ready = false;
     const take = (/** @type {any} */ line) => {
@@ -181,7 +189,7 @@ export const readouts = async (run, [layer, head], view, { each, signal } = {}) 
       if (!ready) each(line);
     };
     for (let again = true; !ready; again = false) {
-      const progress = lines(of(run, "readouts/progress", { layer, head }), take, { view, signal });
+      const progress = lines(of(run, "readouts/progress", at(place)), take, { view, signal });
       const control = asking.get(view);
       await progress;
       // Lines that end early were replaced: as with status 409, perhaps by an earlier request.
@@ -192,8 +200,8 @@ export const readouts = async (run, [layer, head], view, { each, signal } = {}) 
   return floats(path, { view, signal });
 };
 /** @type {Api["steps"]} */
-export const steps = (run, [layer, head], query, keys, view) =>
-  json(of(run, "steps", { layer, head, query, ...keys }), { view });
+export const steps = (run, place, query, keys, view) =>
+  json(of(run, "steps", { ...at(place), query, ...keys }), { view });
 /** @type {Api["training"]} */
 export const training = () => json("/api/training");
 /** @type {Api["trained"]} */

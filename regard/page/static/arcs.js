@@ -1,10 +1,13 @@
-/** Arcs in the text: from the query to the keys that it attends to most, as wide as the weight. */
+/** Arcs in the text: from the query to the keys that it attends to most, or gets most from, as wide as the entry. */
 const SVG = "http://www.w3.org/2000/svg";
-/** A smaller weight has no line. */
+/** A smaller part of the widest has no line. */
 const FAINTEST = 0.02;
 const MOST = 12;
 
-/** @typedef {{query: number, weights: Float32Array, first: number, animate: boolean}} Arcs first: the first token there is */
+/**
+ * parts: of the widest arc, −1 … 1; first: the first token there is
+ * @typedef {{query: number, parts: Float32Array, first: number, animate: boolean}} Arcs
+ */
 
 /**
  * Draws them behind the words.
@@ -13,7 +16,8 @@ const MOST = 12;
 export function drawArcs(root, spans, arcs) {
   const old = root.querySelector("svg.arcs");
   if (!arcs) return old?.remove();
-  const { query, weights, first, animate } = arcs;
+  const { query, first, animate } = arcs;
+  const sizes = arcs.parts.map(Math.abs);
   const word = (/** @type {number} */ k) => spans[k - first]?.querySelector(".word") ?? null;
   const from = word(query);
   if (!from) return old?.remove();
@@ -24,17 +28,18 @@ export function drawArcs(root, spans, arcs) {
   };
   const heavy = Math.min(9, box.width / 60); // a phone's arcs are thinner
   const start = top(from);
-  const lines = [...weights.keys()]
-    .filter((k) => k !== query && weights[k] >= FAINTEST && word(k))
-    .sort((a, b) => weights[b] - weights[a])
+  const lines = [...sizes.keys()]
+    .filter((k) => k !== query && sizes[k] >= FAINTEST && word(k))
+    .sort((a, b) => sizes[b] - sizes[a])
     .slice(0, MOST)
     .map((k) => {
       const stop = top(/** @type {Element} */ (word(k)));
-      const high = Math.min(start.y, stop.y) - 14 - 34 * weights[k];
+      const high = Math.min(start.y, stop.y) - 14 - 34 * sizes[k];
       const line = document.createElementNS(SVG, "path");
       line.setAttribute("d", `M${start.x},${start.y}C${start.x},${high} ${stop.x},${high} ${stop.x},${stop.y}`);
-      line.setAttribute("stroke-width", String(1 + heavy * weights[k]));
-      line.setAttribute("opacity", String(0.3 + 0.55 * weights[k]));
+      line.setAttribute("stroke-width", String(1 + heavy * sizes[k]));
+      line.setAttribute("opacity", String(0.3 + 0.55 * sizes[k]));
+      line.classList.toggle("less", arcs.parts[k] < 0);
       line.setAttribute("pathLength", "1");
       line.dataset.key = String(k);
       return line;

@@ -93,9 +93,19 @@ export function scaleFor(kind, most, exact) {
   return { kind, low: kind === "log" ? high * 10 ** -DECADES : 0, high };
 }
 
+/**
+ * The scale for a picture of a view: of weights as above; what they move has no end, and what they add has a sign.
+ * @param {Shows} shows @param {ColourKind} kind @param {number} most @param {boolean} exact
+ */
+export function scaleOf(shows, kind, most, exact) {
+  if (shows === "weight" || shows === "without") return scaleFor(kind, most, exact);
+  const scale = differenceScale(kind, most);
+  return { ...scale, signed: shows === "toward" };
+}
+
 /** The scale of a difference, up to a round number above the greatest. @returns {Scale} */
 export function differenceScale(/** @type {ColourKind} */ kind, /** @type {number} */ most) {
-  const high = Math.min(1, ceiling(Math.max(most, FAINTEST)));
+  const high = ceiling(Math.max(most, FAINTEST));
   return { kind, low: kind === "log" ? high * 10 ** -DECADES : 0, high, signed: true };
 }
 

@@ -161,9 +161,12 @@ export function markStale(element, stale) {
 export const table = (label, head, rows) =>
   make("table", { "aria-label": label }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
 
-/** A bar as long as a share of the longest. */
+/** A bar as long as a share of the longest; what is below 0 has a colour of its own. */
 export const bar = (/** @type {number} */ share) =>
-  make("span", { className: "bar", style: { width: `${100 * Math.max(0, Math.min(1, share))}%` } });
+  make("span", {
+    className: share < 0 ? "bar less" : "bar",
+    style: { width: `${100 * Math.min(1, Math.abs(share))}%` },
+  });
 
 /** A key's name at the start of a row, to be pressed; the row's own click does the rest. */
 export function keyButton(/** @type {string[]} */ labels, /** @type {number} */ key, /** @type {string} */ fact) {

@@ -33,19 +33,21 @@ export function paintVector(surface, { values, width, height, most, inks, chosen
  */
 export function paintAlong(surface, { values, x, y, width, height, most, inks, at }) {
   const length = values.length;
-  fill(surface, inks.line, x, y + height - 0.5, width, 1);
-  const level = (/** @type {number} */ value) => y + height - (Math.max(0, value) / (most || 1)) * (height - 2);
+  const signed = values.some((value) => value < 0); // then 0 is in the middle
+  const [zero, room] = signed ? [y + height / 2, height / 2 - 1] : [y + height, height - 2];
+  fill(surface, inks.line, x, zero - 0.5, width, 1);
+  const level = (/** @type {number} */ value) => zero - (value / (most || 1)) * room;
   const cell = width / length;
   if (cell >= 2) {
     for (let k = 0; k < length; k++) {
       if (!Number.isFinite(values[k])) continue;
       fill(
         surface,
-        k === at ? inks.accent : inks.soft,
+        k === at ? inks.accent : values[k] < 0 ? inks.changed : inks.soft,
         x + k * cell,
-        level(values[k]),
+        Math.min(zero, level(values[k])),
         Math.max(cell - (cell > 4 ? 1 : 0), 0.5),
-        y + height - level(values[k]),
+        Math.abs(zero - level(values[k])),
       );
     }
     return;

@@ -8,7 +8,7 @@ import { place as placed, rampPicture } from "./colour.js";
 import { OPENS, paintOpenCell } from "./draw_cell.js";
 import { paintCuts } from "./draw_cuts.js";
 import { bare, end, signed, weight } from "./format.js";
-import { unitOf } from "./quantities.js";
+import { WORDS, unitOf } from "./quantities.js";
 import { whole } from "./zoom.js";
 
 const GAP = 6;
@@ -30,9 +30,10 @@ const NUMBERED = 40;
  * @param {number} width @param {number} height @param {number} length tokens there are
  * @param {number} [letters] of the longest label
  * @param {boolean} [diagonal] tokens stand along the diagonal, without margins
+ * @param {boolean} [margins] whether there are any elsewhere
  * @returns {Layout}
  */
-export function layout(width, height, length, letters = 14, diagonal = false) {
+export function layout(width, height, length, letters = 14, diagonal = false, margins = true) {
   if (diagonal) {
     const right = Math.max(40, Math.min(100, width / 7, letters * 6.7 + 12));
     const side = Math.max(60, Math.min(width - 1 - right, height - TOP - KEYS, Math.max(length, 1) * CELL));
@@ -51,7 +52,7 @@ export function layout(width, height, length, letters = 14, diagonal = false) {
   const narrow = width < 440;
   const left = Math.max(62, Math.min(narrow ? 70 : 104, letters * 6.7 + 16));
   const right = narrow ? 48 : 58;
-  const bar = narrow ? 30 : 40;
+  const bar = margins ? (narrow ? 30 : 40) : 0;
   const bottom = bar + GAP * 2 + (narrow ? 62 : 84);
   const top = TOP;
   const side = Math.max(60, Math.min(width - left - right, height - top - bottom, Math.max(length, 1) * CELL));
@@ -346,10 +347,10 @@ export function paintOverview(surface, { size, picture, zoom, length, inks }) {
 /**
  * The colour scale, its ends in numbers, and the weight under the crosshair on it.
  * @param {Surface} surface
- * @param {{x?: number, y?: number, width: number, scale: import("./colour.js").Scale, inks: Inks,
+ * @param {{x?: number, y?: number, width: number, scale: import("./colour.js").Scale, inks: Inks, shows: Shows,
  *   value?: number|null}} data
  */
-export function paintScale(surface, { x = 0, y = 0, width, scale, inks, value = null }) {
+export function paintScale(surface, { x = 0, y = 0, width, scale, inks, shows, value = null }) {
   const height = 10;
   surface.imageSmoothingEnabled = true;
   surface.drawImage(rampPicture(scale, inks.theme), x, y + 7, width, height);
@@ -361,7 +362,7 @@ export function paintScale(surface, { x = 0, y = 0, width, scale, inks, value = 
   const between = width - surface.measureText(low).width - surface.measureText(high).width;
   write(surface, low, x, y + 31, note);
   write(surface, high, x + width, y + 31, { ...note, align: "right" });
-  const caption = scale.signed ? "0" : `weight, ${scale.kind}`;
+  const caption = scale.signed ? "0" : `${WORDS[shows].entry}, ${scale.kind}`;
   const middle = x + surface.measureText(low).width + between / 2;
   if (surface.measureText(caption).width < between - 12)
     write(surface, caption, middle, y + 31, { ...note, align: "center" });

@@ -2,7 +2,7 @@
 import { paintAlong } from "./draw_bars.js";
 import { write } from "./canvas.js";
 import { end, signed, weight } from "./format.js";
-import { READOUTS, readoutOf, unitOf, wordsFor } from "./quantities.js";
+import { READOUTS, greatestOf, readoutOf, unitOf, wordsFor } from "./quantities.js";
 
 /** Room for their names. */
 export const LEFT = 128;
@@ -17,8 +17,7 @@ export function paintReadouts(surface, { values, range: [first, stop], width, he
   const tall = height / READOUTS.length;
   READOUTS.forEach((name, n) => {
     const part = readoutOf(name, values);
-    let most = 0;
-    for (const value of part.subarray(first, stop)) if (value > most) most = value;
+    const most = greatestOf(part.subarray(first, stop));
     const y = n * tall + 4;
     const mark = name === "received" ? (key ?? query) : query;
     paintAlong(surface, {
@@ -31,8 +30,11 @@ export function paintReadouts(surface, { values, range: [first, stop], width, he
       inks,
       at: mark >= first && mark < stop ? mark - first : null,
     });
-    const value = name === "distance" ? signed(part[mark], 1) : weight(part[mark]);
-    const range = `0 … ${end(Number(most.toPrecision(2)))} ${unitOf(name)}`;
+    const none = Number.isNaN(part[mark]); // of a view whose rows do not add up to 1
+    const value = none ? "of weights alone" : name === "distance" ? signed(part[mark], 1) : weight(part[mark]);
+    const high = end(Number(most.toPrecision(2)));
+    const low = part.some((one) => one < 0) ? `−${high}` : "0";
+    const range = none ? "" : `${low} … ${high} ${unitOf(name)}`;
     write(surface, wordsFor(name), 0, y + 11, { font: `12px ${inks.sans}`, colour: inks.ink });
     write(surface, range, 0, y + 25, { font: `11px ${inks.sans}`, colour: inks.soft });
     write(surface, `${mark}: ${value}`, 0, y + 39, { font: `11px ${inks.mono}`, colour: inks.accent });

@@ -1,7 +1,8 @@
 /** Heads as small pictures, and the grid of them as one drawing. */
-import { pictures, scaleFor } from "./colour.js";
+import { pictures, scaleOf } from "./colour.js";
 import { fitted } from "./axes.js";
 import { context2d, fill, outline, write } from "./canvas.js";
+import { greatestOf } from "./quantities.js";
 
 /**
  * One head's thumbnail. The scale is that of its own picture: a glance compares shapes, not weights.
@@ -17,7 +18,7 @@ export function paintThumbnail(canvas, data, head, look) {
   context2d(canvas).drawImage(small, 0, 0);
 }
 
-/** @typedef {{theme: Theme, causal: boolean, kind?: ColourKind, exact?: boolean}} Look */
+/** @typedef {{theme: Theme, causal: boolean, kind?: ColourKind, exact?: boolean, shows?: Shows}} Look */
 
 /**
  * The picture of a thumbnail, a pixel a value.
@@ -33,12 +34,12 @@ export const thumbnail = (data, head, look) => thumbnails(data, [head], look);
  * @param {number[]} heads their places in the layer
  * @param {Look} look
  */
-export function thumbnails({ values, rows, columns }, heads, { theme, causal, kind = "log", exact = false }) {
+export function thumbnails({ values, rows, columns }, heads, look) {
+  const { theme, causal, kind = "log", exact = false, shows = "weight" } = look;
   const parts = heads.map((head) => {
     const offset = head * rows * columns;
-    let most = 0;
-    for (let k = offset; k < offset + rows * columns; k++) most = Math.max(most, values[k]);
-    return { data: { values, rows, columns, offset }, scale: scaleFor(kind, most, exact) };
+    const most = greatestOf(values.subarray(offset, offset + rows * columns));
+    return { data: { values, rows, columns, offset }, scale: scaleOf(shows, kind, most, exact) };
   });
   return pictures(parts, theme, causal ? (i, j) => j > i : undefined);
 }

@@ -8,15 +8,23 @@ import { ordered } from "./heads_shown.js";
 import { columns } from "./map.js";
 import { during } from "./pending.js";
 import { readoutsOf } from "./along.js";
+import { isDifference } from "./difference.js";
 import { wordsFor } from "./quantities.js";
 import { readoutsDrawing } from "./readouts.js";
 import { colourFor, figuresOf, get, openSourceOf, runOf, set, sourceOf } from "./store.js";
 import { SvgSurface, context2d, fill } from "./canvas.js";
 import { UNFINISHED, fileName, save, tables } from "./tables.js";
 import { inks } from "./theme.js";
-import { thumbnailsOf } from "./thumbnails.js";
+import { areCurrent, thumbnailsOf } from "./thumbnails.js";
 
 const SHARP = 2; // a PNG is for a page: twice the screen's resolution
+
+/** A heading, with the view where it is not the weight. */
+const viewed = (/** @type {string} */ name) => {
+  const { shows, views } = get();
+  const title = views?.all.find((view) => view.name === shows)?.title ?? shows;
+  return shows === "weight" ? name : `${name} · ${title}`;
+};
 
 export function startExports() {
   const menu = byId("export");
@@ -82,10 +90,18 @@ function exportMap(/** @type {string} */ kind) {
       paintMap(surface, column.drawing());
       surface.restore();
       const figures = source.average === "head" && figuresOf(source.layer, source.head, source.heads);
-      heading(surface, `${placeName(source.run, source)}${figures ? `: ${figures.role}` : ""}`, x + 8, 20, look);
+      heading(
+        surface,
+        viewed(`${placeName(source.run, source)}${figures ? `: ${figures.role}` : ""}`),
+        x + 8,
+        20,
+        look,
+      );
       const scale = column.scale();
-      if (k === 0 || scale.signed)
-        paintScale(surface, { x: x + column.place.left, y: height - 40, width: 190, scale, inks: look });
+      if (k === 0 || isDifference(column.side)) {
+        const { shows } = get();
+        paintScale(surface, { x: x + column.place.left, y: height - 40, width: 190, scale, inks: look, shows });
+      }
       x += widths[k] + gap;
     });
   });
@@ -101,8 +117,12 @@ function exportHeads(/** @type {string} */ kind) {
   const cell = 72;
   const { width, height } = gridSize(heads.length, across, cell);
   const chosen = sourceOf();
-  const look = { theme: inks().theme, causal: run.causal, exact: run.length <= 64, kind: colourFor(run) };
-  const pictured = (/** @type {number} */ layer) => thumbnailsOf(source.side, layer)?.run === run.id;
+  const { shows } = get();
+  const look = { theme: inks().theme, causal: run.causal, exact: run.length <= 64, kind: colourFor(run), shows };
+  const pictured = (/** @type {number} */ layer) => {
+    const pictures = thumbnailsOf(source.side, layer);
+    return pictures && areCurrent(pictures, run);
+  };
   if (!run.layers.every((_, layer) => pictured(layer))) return set({ problem: UNFINISHED });
   const cells = heads.map(({ layer, head }) => ({
     picture: thumbnail(/** @type {Floats} */ (thumbnailsOf(source.side, layer)), head, look),
@@ -112,7 +132,7 @@ function exportHeads(/** @type {string} */ kind) {
   }));
   const title = sort === "order" ? "Heads" : `Heads by ${wordsFor(sort)}`;
   return deliver(kind, "regard-heads", width, height, (surface) =>
-    paintGrid(surface, { cells, across, cell, inks: inks(), title }),
+    paintGrid(surface, { cells, across, cell, inks: inks(), title: viewed(title) }),
   );
 }
 
@@ -125,7 +145,7 @@ async function exportReadouts(/** @type {string} */ kind) {
   const look = inks();
   return deliver(kind, fileName("readouts", source), width + 2 * edge, height + 2 * edge + 24, (surface) => {
     fill(surface, look.paper, 0, 0, width + 2 * edge, height + 2 * edge + 24);
-    heading(surface, placeName(run, source), edge, edge + 12, look);
+    heading(surface, viewed(placeName(run, source)), edge, edge + 12, look);
     surface.save();
     surface.translate(edge, edge + 24);
     paintReadouts(surface, readoutsDrawing(run, data.values, width, height));

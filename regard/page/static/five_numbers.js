@@ -1,4 +1,4 @@
-/** One weight as five numbers, each the next one's reason; a press opens the vectors that it is made of. */
+/** One entry as five numbers, each the next one's reason; a press opens the vectors that it is made of. */
 import { make } from "./dom.js";
 import { bare, scaleName, signed, weight } from "./format.js";
 
@@ -55,8 +55,17 @@ export function fiveNumbers(root, { data, token, picked }) {
   };
 }
 
+/** The last number of a view that multiplies weights. @type {Partial<Record<Shows, [title: string, note: string]>>} */
+const LAST = {
+  moved: ["× length of value", "what the value is long, behind W_O"],
+  toward: ["× value → answer", "what the value adds to the answer’s logit"],
+};
+
 /** Title, number and note of each. @param {StepsShown} data @param {StepKey} key @param {(k: number) => string} token */
-function numbersOf({ at, query, scale, logsumexp, context, count }, key, token) {
+function numbersOf({ at, query, scale, logsumexp, context, count, shows }, key, token) {
+  const [title, what] = LAST[shows] ?? ["", ""];
+  const hidden = shows === "without" ? "hidden, or the head rests on it" : "hidden";
+  const factor = weight((key.entry ?? 0) / key.weight);
   const adjusted = key.masked == null ? key.scaled : key.masked;
   return [
     [
@@ -65,9 +74,11 @@ function numbersOf({ at, query, scale, logsumexp, context, count }, key, token) 
       `${query.length} products, of “${bare(token(at))}” and “${bare(token(key.position))}”`,
     ],
     [`× ${scaleName(scale)}`, signed(key.scaled, 2), "scaled"],
-    ["mask", key.visible ? signed(adjusted, 2) : "−∞", key.visible ? `visible, like ${count} keys in all` : "hidden"],
+    ["mask", key.visible ? signed(adjusted, 2) : "−∞", key.visible ? `visible, like ${count} keys in all` : hidden],
     ["softmax", weight(key.weight), `e^(${signed(adjusted, 2)} − ${signed(logsumexp, 2)})`],
-    ["× value", `${weight(key.weight)} · v`, context ? shareOf(context, key) : "values were not recorded"],
+    title
+      ? [title, weight(key.entry), `${weight(key.weight)} × ${key.weight ? factor : "…"}, ${what}`]
+      : ["× value", `${weight(key.weight)} · v`, context ? shareOf(context, key) : "values were not recorded"],
   ];
 }
 

@@ -15,9 +15,12 @@ export const full = (/** @type {number} */ value) =>
     ? String(value)
     : String(Number(value.toPrecision(exact + 1)));
 
-/** A weight: two or three figures that count, enough to compare, and never a 0 that is not one. */
+/** A weight: two or three figures that count, enough to compare, and never a 0 that is not one; so any view's entry.
+ * @returns {string} */
 export function weight(/** @type {number|null|undefined} */ value) {
   if (value == null) return "–";
+  if (value < 0) return `${MINUS}${weight(-value)}`;
+  if (value > 1.0005) return value.toFixed(value >= 100 ? 0 : value >= 10 ? 1 : 2);
   if (value === 0 || value === 1) return String(value);
   if (value >= 0.9995 && value < 1) return "0.999+";
   if (value >= 0.001) return value.toFixed(value >= 0.01 ? 3 : 4);

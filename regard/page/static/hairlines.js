@@ -2,9 +2,9 @@
 import { headName } from "./change_list.js";
 import { byId, make } from "./dom.js";
 import { plural, quoted, weight } from "./format.js";
-import { strongestOf } from "./sentence.js";
-import { chooseHead, figuresOf, headCount, queryNow, sourceOf } from "./store.js";
-import { SIZE, thumbnailsOf } from "./thumbnails.js";
+import { areWeights, greatestOf, strongestOf } from "./quantities.js";
+import { chooseHead, figuresOf, get, headCount, queryNow, sourceOf } from "./store.js";
+import { SIZE, areCurrent, thumbnailsOf } from "./thumbnails.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 /** A head without a greater weight looks at no single token, and has no line. */
@@ -14,7 +14,10 @@ const MANY = 64;
 /** Keys that the note names. */
 const NAMED = 3;
 
-/** @typedef {{layer: number, head: number, key: number, weight: number}} Look where a head looks */
+/**
+ * Where a head looks, or what it gets most from: the entry, and its part of the greatest that there may be.
+ * @typedef {{layer: number, head: number, key: number, entry: number, part: number}} Look
+ */
 
 /**
  * Draws them, from the thumbnails: of a short text these hold every weight, so that no request is made.
@@ -31,7 +34,7 @@ export function drawHairlines(root, spans, side) {
   const looks = run.length <= SIZE ? looksOf({ ...source, run }, query) : null;
   const rest = run.length > SIZE ? `Lines of the other heads are drawn up to ${SIZE} tokens.` : "";
   note.textContent = looks ? summaryOf(run, query, looks) : rest;
-  const drawn = looks?.filter((one) => one.weight >= FAINT && one.key !== query) ?? [];
+  const drawn = looks?.filter((one) => one.part >= FAINT && one.key !== query) ?? [];
   if (!drawn.length) return;
   const picture = document.createElementNS(SVG, "svg");
   picture.classList.add("hairlines");
@@ -41,7 +44,7 @@ export function drawHairlines(root, spans, side) {
     const line = document.createElementNS(SVG, "g");
     line.dataset.head = `${one.layer}/${one.head}`;
     line.dataset.key = String(one.key);
-    line.style.setProperty("--weight", String(one.weight));
+    line.style.setProperty("--weight", String(one.part));
     for (const name of ["seen", "reach"]) {
       const path = document.createElementNS(SVG, "path");
       path.setAttribute("d", paths[at]);
@@ -70,17 +73,20 @@ function looksOf({ run, layer: chosen, head: own, average }, query) {
   const looks = [];
   for (const [layer, { heads }] of run.layers.entries()) {
     if (headCount(run) > MANY && layer !== chosen) continue;
-    const data = [thumbnailsOf("first", layer), thumbnailsOf("second", layer)].find((one) => one?.run === run.id);
+    const data = [thumbnailsOf("first", layer), thumbnailsOf("second", layer)].find(
+      (one) => one && areCurrent(one, run),
+    );
     if (!data || data.columns !== run.length) return null;
     for (const head of heads.keys()) {
       if (average === "head" && layer === chosen && head === own) continue;
       const start = (head * data.rows + query) * data.columns;
       const row = data.values.subarray(start, start + data.columns);
       const key = strongestOf(row);
-      looks.push({ layer, head, key, weight: row[key] ?? 0 });
+      looks.push({ layer, head, key, entry: row[key] ?? 0 });
     }
   }
-  return looks;
+  const most = areWeights(get().shows) ? 1 : greatestOf(looks.map(({ entry }) => entry)) || 1;
+  return looks.map((one) => ({ ...one, part: Math.abs(one.entry) / most }));
 }
 
 /**
@@ -110,23 +116,38 @@ function summaryOf(run, query, looks) {
   if (!looks.length) return "";
   /** @type {Map<number, number>} */
   const counts = new Map();
-  for (const { key, weight: most } of looks) if (most >= FAINT) counts.set(key, (counts.get(key) ?? 0) + 1);
+  for (const { key, part } of looks) if (part >= FAINT) counts.set(key, (counts.get(key) ?? 0) + 1);
   const keys = [...counts].sort((a, b) => b[1] - a[1] || b[0] - a[0]);
   const parts = keys
     .slice(0, NAMED)
     .map(([key, many]) => `${many} at ${key === query ? "the token itself" : quoted(run.labels[key])}`);
   const elsewhere = keys.slice(NAMED).reduce((sum, [, many]) => sum + many, 0);
-  const nowhere = looks.filter((one) => one.weight < FAINT).length;
+  const nowhere = looks.filter((one) => one.part < FAINT).length;
+  const weights = areWeights(get().shows);
   if (elsewhere) parts.push(`${elsewhere} elsewhere`);
-  if (nowhere) parts.push(`${nowhere} at no single token`);
+  if (nowhere) parts.push(weights ? `${nowhere} at no single token` : `${nowhere} little`);
   const within = headCount(run) > MANY ? ` of layer ${run.layers[looks[0].layer].index}` : "";
-  const verb = looks.length > 1 ? "look" : "looks";
-  return `Thin lines: where ${plural(looks.length, "other head")}${within} ${verb} most; ${parts.join(", ")}.`;
+  const heads = `${plural(looks.length, "other head")}${within}`;
+  const one = looks.length === 1;
+  const what = {
+    weight: `where ${heads} ${one ? "looks" : "look"} most`,
+    moved: `what moves most in ${heads}`,
+    toward: `what adds or takes most in ${heads}`,
+    without: `where ${heads} ${one ? "looks" : "look"} most beside any sink`,
+  }[get().shows];
+  return `Thin lines: ${what}; ${parts.join(", ")}.`;
 }
 
 /** One head, by its number and what it does. @param {Run} run @param {Source} source @param {Look} look */
-function nameOf(run, { heads }, { layer, head, key, weight: most }) {
+function nameOf(run, { heads }, { layer, head, key, entry }) {
   const role = figuresOf(layer, head, heads)?.role;
   const name = make("b", { textContent: `Head ${headName(run, layer, head)}${role ? `, ${role},` : ""}` });
-  return [name, ` looks most at ${quoted(run.labels[key])}, with weight ${weight(most)}. Click to see it.`];
+  const from = quoted(run.labels[key]);
+  const what = {
+    weight: `looks most at ${from}, with weight ${weight(entry)}`,
+    moved: `moves most from ${from}: ${weight(entry)}`,
+    toward: `${entry < 0 ? "takes" : "adds"} most from ${from}: ${weight(entry)}`,
+    without: `looks most at ${from} beside any sink, with weight ${weight(entry)}`,
+  }[get().shows];
+  return [name, ` ${what}. Click to see it.`];
 }

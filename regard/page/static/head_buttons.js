@@ -95,7 +95,7 @@ export class HeadButtons {
     for (const { root, canvas } of this.cells.values()) {
       const { layer, head } = placeIn(root);
       const data = (only ?? layer) === layer && thumbnailsOf(this.side, layer);
-      if (data && head < data.heads) paintThumbnail(canvas, data, head, style);
+      if (data && head < data.heads) paintThumbnail(canvas, data, head, { ...style, shows: data.shows });
     }
     this.#dim();
   }

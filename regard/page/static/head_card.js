@@ -9,19 +9,19 @@ import { SCORES, scoreOf, unitOf, wordsFor } from "./quantities.js";
 import { isOff, switchHead } from "./changes.js";
 import { colourFor, figuresOf, get, placeOf, sides, sourceOf, subscribe } from "./store.js";
 import { themeNow } from "./theme.js";
-import { SIZE, onThumbnails, thumbnailsOf } from "./thumbnails.js";
+import { SIZE, areCurrent, onThumbnails, thumbnailsOf } from "./thumbnails.js";
 import { requestFor } from "./zoom.js";
 
 const RESTING = 0.3; // the mean weight of a sink, at least
 
 /** @type {{side: SideName, layer: number, head: number}|null} */
 let preview = null;
-/** @type {{name: string, data: (Floats & {run: string})|null}} */
+/** @type {{name: string, data: (Floats & {run: string, shows: Shows})|null}} */
 let mean = { name: "", data: null };
 
 export function startHeadCard() {
   const ask = settled(40, askMean);
-  subscribe("run layer head average compare active heads changes", () => {
+  subscribe("run layer head average shows compare active heads changes", () => {
     showHeadCard();
     ask();
   });
@@ -48,11 +48,12 @@ async function askMean() {
   const { run } = source;
   if (!run || source.average === "head") return api.end("card");
   const place = placeOf(source);
+  const { shows } = get();
   const name = [run.id, ...place].join("/");
   if (mean.name === name) return;
   const data = await awaitAnswer(api.map(run.id, place, requestFor(null, run.length, SIZE), "card"));
   if (!data) return;
-  mean = { name, data: { ...data, run: run.id } };
+  mean = { name, data: { ...data, run: run.id, shows } };
   showHeadCard();
 }
 
@@ -66,21 +67,17 @@ function showHeadCard() {
   const canvas = /** @type {HTMLCanvasElement} */ (find(card, "canvas"));
   const figures = average === "head" ? figuresOf(layer, head, source.heads) : meanFigures({ ...source, run });
   const look = { theme: themeNow(), causal: run.causal, exact: run.length <= SIZE, kind: colourFor(run) };
-  const [at, place] = placeOf(source);
   const data =
     average === "head"
       ? thumbnailsOf(textSide(source.side), layer)
-      : mean.name === `${run.id}/${at}/${place}`
+      : mean.name === [run.id, ...placeOf(source)].join("/")
         ? mean.data
         : null;
   canvas.setAttribute("aria-label", `Pattern of ${placeName(run, source)}, small`);
-  if (data) paintThumbnail(canvas, data, average === "head" ? head : 0, look);
+  if (data) paintThumbnail(canvas, data, average === "head" ? head : 0, { ...look, shows: data.shows });
   else context2d(canvas).clearRect(0, 0, canvas.width, canvas.height);
   // The picture and the scores may still be of the text before it grew.
-  markStale(
-    card,
-    [data, figures].some((one) => one && one.run !== run.id),
-  );
+  markStale(card, (data && !areCurrent(data, run)) || (figures && figures.run !== run.id));
   const { title, note } = wordsOf({ ...source, run }, figures);
   find(card, "strong").textContent = title;
   find(card, "p").textContent = note;

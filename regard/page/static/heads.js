@@ -82,6 +82,7 @@ class Grid {
       if (sort !== "order" || role) arrange();
     });
     subscribe("layer head average compare active", () => this.view?.mark());
+    subscribe("shows", () => this.view?.paint());
     onThumbnails((painted, layer) => painted === side && this.view?.paint(layer));
     document.addEventListener("inks", () => this.view?.paint());
     new ResizeObserver(arrange).observe(root);

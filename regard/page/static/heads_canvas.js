@@ -287,7 +287,8 @@ export class HeadsCanvas {
       return known ?? null;
     }
     const small = side < Math.max(data.rows, data.columns) ? shrunk(data, side) : data;
-    const canvas = thumbnails(small, [...Array(data.heads).keys()], { ...style, exact: style.exact && small === data });
+    const look = { ...style, exact: style.exact && small === data, shows: data.shows };
+    const canvas = thumbnails(small, [...Array(data.heads).keys()], look);
     const context = context2d(canvas);
     context.globalCompositeOperation = "destination-over"; // what the mask hides is the ground
     fill(context, inks().panel, 0, 0, canvas.width, canvas.height);

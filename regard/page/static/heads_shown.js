@@ -5,7 +5,7 @@ import { needOfHead } from "./matters.js";
 import { scoreOf, unitOf, wordsFor } from "./quantities.js";
 import { chooseHead, colourFor, figuresOf, get, hasTwoRuns, headCount, isMany, set, sides, sourceOf } from "./store.js";
 import { themeNow } from "./theme.js";
-import { SIZE, thumbnailsOf } from "./thumbnails.js";
+import { SIZE, areCurrent, thumbnailsOf } from "./thumbnails.js";
 
 export const NAMES = 28; // pixels of the two lines under a thumbnail
 const LABELS = 24; // pixels of the layers' numbers at the left
@@ -112,9 +112,12 @@ export const pictureStyle = (/** @type {Run} */ run) => ({
   kind: colourFor(run),
 });
 
-/** Whether what is shown of a head is of the text before it grew. */
-export const isStale = (/** @type {OpenSource} */ { side, run, heads }, /** @type {HeadPlace} */ { layer, head }) =>
-  [thumbnailsOf(side, layer), figuresOf(layer, head, heads)].some((one) => one && one.run !== run.id);
+/** Whether what is shown of a head is of the text before it grew, or of another view. */
+export function isStale(/** @type {OpenSource} */ { side, run, heads }, /** @type {HeadPlace} */ { layer, head }) {
+  const pictures = thumbnailsOf(side, layer);
+  const figures = figuresOf(layer, head, heads);
+  return Boolean((pictures && !areCurrent(pictures, run)) || (figures && figures.run !== run.id));
+}
 
 /** Whether a head is off in what is shown, not in the run as it is. */
 export const isOffIn = (/** @type {OpenSource} */ { run }, /** @type {HeadPlace} */ { layer, head }) =>

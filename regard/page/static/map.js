@@ -1,6 +1,6 @@
 /** A column of the map panel: which head, its picture, and what the pointer does to it. */
 import * as api from "./api.js";
-import { differenceScale, picture, scaleFor } from "./colour.js";
+import { differenceScale, picture, scaleOf } from "./colour.js";
 import { byId, framed, make, markStale, settled } from "./dom.js";
 import { hit, layout, paintMap } from "./draw_map.js";
 import { count, named, placeName } from "./format.js";
@@ -13,7 +13,7 @@ import { MapTitle } from "./map_title.js";
 import { DIFFERENCE, isDifference, subtract } from "./difference.js";
 import { cutsOn, drawSpan } from "./cut.js";
 import { OpenCells } from "./open_cell.js";
-import { readoutOf } from "./quantities.js";
+import { areWeights, greatestOf, readoutOf } from "./quantities.js";
 import {
   activeSide,
   change,
@@ -34,6 +34,13 @@ import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 import { requestFor, isSameZoom, isWhole, moved, scaled, whole } from "./zoom.js";
 
+/** What a voice calls the map of a view. @type {Record<Shows, string>} */
+const MAPS = {
+  weight: "Map",
+  moved: "Map of what is moved",
+  toward: "Map of what is added to the answer",
+  without: "Map of what is beside the sink",
+};
 const FINEST = 1400; // cells along a side: half as many more are asked for at most, and 2,048 are given
 
 export class MapColumn {
@@ -69,8 +76,8 @@ export class MapColumn {
     document.addEventListener("readouts", () => this.wanted && !this.root.hidden && this.#begin(this.wanted));
     subscribe("hover query key changes cutForm difference", () => this.redraw());
     subscribe("colour fit", () => this.#recolour());
-    subscribe("view", () => this.#resized());
-    subscribe("run layer head average compare wide zoom", () => this.#changed());
+    subscribe("view shows", () => this.#resized());
+    subscribe("run layer head average shows compare wide zoom", () => this.#changed());
   }
 
   #ask;
@@ -161,7 +168,7 @@ export class MapColumn {
     const { width, height } = this.field.getBoundingClientRect();
     if (width < 40 || height < 40) return;
     const diagonal = get().view === "opening" && Boolean(run?.causal);
-    this.place = layout(width, height, run?.length ?? 1, run?.letters, diagonal);
+    this.place = layout(width, height, run?.length ?? 1, run?.letters, diagonal, areWeights(get().shows));
     this.redraw();
     this.#ask();
   }
@@ -258,8 +265,7 @@ export class MapColumn {
     if (wanted !== this.wanted || (!data && !newest)) return;
     this.title.stale.hidden = true;
     if (!data) return void document.dispatchEvent(new CustomEvent("pictures")); // what waits for one goes on
-    let greatest = 0;
-    for (const value of data.values) if (value > greatest) greatest = value;
+    const greatest = greatestOf(data.values);
     this[name] = { ...data, queries, keys, block, key, exact: block === 1, greatest };
     if (name === "sharp" && all) this.coarse = this.sharp;
     this.pictures.clear();
@@ -326,7 +332,12 @@ export class MapColumn {
       numbers: sharp?.exact && this.current() ? sharp : null,
       scale,
       labels: run.labels,
-      margins: this.margins?.of === this.wanted && !scale.signed && !this.place.diagonal ? this.margins : null,
+      // Entropy is of weights alone.
+      margins:
+        this.margins?.of === this.wanted && areWeights(get().shows) && !scale.signed && !this.place.diagonal
+          ? this.margins
+          : null,
+      shows: get().shows,
       opened: isDifference(this.side) ? null : this.opened.now(this.source(), this.place.side, zoom),
       cuts: cutsOn(this.side),
       query: query < run.length ? query : null,
@@ -349,7 +360,7 @@ export class MapColumn {
       `${count(Math.floor(first))} to ${count(Math.min(run.length, Math.ceil(first + span)) - 1)}`;
     const [query, key] = [queryNow(this.side), keyNow(this.side)];
     const at = `query ${named(run.labels, query)}${key == null ? "" : `, key ${named(run.labels, key)}`}`;
-    const what = `${isDifference(this.side) ? DIFFERENCE : "Map"} of ${placeName(run, this.source())}`;
+    const what = `${isDifference(this.side) ? DIFFERENCE : MAPS[get().shows]} of ${placeName(run, this.source())}`;
     this.canvas.ariaLabel = `${what}: queries ${seen(queries)}, keys ${seen(keys)}; at ${at}. Arrows move the query and the key.`;
   }
 }
@@ -368,12 +379,13 @@ export function scaleNow() {
     ? sharp
     : drawn.map((column) => column.coarse ?? column.sharp).filter((data) => data !== null);
   const most = (/** @type {Drawn[]} */ all) => Math.max(0, ...all.map(({ greatest }) => greatest));
-  const scale = scaleFor(
+  const scale = scaleOf(
+    get().shows,
     colourNow(),
     most(fitted),
     fitted.every(({ exact }) => exact),
   );
-  return { ...scale, exceeded: scale.high < 1 && most(sharp) > scale.high };
+  return { ...scale, exceeded: scale.high !== 1 && most(sharp) > scale.high };
 }
 
 /** The column that zoom buttons and keys mean. */

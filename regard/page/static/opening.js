@@ -2,11 +2,11 @@
 import * as api from "./api.js";
 import { parseAddress } from "./address.js";
 import { awaitAnswer } from "./answers.js";
+import { Replaced, ServerError } from "./errors.js";
 import { measureHeads } from "./matters.js";
 import { during } from "./pending.js";
-import { READOUTS } from "./quantities.js";
-import { strongestOf } from "./sentence.js";
-import { SHORT, chooseHead, get, set, subscribe } from "./store.js";
+import { READOUTS, strongestOf } from "./quantities.js";
+import { SHORT, chooseHead, get, headCount, set, subscribe } from "./store.js";
 
 /** Most heads that are switched off one by one. */
 const MANY = 64;
@@ -54,6 +54,20 @@ async function open(run, free) {
     chooseHead(own.layer, own.head, "first");
   }
   set({ choosing: null });
+  if (get().about?.writes && run.next && run.kept !== false && headCount(run) > MANY) await nameWriter(run);
+}
+
+/**
+ * Of many heads the one that writes the next token is found behind all that is shown at first; it is shown then,
+ * unless another was chosen meanwhile.
+ */
+async function nameWriter(/** @type {Run} */ run) {
+  const writer = await writerOf(run);
+  if (!writer || get().plain !== run) return;
+  set({ writer: { ...writer, run: run.id } });
+  if (!isOwn() || get().sides.first.query != null) return;
+  own = { layer: writer.layer, head: writer.head };
+  chooseHead(own.layer, own.head, "first");
 }
 
 /**
@@ -84,6 +98,16 @@ async function choose(run, free) {
     if (worth > (best?.worth ?? 0)) best = { worth, ...one };
   });
   return /** @type {{layer: number, head: number}|null} */ (best);
+}
+
+/** The head that writes the next token; null where that can't be known of the model. */
+async function writerOf(/** @type {Run} */ run) {
+  try {
+    return await during(api.writer(run.id, "writer"));
+  } catch (error) {
+    if (error instanceof ServerError || error instanceof Replaced) return null;
+    throw error;
+  }
 }
 
 /** The keys on which heads rest, with the share of all weight that each has, over all heads and queries. */

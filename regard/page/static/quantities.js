@@ -18,6 +18,45 @@ export const SCORES = [
 /** A head's readouts along the text. */
 export const READOUTS = ["entropy", "distance", "first_token", "received"];
 
+/**
+ * What an entry of a pattern is called in each view: beside a number, over a text, and what keys are to a token in it.
+ * @type {Record<Shows, {entry: string, asks: string, gives: string, takes: string}>}
+ */
+export const WORDS = {
+  weight: { entry: "weight", asks: "Where does it look?", gives: "it attends to", takes: "attends to it" },
+  moved: { entry: "moved", asks: "What does it get?", gives: "it gets from", takes: "gets from it" },
+  toward: {
+    entry: "added",
+    asks: "What adds to the answer?",
+    gives: "adds; blue: takes",
+    takes: "by it, in later tokens",
+  },
+  without: {
+    entry: "weight",
+    asks: "Where does it look beside a sink?",
+    gives: "it attends to",
+    takes: "attends to it",
+  },
+};
+
+/** Whether the entries of a view are weights, which add up to 1. */
+export const areWeights = (/** @type {Shows} */ shows) => shows === "weight" || shows === "without";
+
+/** The entry of the greatest size, or −1 where all are 0. */
+export function strongestOf(/** @type {ArrayLike<number>} */ entries) {
+  let best = -1;
+  for (let k = 0; k < entries.length; k++)
+    if (Math.abs(entries[k]) > (best < 0 ? 0 : Math.abs(entries[best]))) best = k;
+  return best;
+}
+
+/** The greatest size of some entries. */
+export function greatestOf(/** @type {ArrayLike<number>} */ entries) {
+  let most = 0;
+  for (let k = 0; k < entries.length; k++) if (Math.abs(entries[k]) > most) most = Math.abs(entries[k]);
+  return most;
+}
+
 /** @type {Record<string, string>} */
 const UNITS = { entropy: "nats", distance: "tokens" };
 

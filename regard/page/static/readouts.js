@@ -2,10 +2,10 @@
 import * as api from "./api.js";
 import { bar, byId, framed, keyButton, make, markStale, rove, settled, table } from "./dom.js";
 import { LEFT, paintReadouts } from "./draw_readouts.js";
-import { named, plural, weight } from "./format.js";
+import { named, plural, signed, weight } from "./format.js";
 import { readoutsOf } from "./along.js";
 import { awaitAnswer } from "./answers.js";
-import { READOUTS, wordsFor } from "./quantities.js";
+import { READOUTS, WORDS, wordsFor } from "./quantities.js";
 import { change, get, keyNow, openSourceOf, placeOf, queryNow, queryRead, set, sourceOf, subscribe } from "./store.js";
 import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
@@ -31,7 +31,7 @@ export function startReadouts() {
   rove(keys);
   const draw = framed(paint);
   const ask = settled(60, () => load(draw));
-  subscribe("run layer head average compare active query hover tab folded", () => {
+  subscribe("run layer head average shows compare active query hover tab folded", () => {
     dim();
     ask();
   });
@@ -123,12 +123,13 @@ export function readoutsDrawing(run, along, width, height) {
 /** The strongest keys of the query, from its whole row. */
 function list(/** @type {NonNullable<typeof row>} */ { run, query, weights }) {
   const order = strongest(weights, TOP);
-  const most = weights[order[0]] || 1;
+  const most = Math.abs(weights[order[0]]) || 1;
+  const { entry } = WORDS[get().shows];
   const rows = order.map((key) =>
     make(
       "tr",
       { onclick: () => change({ query, key }), dataset: { key } },
-      make("td", { className: "start" }, keyButton(run.labels, key, `weight ${weight(weights[key])}`)),
+      make("td", { className: "start" }, keyButton(run.labels, key, `${entry} ${weight(weights[key])}`)),
       make("td", { textContent: away(query - key) }),
       make("td", { className: "wide" }, bar(weights[key] / most)),
       make("td", { textContent: weight(weights[key]) }),
@@ -142,12 +143,12 @@ function list(/** @type {NonNullable<typeof row>} */ { run, query, weights }) {
       "tr",
       { className: "sum" },
       make("td", { ...start, textContent: `${order.length} of ${all}` }),
-      make("td", { textContent: sum.toFixed(3) }),
+      make("td", { textContent: signed(sum, 3) }),
     ),
   );
   const head = [
     make("th", { ...start, textContent: `strongest keys of ${named(run.labels, query, 16)}` }),
-    make("th", { textContent: "weight" }),
+    make("th", { textContent: entry }),
   ];
   keys.replaceChildren(table(`Strongest keys of query ${query}`, head, rows));
 }
@@ -159,9 +160,10 @@ function strongest(/** @type {Float32Array} */ weights, /** @type {number} */ mo
   /** @type {number[]} */
   const best = [];
   for (let k = 0; k < weights.length; k++) {
-    if (!(weights[k] > 0) || (best.length === most && weights[k] <= weights[best[most - 1]])) continue;
+    const size = Math.abs(weights[k]);
+    if (!(size > 0) || (best.length === most && size <= Math.abs(weights[best[most - 1]]))) continue;
     let at = best.length;
-    while (at > 0 && weights[best[at - 1]] < weights[k]) at--;
+    while (at > 0 && Math.abs(weights[best[at - 1]]) < size) at--;
     best.splice(at, 0, k);
     if (best.length > most) best.pop();
   }

@@ -4,8 +4,9 @@ import { awaitAnswer } from "./answers.js";
 import { headName, under } from "./change_list.js";
 import { changedNow, isOff } from "./changes.js";
 import { byId, make, markStale, settled } from "./dom.js";
-import { LITTLE, atLeast, part, plural, quoted, said } from "./format.js";
+import { LITTLE, atLeast, part, plural, quoted, said, signed, weight } from "./format.js";
 import { worstHead } from "./matters.js";
+import { areWeights, strongestOf } from "./quantities.js";
 import { prepare } from "./session.js";
 import { get, placeOf, set, sourceOf, subscribe } from "./store.js";
 
@@ -24,7 +25,7 @@ const known = new Map();
 
 export function startSentence() {
   const soon = settled(30, writeSentence);
-  subscribe("plain view query layer head average about rests choosing changes changed effects", () => {
+  subscribe("plain view query layer head average shows about rests writer choosing changes changed effects", () => {
     const { view, plain, without } = get();
     if (without && (view !== "opening" || without.of !== plain?.id)) set({ without: null });
     byId("saying").hidden = view !== "opening" || !plain;
@@ -67,13 +68,6 @@ async function writeSentence() {
   markStale(byId("sentence"), false);
 }
 
-/** Where the greatest of some weights is; -1 where all are 0. */
-export function strongestOf(/** @type {ArrayLike<number>} */ weights) {
-  let best = -1;
-  for (let k = 0; k < weights.length; k++) if (weights[k] > (best < 0 ? 0 : weights[best])) best = k;
-  return best;
-}
-
 const accented = (/** @type {string} */ textContent) => make("em", { textContent });
 const listed = (/** @type {string[]} */ words) =>
   [words.slice(0, -1).join(", "), ...words.slice(-1)].filter(Boolean).join(" and ");
@@ -90,7 +84,7 @@ function saying(run, source, query, weights) {
   const made = changes.length ? `${under(run, changes)} ` : "";
   const off = source.average === "head" && isOff(source.layer, source.head);
   const who = whoOf(run, source);
-  const where = off ? [] : [who, ...looks(run, query, weights, !answer)];
+  const where = off ? [] : (wrote(run, source, answer) ?? [who, ...looks(run, query, weights, !answer)]);
   if (!answer && off) return [made, `${who} adds nothing at ${quoted(run.labels[query])}.`];
   if (!answer) return [made, made ? "at " : "At ", quoted(run.labels[query]), " ", ...where, "."];
   const name = accented(said(answer.label));
@@ -111,17 +105,48 @@ const likeliest = (/** @type {Run} */ run) =>
 const sentenceCase = ([first, ...rest]) => [`${String(first)[0].toUpperCase()}${String(first).slice(1)}`, ...rest];
 
 /**
- * Where it looks, after who does.
+ * The head that writes the answer, and from where, or that no single head does; null where another is chosen, or it is
+ * not known.
+ * @param {Run} run @param {HeadName} source @param {Candidate|null} answer @returns {(Node|string)[]|null}
+ */
+function wrote(run, { layer, head, average }, answer) {
+  const { writer, shows } = get();
+  const chosen = writer?.run === run.id && writer.layer === layer && writer.head === head && average === "head";
+  if (!writer || !chosen || !answer || shows !== "weight") return null;
+  const name = `head ${headName(run, layer, head)}`;
+  const from = accented(quoted(run.labels[writer.source]));
+  const adds = `${signed(writer.share, 1)} of its logit’s lead of ${signed(writer.margin, 1)} over ${quoted(writer.against)}`;
+  const loses = `; without it the log-probability ${writer.loss > 0 ? "falls" : "rises"} by ${signed(Math.abs(writer.loss), 2)}`;
+  return writer.decides
+    ? [`${name} writes it from `, from, `, ${adds}${loses}`]
+    : [`no single head decides: most is added by ${name} from `, from, `, ${adds}${loses}`];
+}
+
+/**
+ * Where it looks, after who does, or what it does from where.
  * @param {Run} run @param {number} query @param {Float32Array} weights @param {boolean} numbered with the weight
  * @returns {(Node|string)[]}
  */
 function looks(run, query, weights, numbered) {
+  const { shows } = get();
   const key = strongestOf(weights);
-  if (key < 0) return [" sees nothing"];
+  if (key < 0) return [shows === "without" ? " sees nothing beside its sink" : " sees nothing"];
+  if (!areWeights(shows)) {
+    const from = accented(quoted(run.labels[key]));
+    if (shows === "moved") return [" moves most from ", from, `, ${weight(weights[key])} long`];
+    return weights[key] < 0
+      ? [" takes most by ", from, `, ${weight(weights[key])} off its logit`]
+      : [" adds most from ", from, `, ${weight(weights[key])} to its logit`];
+  }
   if (weights[key] < FAINT) return [` looks everywhere, nowhere with more than ${part(weights[key])}`];
   const number = numbered ? [", with weight ", accented(part(weights[key]))] : [];
   if (key === query) return [" stays where it is, on ", accented(quoted(run.labels[key])), ...number];
-  return [key < query ? " looks back at " : " looks ahead at ", accented(phrase(run, weights, key)), ...number];
+  const beside = shows === "without" ? ", beside any sink," : "";
+  return [
+    `${beside}${key < query ? " looks back at " : " looks ahead at "}`,
+    accented(phrase(run, weights, key)),
+    ...number,
+  ];
 }
 
 /** On what heads rest, where they do. */

@@ -5,6 +5,8 @@ import { paintOverview, paintScale } from "./draw_map.js";
 import { count, full, named, placeName, signed, weight } from "./format.js";
 import { activeColumn, columns } from "./map.js";
 import { awaitAnswer } from "./answers.js";
+import { WORDS } from "./quantities.js";
+import { isDifference } from "./difference.js";
 import {
   colourNow,
   get,
@@ -23,6 +25,11 @@ import { prepared } from "./canvas.js";
 import { inks } from "./theme.js";
 import { bounded, isWhole, whole } from "./zoom.js";
 
+/** Why a cell has no entry. @type {Partial<Record<Shows, string>>} */
+const HIDDEN = {
+  weight: "the mask, or a cut, hides this key from this query",
+  without: "the mask hides this key from this query, or the head rests on it",
+};
 const WIDTH = 146; // of the colour scale, in pixels
 
 /**
@@ -50,12 +57,12 @@ export function startSidebar() {
   overviewMoves(byId("overview"));
   const ask = settled(70, askCell);
   const draw = framed(drawSidebar);
-  subscribe("hover query key layer head average run compare active strongest", () => {
+  subscribe("hover query key layer head average shows run compare active strongest", () => {
     showCell();
     ask();
   });
   subscribe("cell", showCell);
-  subscribe("colour fit difference strongest zoom cell run compare active hover key query", () => {
+  subscribe("colour fit difference strongest zoom cell run shows compare active hover key query", () => {
     mark(colourNow());
     draw();
   });
@@ -99,7 +106,8 @@ function spoken(/** @type {Spot} */ at, /** @type {number} */ k, /** @type {Spot
   if (key == null) return `${side}query ${named(run.labels, query)}`;
   if (!cell) return "";
   const score = cell.score == null ? "" : `, score ${signed(cell.score)}`;
-  const what = cell.visible === false ? "hidden by the mask" : `weight ${weight(cell.weight)}${score}`;
+  const what =
+    cell.visible === false ? "hidden by the mask" : `${WORDS[get().shows].entry} ${weight(cell.weight)}${score}`;
   return `${side}query ${named(run.labels, query)}, key ${named(run.labels, key)}: ${what}`;
 }
 
@@ -151,9 +159,10 @@ function facts(/** @type {Spot[]} */ spots, heading = "") {
     const exact = cell?.weight ?? seen(at);
     const hidden = cell?.visible === false || (run.causal && key != null && key > query);
     const side = spots.length > 1 ? ` ${sideName(at)}` : "";
-    add(`${average === "head" ? "weight" : "mean"}${side}`, hidden ? "hidden" : exact == null ? "–" : weight(exact), {
+    const { entry } = WORDS[get().shows];
+    add(`${average === "head" ? entry : "mean"}${side}`, hidden ? "hidden" : exact == null ? "–" : weight(exact), {
       strong: true,
-      title: hidden ? "the mask, or a cut, hides this key from this query" : exact == null ? "" : full(exact),
+      title: hidden ? (HIDDEN[get().shows] ?? HIDDEN.weight) : exact == null ? "" : full(exact),
     });
     add(`score${side}`, average === "head" && cell ? signed(cell.score, 3) : "–", {
       title: average === "head" ? "what softmax is taken of" : "a score is one head’s; a mean of weights has none",
@@ -168,11 +177,13 @@ function drawSidebar() {
   const column = activeColumn();
   const scale = column.scale();
   const at = spot(column.side);
-  const weights = [at, ...(scale.signed ? [spot("first")] : [])].map((one) => one.cell?.weight ?? seen(one));
+  const weights = [at, ...(isDifference(column.side) ? [spot("first")] : [])].map(
+    (one) => one.cell?.weight ?? seen(one),
+  );
   const [now, before = 0] = weights;
   const value = at.key == null || now == null || before == null ? null : now - before;
   const canvas = byId("scale");
-  paintScale(prepared(canvas, WIDTH, 36), { width: WIDTH, scale, inks: inks(), value });
+  paintScale(prepared(canvas, WIDTH, 36), { width: WIDTH, scale, inks: inks(), shows: get().shows, value });
   canvas.setAttribute(
     "aria-label",
     `Colour scale, ${scale.kind}, from ${scale.signed ? signed(-scale.high, 6) : weight(scale.low)} to ${weight(scale.high)}`,

@@ -1,6 +1,7 @@
 /** A first picture of a long text's map: some queries, while all of them are averaged. */
 import * as api from "./api.js";
 import { awaitAnswer } from "./answers.js";
+import { greatestOf } from "./quantities.js";
 
 /** Tokens from which on the whole takes so long that a sketch is worth it. */
 export const LONG = 4096;
@@ -18,7 +19,7 @@ export async function sketch(run, place, most, view) {
   const block = 2 ** Math.ceil(Math.log2(run.length / most));
   const answer = await awaitAnswer(api.sketch(run.id, place, block, view));
   if (!answer) return null;
-  const greatest = answer.values.reduce((peak, value) => Math.max(peak, value), 0);
+  const greatest = greatestOf(answer.values);
   /** @type {Span} */
   const all = [0, run.length];
   const key = `sketch/${run.id}/${place.join("/")}/${block}`;

@@ -3,7 +3,7 @@ import * as api from "./api.js";
 import { byId, find, findAll, make, markStale, rove, settled } from "./dom.js";
 import { named, placeName, plural, signed, weight } from "./format.js";
 import { awaitAnswer } from "./answers.js";
-import { change, get, keyNow, queryNow, queryRead, sourceOf, subscribe } from "./store.js";
+import { change, get, keyNow, placeOf, queryNow, queryRead, sourceOf, subscribe } from "./store.js";
 import { fiveNumbers } from "./five_numbers.js";
 import { keysTable } from "./steps_table.js";
 import { VectorBars, greatest } from "./vector_bars.js";
@@ -17,7 +17,7 @@ const vectors = new VectorBars(() => data?.context && table());
 
 export function startSteps() {
   const soon = settled(40, load);
-  subscribe("run layer head average compare active query hover tab folded", () => {
+  subscribe("run layer head average shows compare active query hover tab folded", () => {
     dim();
     soon();
   });
@@ -29,10 +29,13 @@ export function startSteps() {
   rove(byId("steps"));
 }
 
+/** The place of a head, also where a mean is chosen. */
+const placeIn = (/** @type {HeadPlace} */ place) => placeOf({ ...place, average: "head" });
+
 /** What the steps are to answer, as a name. */
 function question() {
   const { run, layer, head } = sourceOf();
-  return run && [run.id, layer, head, queryRead()].join("/");
+  return run && [run.id, ...placeIn({ layer, head }), queryRead()].join("/");
 }
 
 /** Old numbers under a new title would lie: they are dimmed until theirs come. */
@@ -49,12 +52,13 @@ async function load() {
   if (tab !== "steps" || folded) return;
   const query = queryRead();
   const name = question() ?? "";
+  const { shows } = get();
   if (data?.name === name) noteMean(average);
   if (data?.name === name || offline) return;
-  const steps = await awaitAnswer(api.steps(run.id, [layer, head], query, { count: PAGE }, "steps"));
+  const steps = await awaitAnswer(api.steps(run.id, placeIn({ layer, head }), query, { count: PAGE }, "steps"));
   if (!steps) return;
   const entries = steps.keys.filter(({ visible }) => visible);
-  data = { ...steps, entries, hiddenEntries: [], extra: null, page: PAGE, name, at: query, run, layer, head };
+  data = { ...steps, entries, hiddenEntries: [], extra: null, page: PAGE, name, shows, at: query, run, layer, head };
   [picked] = entries;
   dim();
   vectors.clear();
@@ -110,7 +114,9 @@ async function fetchPicked() {
   if (key == null || key >= data.run.length || data.run !== sourceOf().run) return;
   if (known().some(({ position }) => position === key)) return;
   const { run, layer, head, at } = data;
-  const answer = await awaitAnswer(api.steps(run.id, [layer, head], at, { count: 1, picked: key }, "steps-key"));
+  const answer = await awaitAnswer(
+    api.steps(run.id, placeIn({ layer, head }), at, { count: 1, picked: key }, "steps-key"),
+  );
   if (!answer?.picked || data !== mine) return;
   data.extra = answer.picked;
   table();
@@ -121,7 +127,7 @@ async function fetchPicked() {
 async function page(/** @type {number} */ first) {
   const mine = data;
   const { run, layer, head, at } = data;
-  const more = await awaitAnswer(api.steps(run.id, [layer, head], at, { first, count: PAGE }, "steps-page"));
+  const more = await awaitAnswer(api.steps(run.id, placeIn({ layer, head }), at, { first, count: PAGE }, "steps-page"));
   if (!more || data !== mine) return;
   if (first < data.count) {
     data.entries.push(...more.keys);

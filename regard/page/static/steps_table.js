@@ -1,6 +1,15 @@
 /** The keys of one query as a table: each step of each key, the softmax's sum, what is masked. */
 import { bar, keyButton, make, table } from "./dom.js";
 import { full, plural, signed, weight } from "./format.js";
+import { WORDS, areWeights } from "./quantities.js";
+
+/** What the column of a view is. @type {Partial<Record<Shows, string>>} */
+const ENTRIES = {
+  moved: "the weight times the length of the key’s value behind W_O",
+  toward: "the weight times what the key’s value adds to the logit of the answer",
+};
+/** Whether there is a number beyond the weight. */
+const isViewed = (/** @type {StepsShown} */ { shows }) => !areWeights(shows);
 
 /** @type {Record<string, (data: StepsShown) => string[]>} */
 const NAMES = {
@@ -27,15 +36,16 @@ export function keysTable(data, on) {
     ["− logsumexp", `minus ${signed(data.logsumexp, 3)}, the log of softmax’s denominator`],
     ["", "", "wide"],
     ["weight", "e to the power of that"],
+    ...(isViewed(data) ? [[WORDS[data.shows].entry, ENTRIES[data.shows] ?? ""]] : []),
     ...(d == null ? [] : [[`× v[${d}]`, `the weight times number ${d} of the key’s value`]]),
   ];
   const head = columns.map(([textContent, title, className = ""]) =>
     textContent ? make("th", { textContent, title, className, scope: "col" }) : make("td", { className }),
   );
-  const most = Math.max(1e-12, ...data.entries.map((one) => one.weight));
+  const most = Math.max(1e-12, ...data.entries.map((one) => Math.abs(one.entry ?? one.weight)));
   const row = (/** @type {StepKey} */ one) => keyRow(one, data, { d, most, on });
   const rows = [...data.entries, ...(data.extra ? [data.extra] : [])].map(row);
-  const tail = { data, d, spare: columns.length - 2 - (d == null ? 0 : 1), on };
+  const tail = { data, d, spare: columns.length - 2 - Number(isViewed(data)) - (d == null ? 0 : 1), on };
   rows.push(...restRow(tail), ...hiddenRows(tail, row), sumRow(tail));
   return table(`Steps of query ${data.at}`, head, rows);
 }
@@ -65,8 +75,9 @@ function keyRow(one, data, { d, most, on }) {
     figure(one.score, 2),
     ...data.steps.map((name) => (name === "masked" ? masked(one.masked) : figure(one[name], 3))),
     masked(one.masked == null ? null : one.masked - (data.logsumexp ?? 0)),
-    make("td", { className: "wide" }, one.visible ? bar(one.weight / most) : null),
+    make("td", { className: "wide" }, one.visible ? bar((one.entry ?? one.weight) / most) : null),
     make("td", { textContent: weight(one.weight), title: full(one.weight) }),
+    one.entry == null ? null : make("td", { textContent: weight(one.entry), title: full(one.entry) }),
     d == null ? null : figure(one.weight * one.value[d], 3),
   );
 }
@@ -92,6 +103,7 @@ function restRow(/** @type {Tail} */ { data, d, spare, on }) {
       make("td", { className: "start", colSpan: spare }, `${plural(count, "weaker key")}, together `, more),
       make("td", { className: "wide" }),
       make("td", { textContent: weight(together) }),
+      data.rest.entry == null ? null : make("td", { textContent: weight(data.rest.entry) }),
       d == null ? null : make("td", { textContent: signed((data.context?.[d] ?? 0) - soFar(data, d), 3) }),
     ),
   ];
@@ -117,11 +129,12 @@ function hiddenRows(
     make(
       "td",
       { className: "start", colSpan: spare },
-      `${plural(data.hidden, "key")} hidden by the mask: a score of −∞ `,
+      `${plural(data.hidden, "key")} hidden by the mask${data.shows === "without" ? ", or rested on" : ""}: a score of −∞ `,
       left ? more : null,
     ),
     make("td", { className: "wide" }),
     make("td", { textContent: "0" }),
+    isViewed(data) ? make("td", { textContent: "0" }) : null,
     d == null ? null : make("td", { textContent: "0" }),
   );
   return [...data.hiddenEntries.map(row), line];
@@ -129,6 +142,7 @@ function hiddenRows(
 
 function sumRow(/** @type {Tail} */ { data, d, spare }) {
   const sum = data.entries.reduce((total, one) => total + one.weight, 0) + data.rest.weight;
+  const entries = data.entries.reduce((total, one) => total + (one.entry ?? 0), 0) + (data.rest.entry ?? 0);
   const sunk = data.count && data.sink ? `, and ${weight(Math.max(0, 1 - sum))} went to the sink` : "";
   return make(
     "tr",
@@ -140,6 +154,7 @@ function sumRow(/** @type {Tail} */ { data, d, spare }) {
     }),
     make("td", { className: "wide" }),
     make("td", { textContent: data.count ? sum.toFixed(3) : "0" }),
+    isViewed(data) ? make("td", { textContent: signed(entries, 3) }) : null,
     d == null ? null : make("td", { textContent: signed(data.context?.[d], 3), title: `context[${d}]` }),
   );
 }

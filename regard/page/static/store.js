@@ -17,6 +17,10 @@ const emptySide = () => ({
 const state = {
   about: null,
   sides: { first: emptySide(), second: emptySide() },
+  shows: "weight",
+  wanted: null,
+  views: null,
+  writer: null,
   hover: {},
   view: "panel",
   without: null,
@@ -172,11 +176,14 @@ export function change(patch, side = activeSide()) {
   }
 }
 
-/** Layer and head as the server takes them. */
-export const placeOf = (/** @type {HeadName} */ { layer, head, average }) =>
-  /** @type {Record<Average, Place>} */ ({ head: [layer, head], layer: [layer, "mean"], model: ["mean", "mean"] })[
-    average
-  ];
+/** Layer and head as the server takes them, and the view where it is another than the weight. */
+export function placeOf(/** @type {HeadName} */ { layer, head, average }) {
+  /** @type {Record<Average, Place>} */
+  const places = { head: [layer, head], layer: [layer, "mean"], model: ["mean", "mean"] };
+  const place = places[average];
+  if (state.shows !== "weight") place.push(state.shows);
+  return place;
+}
 
 /** What a side is called. */
 export function sideTitle(/** @type {SideName} */ side) {

@@ -6,7 +6,7 @@ import { ordered } from "./heads_shown.js";
 import { activeColumn } from "./map.js";
 import { readoutsOf } from "./along.js";
 import { awaitAnswer } from "./answers.js";
-import { READOUTS, SCORES, readoutOf, unitOf } from "./quantities.js";
+import { READOUTS, SCORES, areWeights, readoutOf, unitOf } from "./quantities.js";
 import { figuresOf, get, openSourceOf, placeOf, queryNow, queryRead, set } from "./store.js";
 
 const WRITTEN = 256; // keys of a query's steps that the server writes out at a time
@@ -21,9 +21,12 @@ export function save(/** @type {Blob} */ blob, /** @type {string} */ name) {
 
 /** A file's name says what it is of; a mean is called so. */
 export const fileName = (/** @type {string} */ what, /** @type {OpenSource} */ source) => {
-  const [layer, head] = placeOf(source);
-  return `regard-${what}-layer${layer}-head${head}`;
+  const [layer, head, shows] = placeOf(source);
+  return [`regard-${what}-layer${layer}-head${head}`, ...(shows ? [shows] : [])].join("-");
 };
+
+/** The column of the entries: the view by its name. */
+const columnName = () => get().shows;
 
 const table = (/** @type {string} */ name, /** @type {string[]} */ header, /** @type {any[][]} */ rows) =>
   save(
@@ -56,7 +59,7 @@ function mapTable() {
   ];
   table(
     fileName("map", source),
-    ["first_query", "last_query", "first_key", "last_key", "mean_weight"],
+    ["first_query", "last_query", "first_key", "last_key", `mean_${columnName()}`],
     Array.from({ length: rows * columns }, (_, at) => cell(Math.floor(at / columns), at % columns)),
   );
 }
@@ -69,15 +72,8 @@ async function rowTable() {
   if (!data) return;
   table(
     `${fileName("row", source)}-query${query}`,
-    ["layer", "head", "query", "query_token", "key", "key_token", "weight"],
-    Array.from(data.values, (weight, key) => [
-      ...names(source),
-      query,
-      run.labels[query],
-      key,
-      run.labels[key],
-      weight,
-    ]),
+    ["layer", "head", "query", "query_token", "key", "key_token", columnName()],
+    Array.from(data.values, (entry, key) => [...names(source), query, run.labels[query], key, run.labels[key], entry]),
   );
 }
 
@@ -85,14 +81,15 @@ async function rowTable() {
 async function stepsTable() {
   /** @type {OpenSource} */
   const source = { ...openSourceOf(), average: "head" };
-  const { run, layer, head } = source;
+  const { run } = source;
   const query = queryRead();
+  const entry = areWeights(get().shows) ? [] : [columnName()];
   /** @type {StepKey[]} */
   const keys = [];
   let steps = ["scaled", "masked"];
   while (keys.length < run.length) {
     const part = await awaitAnswer(
-      api.steps(run.id, [layer, head], query, { first: keys.length, count: WRITTEN }, "steps-export"),
+      api.steps(run.id, placeOf(source), query, { first: keys.length, count: WRITTEN }, "steps-export"),
     );
     if (!part) return;
     steps = part.steps;
@@ -101,7 +98,7 @@ async function stepsTable() {
   }
   table(
     `${fileName("steps", source)}-query${query}`,
-    ["layer", "head", "query", "rank", "key", "key_token", "visible", "score", ...steps, "weight"],
+    ["layer", "head", "query", "rank", "key", "key_token", "visible", "score", ...steps, "weight", ...entry],
     keys.map((one) => [
       ...names(source),
       query,
@@ -112,6 +109,7 @@ async function stepsTable() {
       one.score,
       ...steps.map((name) => one[name]),
       one.weight,
+      ...(entry.length ? [one.entry] : []),
     ]),
   );
 }

@@ -8,6 +8,7 @@ import { plural, sentence, weight } from "./format.js";
 import { awaitAnswer } from "./answers.js";
 import { drawArcs } from "./arcs.js";
 import { drawHairlines } from "./hairlines.js";
+import { WORDS, areWeights, greatestOf, strongestOf } from "./quantities.js";
 import {
   activeSide,
   change,
@@ -83,7 +84,7 @@ class TextView {
     }).observe(this.root);
     subscribe("run compare", () => this.#rebuild());
     const soon = settled(12, () => this.#ask()); // a pointer that only passes asks for nothing
-    subscribe("hover query key layer head average compare active run changes", () => {
+    subscribe("hover query key layer head average shows compare active run changes", () => {
       this.repaint();
       soon();
     });
@@ -91,6 +92,7 @@ class TextView {
     onThumbnails(() => this.repaint()); // the other heads' lines are read from them
     subscribe("query", () => this.#follow());
     subscribe("effects", () => this.#markNeeds());
+    subscribe("shows", () => this.#name());
   }
 
   /** The side whose head shades it: two heads share one text, and it shows the one used last. */
@@ -150,6 +152,15 @@ class TextView {
       event.preventDefault();
       event.stopPropagation();
     });
+  }
+
+  /** The words of the view that the text is shaded in. */
+  #name() {
+    const words = WORDS[get().shows];
+    const [gives, takes] = findAll(this.legend, ".words");
+    gives.textContent = words.gives;
+    takes.textContent = words.takes;
+    if (this.side === "first") byId("asks").textContent = words.asks;
   }
 
   #activate() {
@@ -280,7 +291,7 @@ class TextView {
     if (!current()) return;
     // Without an answer nothing is shaded: another token's weights would be taken for this one's.
     this.weights = { of, gives: gives?.values ?? null, takes: null };
-    setSide(this.side, { strongest: { question: of, key: gives && greatestAt(gives.values) } });
+    setSide(this.side, { strongest: { question: of, key: gives && keyOf(gives.values) } });
     this.repaint();
     const takes = await column; // of a long text it comes with the map: it needs the log-sum-exps of all queries
     if (!current()) return;
@@ -300,15 +311,14 @@ class TextView {
     markStale(this.root, stale); // its style takes the shading away
     const now = new Set(key == null ? [query] : [query, key]);
     // Full ink is for a weight of several times an even one: a head that looks everywhere alike is pale.
-    const even = Math.min(1, MARKED / (run.causal ? query + 1 : run.length));
-    let [mostGives, mostTakes] = [0, 0];
-    for (let k = 0; k < run.length; k++) {
-      if (gives) mostGives = Math.max(mostGives, gives[k]);
-      // A token attends to itself often: that must not make the others pale.
-      if (takes && k !== query) mostTakes = Math.max(mostTakes, takes[k]);
-    }
+    const bounded = areWeights(get().shows);
+    const even = bounded ? Math.min(1, MARKED / (run.causal ? query + 1 : run.length)) : 1e-9;
+    const mostGives = gives ? greatestOf(gives) : 0;
+    // A token attends to itself often: that must not make the others pale.
+    const mostTakes = takes ? greatestOf(takes.map((value, k) => (k === query ? 0 : value))) : 0;
     for (let k = first; k < stop; k++) {
-      if ((gives && gives[k] > 0.01 * mostGives) || (takes && takes[k] > 0.04 * mostTakes)) now.add(k);
+      const [give, take] = [Math.abs(gives?.[k] ?? 0), Math.abs(takes?.[k] ?? 0)];
+      if ((gives && give > 0.01 * mostGives) || (takes && take > 0.04 * mostTakes)) now.add(k);
     }
     const cut = cutKeys(this.headSide, query);
     for (const k of cut) now.add(k);
@@ -327,7 +337,9 @@ class TextView {
     const last = run.causal && query === run.length - 1;
     const arcs = get().view === "opening" && gives && !stale;
     const animate = this.arcsOf !== of;
-    drawArcs(this.root, spans, arcs ? { query, weights: gives, first, animate } : null);
+    // The widest is a weight of 1; of what has no end, the greatest there is.
+    const most = bounded ? 1 : mostGives || 1;
+    drawArcs(this.root, spans, arcs ? { query, parts: gives.map((entry) => entry / most), first, animate } : null);
     this.arcsOf = arcs ? of : "";
     if (this.side === "first") drawHairlines(this.root, spans, get().view === "opening" ? this.headSide : null);
     taken.textContent = takes && !stale ? (last ? "nothing: it is the last" : `≤ ${weight(mostTakes)}`) : "";
@@ -338,12 +350,10 @@ class TextView {
 const boxOf = (/** @type {HTMLElement} */ span) =>
   [...span.getClientRects()].reduce((most, box) => (box.width > most.width ? box : most), new DOMRect());
 
-/** Where the greatest of some weights is, or null where there is none. */
-function greatestAt(/** @type {Float32Array} */ weights) {
-  /** @type {number|null} */
-  let best = null;
-  for (let k = 0; k < weights.length; k++) if (weights[k] > (best == null ? 0 : weights[best])) best = k;
-  return best;
+/** Where the greatest of some entries is, or null where there is none. */
+function keyOf(/** @type {Float32Array} */ entries) {
+  const key = strongestOf(entries);
+  return key < 0 ? null : key;
 }
 
 /** A token; of one that is part of a character, its bytes, to stand below that. */
@@ -387,10 +397,11 @@ function style(span, give, take, isQuery, isKey, isCut) {
   span.classList.toggle("key", isKey);
   span.classList.toggle("cut", isCut);
   span.setAttribute("aria-pressed", String(isQuery));
-  const deep = Math.round(Math.min(1, give) ** 0.8 * 58); // ink stays readable on it
-  const ink = deep > 0 ? `color-mix(in srgb, var(--accent) ${deep}%, transparent)` : "";
+  const deep = Math.round(Math.min(1, Math.abs(give)) ** 0.8 * 58); // ink stays readable on it
+  const ink = deep > 0 ? `color-mix(in srgb, var(${give < 0 ? "--changed" : "--accent"}) ${deep}%, transparent)` : "";
   span.style.backgroundColor = ink;
   span.style.setProperty("--gives", ink); // where the word alone is shaded
-  const strong = Math.round(Math.min(1, take) ** 0.8 * 100);
-  span.style.borderBottomColor = strong > 6 ? `color-mix(in srgb, var(--ink) ${strong}%, transparent)` : "";
+  const strong = Math.round(Math.min(1, Math.abs(take)) ** 0.8 * 100);
+  span.style.borderBottomColor =
+    strong > 6 ? `color-mix(in srgb, var(${take < 0 ? "--changed" : "--ink"}) ${strong}%, transparent)` : "";
 }

@@ -28,10 +28,12 @@ function arrange() {
   if (opening) {
     main.insertBefore(heads, byId("map-panel"));
     byId("text-panel").insertBefore(byId("changes"), byId("text-second"));
+    byId("text-panel").insertBefore(byId("shows"), byId("average"));
     set({ compare: "off", wide: false, folded: false, difference: false });
   } else {
     main.insertBefore(heads, byId("tab-panel"));
     document.body.insertBefore(byId("changes"), main);
+    document.body.insertBefore(byId("shows"), main);
   }
   byId("view").textContent = opening ? "Panel" : "Opening";
   byId("view").title = opening

@@ -22,6 +22,7 @@ __all__ = [
     "Scale",
     "ScaleKind",
     "WeightNorm",
+    "colours_of",
     "ramp",
     "scale_for",
     "shades",
@@ -62,6 +63,11 @@ def shades() -> Colormap:
     return ListedColormap(colours, name="regard").with_extremes(bad=_STAIN)
 
 
+def colours_of(scale: Scale) -> Colormap:
+    """Return the colour map of a scale."""
+    return two_sided() if scale.signed else shades()
+
+
 @cache
 def two_sided() -> Colormap:
     """Return a diverging colour map: blue below 0, white, orange above."""
@@ -96,16 +102,21 @@ def _gamma(x: float) -> int:
 
 
 class Scale:
-    """Maps weights to positions 0 … 1 on the colour scale."""
+    """Maps weights, or signed entries around 0, to positions 0 … 1 on the colour scale."""
 
-    def __init__(self, kind: ScaleKind, high: float) -> None:
+    def __init__(self, kind: ScaleKind, high: float, *, signed: bool = False) -> None:
         if kind not in {"log", "linear"}:
             raise ValueError(f"scale must be 'log' or 'linear', but is {kind!r}")
-        self.kind, self.high = kind, high
-        self.low = high * 10.0**-DECADES if kind == "log" else 0.0
+        self.kind, self.high, self.signed = kind, high, signed
+        self.low = -high if signed else high * 10.0**-DECADES if kind == "log" else 0.0
 
     def place(self, values: NDArray[Any]) -> NDArray[Any]:
         """Map values to 0 … 1; NaN stays NaN."""
+        if not self.signed:
+            return self._part(values)
+        return (1 + np.sign(values) * self._part(np.abs(values))) / 2
+
+    def _part(self, values: NDArray[Any]) -> NDArray[Any]:
         if self.kind == "linear":
             return np.clip(values / self.high, 0, 1)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -113,13 +124,17 @@ class Scale:
 
     def value_at(self, place: NDArray[Any]) -> NDArray[Any]:
         """Map a position 0 … 1 to its value."""
+        if self.signed:
+            away = 2 * place - 1
+            one_sided = Scale(self.kind, self.high).value_at(np.abs(away))
+            return np.where(away == 0, 0, np.sign(away) * one_sided)
         if self.kind == "linear":
             return self.high * place
         return self.high * 10.0 ** (DECADES * (place - 1))
 
     def ticks(self) -> list[float]:
         """Return the values to label on the colour bar, both ends included."""
-        steps = DECADES if self.kind == "log" else 2
+        steps = DECADES if self.kind == "log" and not self.signed else 2
         return [float(x) for x in self.value_at(np.linspace(0, 1, steps + 1))]
 
 
@@ -128,12 +143,17 @@ def usual(keys: int) -> ScaleKind:
     return "linear" if keys <= FEW else "log"
 
 
-def scale_for(kind: ScaleKind, most: float, *, exact: bool) -> Scale:
+def scale_for(
+    kind: ScaleKind, most: float, *, exact: bool, are_weights: bool = True, signed: bool = False
+) -> Scale:
     """Choose the scale of a picture.
 
     It ends at 1 if each pixel is one weight and some weight is at least 0.1, else at a round number
-    above the largest value, so that a pattern of 100,000 tokens stays visible.
+    above the largest value, so that a pattern of 100,000 tokens stays visible. Weights times
+    factors have no end; signed ones are seen around 0.
     """
+    if not are_weights:
+        return Scale(kind, _ceiling(most) if most > 0 else 1.0, signed=signed)
     whole = (exact and most >= _PLENTY) or not most > 0
     return Scale(kind, 1.0 if whole else min(1.0, _ceiling(max(most, _FAINTEST))))
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from regard.pattern import Pattern
 from regard.pattern.index import span
 from regard.pattern.readouts import Entropy, Image, Received
-from regard.view.plot.colour import WeightNorm, scale_for, shades, usual
+from regard.pattern.weighted import WeightedPattern
+from regard.view.plot.colour import WeightNorm, colours_of, scale_for, usual
 from regard.view.plot.labels import check_tokens, skipped, ticks
 from regard.view.plot.margins import GAP, MARGIN, draw_entropy, draw_received
 from regard.view.plot.style import (
@@ -65,6 +66,8 @@ class HeadMaps:
     """What each key shown receives from all queries, (H, S)."""
     sampled: int | None = None
     """Number of evenly spaced queries that were read; None if all were."""
+    are_weights: bool = True
+    """False for weights times factors, which have no upper end and may be signed."""
 
     @property
     def exact(self) -> bool:
@@ -78,7 +81,7 @@ class HeadMaps:
 
 
 def plot_pattern(
-    pattern: Pattern,
+    pattern: Pattern | WeightedPattern,
     tokens: Sequence[str] | None = None,
     *,
     scale: ScaleKind | None = None,
@@ -90,6 +93,9 @@ def plot_pattern(
     ax: Axes | None = None,
 ) -> Figure:
     """Draw a pattern: one head with entropy and received weight, or heads side by side.
+
+    Signed entries have colours around 0. Entropy is drawn of weights alone, and what keys receive
+    unless entries are signed.
 
     Args:
         pattern: ``(L, S)``, ``(H, L, S)`` or ``(1, H, L, S)``, of any length.
@@ -138,7 +144,7 @@ def draw_maps(
 
 
 def read_maps(
-    pattern: Pattern,
+    pattern: Pattern | WeightedPattern,
     *,
     rows: int | None = None,
     columns: int | None = None,
@@ -158,6 +164,17 @@ def read_maps(
     most = PIXELS if heads == 1 else SMALL_PIXELS
     shown = span("queries", queries, length), span("keys", keys, width)
     size = rows or most, columns or most
+    if isinstance(pattern, WeightedPattern):
+        image, received = pattern.image(*size, queries=queries, keys=keys), pattern.received()
+        is_signed = bool((image < 0).any() or (received < 0).any())
+        return HeadMaps(
+            maps=_array(image, heads, 2),
+            names=[f"head {h}" for h in range(heads)],
+            queries=(shown[0].start, shown[0].stop),
+            keys=(shown[1].start, shown[1].stop),
+            received=None if is_signed else _array(received[..., shown[1]], heads, 1),
+            are_weights=False,
+        )
     if queries is keys is None:
         image, entropy, received = pattern.read(Image(*size), Entropy(), Received())
     else:
@@ -221,13 +238,13 @@ def _draw_head(
     caption(ax, "query ↓", (0, 1), (-5, 6), ha="right", va="bottom")
     caption(ax, "key →", (0, 1), (0, columns[1] * 72 + 4), ha="left", va="bottom")
     if maps.exact and min(width / maps.size[1], height / maps.size[0]) >= _WRITTEN:
-        _write_weights(ax, maps.maps[0], norm, width / maps.size[1])
+        _write_weights(ax, maps, norm, width / maps.size[1])
     if maps.entropy is not None:
         draw_entropy(ax, maps, maps.entropy[0], width)
     if maps.received is not None:
         draw_received(ax, maps, maps.received[0], height)
     beside = (GAP + MARGIN + 0.25) / width
-    _draw_scale(ax.inset_axes((1 + beside, 0, _BAR / width, 1)), norm, height)
+    _draw_scale(ax.inset_axes((1 + beside, 0, _BAR / width, 1)), norm, height, maps)
     note = _note(maps, rows.step if tokens else 1, columns[0].step if tokens else 1)
     caption(ax, note, (0, 0), (0, -(bottom - 0.06) * 72), ha="left", va="bottom", size=7)
     return drawn
@@ -266,15 +283,17 @@ def _within(room: tuple[float, float], shape: float) -> tuple[float, float]:
 
 def _norm(maps: HeadMaps, scale: ScaleKind) -> WeightNorm:
     finite = maps.maps[np.isfinite(maps.maps)]
-    most = float(finite.max()) if finite.size else 0.0
-    return WeightNorm(scale_for(scale, most, exact=maps.exact))
+    most = float(np.abs(finite).max()) if finite.size else 0.0
+    signed = bool((finite < 0).any())
+    chosen = scale_for(scale, most, exact=maps.exact, are_weights=maps.are_weights, signed=signed)
+    return WeightNorm(chosen)
 
 
 def _draw_map(ax: Axes, maps: HeadMaps, head: int, norm: WeightNorm, side: float) -> None:
     (top, bottom), (left, right) = maps.queries, maps.keys
     ax.imshow(
         maps.maps[head],
-        cmap=shades(),
+        cmap=colours_of(norm.scale),
         norm=norm,
         extent=(left - 0.5, right - 0.5, bottom - 0.5, top - 0.5),
         interpolation=interpolation(side, maps.maps.shape[2]),
@@ -284,15 +303,18 @@ def _draw_map(ax: Axes, maps: HeadMaps, head: int, norm: WeightNorm, side: float
     ax.spines[:].set(visible=True, color=LINE, linewidth=0.8)
 
 
-def _write_weights(ax: Axes, weights: NDArray[Any], norm: WeightNorm, cell: float) -> None:
+def _write_weights(ax: Axes, maps: HeadMaps, norm: WeightNorm, cell: float) -> None:
     """Write each weight into its cell, except exact zeros, as of hidden keys."""
-    luminance = shades()(norm(weights))[..., :3] @ (0.2126, 0.7152, 0.0722)
+    weights = maps.maps[0]
+    luminance = colours_of(norm.scale)(norm(weights))[..., :3] @ (0.2126, 0.7152, 0.0722)
     for i, j in zip(*np.nonzero(weights), strict=True):
         value = float(weights[i, j])
+        if not maps.are_weights and abs(value) < 0.005:
+            continue
         ax.text(
             ax.get_xlim()[0] + 0.5 + j,
             ax.get_ylim()[1] + 0.5 + i,
-            "<.01" if value < 0.005 else f"{value:.2f}",
+            "<.01" if maps.are_weights and value < 0.005 else f"{value:z.2f}",
             ha="center",
             va="center",
             fontsize=min(8, 17 * cell),
@@ -344,7 +366,7 @@ def _draw_heads(
     caption(first, "query ↓", (0, 1), (-5, 3), ha="right", va="bottom", size=7)
     beside = left + across * (width + gap) - gap + 0.25
     bar = figure.place(beside, top + title, _BAR, max(height, 0.9))
-    _draw_scale(bar, norm, max(height, 0.9))
+    _draw_scale(bar, norm, max(height, 0.9), maps)
     note = _note(maps, rows.step if tokens else 1, columns[0].step if tokens else 1)
     inches = figure.get_size_inches()
     figure.text(left / inches[0], 0.08 / inches[1], note, size=7, color=FAINT, va="bottom")
@@ -354,18 +376,24 @@ def _draw_heads(
 # Shared by both
 
 
-def _draw_scale(ax: Axes, norm: WeightNorm, height: float) -> None:
+def _draw_scale(ax: Axes, norm: WeightNorm, height: float, maps: HeadMaps) -> None:
     """Draw the colour bar with its ends labelled."""
     scale = norm.scale
     place = (np.arange(256)[:, None] + 0.5) / 256
     ax.imshow(
-        place, cmap=shades(), vmin=0, vmax=1, aspect="auto", origin="lower", extent=(0, 1, 0, 1)
+        place,
+        cmap=colours_of(scale),
+        vmin=0,
+        vmax=1,
+        aspect="auto",
+        origin="lower",
+        extent=(0, 1, 0, 1),
     )
     values = scale.ticks()
     if height < 0.8:
         values = [values[0], values[-1]]
     labels = [number(value) for value in values]
-    if scale.kind == "log":
+    if scale.kind == "log" and not scale.signed:
         labels[0] = f"≤ {labels[0]}"
     ax.set_xticks([])
     ax.set_yticks([float(scale.place(np.array(v))) for v in values], labels)
@@ -373,7 +401,8 @@ def _draw_scale(ax: Axes, norm: WeightNorm, height: float) -> None:
     ax.tick_params(length=2, pad=2, labelsize=7)
     ax.spines[:].set(visible=True, color=LINE)
     ax.set_label("scale")
-    text = f"weight,\n{scale.kind}" if height < 1.2 else f"weight, {scale.kind}"
+    what = "weight" if maps.are_weights else "entry"
+    text = f"{what},\n{scale.kind}" if height < 1.2 else f"{what}, {scale.kind}"
     caption(ax, text, (0, 1), (0, 6), ha="left", va="bottom", size=7)
 
 

@@ -87,7 +87,7 @@ def test_every_part_is_named_in_order_and_the_pictures_in_words(page):
     roles = [role for role, _, _ in actual]
     assert roles.count("main") == roles.count("banner") == roles.count("navigation") == 1
     regions = {name for role, name, _ in actual if role == "region"}
-    assert regions == {"Changes", "Text", "Map", "Heads", "Steps and readouts"}
+    assert regions == {"Changes", "View", "Text", "Map", "Heads", "Steps and readouts"}
     assert ("complementary", "Under the crosshair") in {(role, name) for role, name, _ in actual}
     # Headings go down one level at a time, from one at the top.
     levels = page.locator("h1, h2, h3, h4").evaluate_all(

@@ -240,7 +240,7 @@ def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, cl
     page.keyboard.press("p")
     page.locator("#tab-panel-title", has_text="of query 7").wait_for()
     assert page.locator("#sentence, #examples, .arcs").all()[0].is_hidden()
-    assert page.locator("#changes + main").count() == 1
+    assert page.locator("#changes + #shows + main").count() == 1
     page.keyboard.press("p")
     again = show(teller, settled(page).evaluate("location.hash"))
     assert again.locator("#sentence em").last.text_content() == strongest

@@ -94,8 +94,11 @@ export const heads = (run, each, view) => ask("heads", [run], { each, view });
 export const effects = (run, over, each, signal) => ask("effects", [run, over], { each, signal });
 /** @type {Api["passages"]} */
 export const passages = (run, spans, each, signal) => ask("passages", [run, spans], { each, signal });
+export const writer = refuseTraining;
+/** @type {Api["views"]} */
+export const views = async () => report.about.views ?? [];
 /** @type {Api["thumbnails"]} */
-export const thumbnails = (run, layer, size, view) => ask("thumbnails", [run, layer, size], { view });
+export const thumbnails = (run, layer, size, _, view) => ask("thumbnails", [run, layer, size], { view });
 /** @type {Api["map"]} */
 export const map = (run, place, window, view) => ask("map", [run, place, window], { view });
 /** @type {Api["sketch"]} */

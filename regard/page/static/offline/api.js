@@ -87,6 +87,10 @@ export const update = null;
 /** @type {Api["heads"]} */
 export const heads = async (run, each) => known(run).scores.forEach(each);
 
+export const writer = refuse;
+/** @type {Api["views"]} */
+export const views = async () => report.about.views ?? [];
+
 /** @type {Api["thumbnails"]} */
 export const thumbnails = async (run, layer, size) => {
   const all = await chosen(run, [layer, "mean"]);
