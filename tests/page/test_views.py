@@ -11,6 +11,7 @@ from support.explorer import address, near
 
 import regard
 from regard.page import RecordingSubject
+from regard.page._report import live_html, report_html
 from regard.page.subjects import ModelSubject
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"
@@ -153,3 +154,9 @@ def test_a_model_whose_values_are_gated_says_so(network, monkeypatch):
     monkeypatch.setattr(run.views, "_value", lambda layer: own(layer) * gate)
     why = {one["name"]: one["objection"] for one in run.describe_views("toward")}["toward"]
     assert why == "what stands between the values of h.0.attn and the logit is not one scale"
+
+
+def test_a_report_has_the_weights_and_says_where_the_other_views_are(recorded, subject):
+    why = '"objection": "a report shows the weights; regard explore has this view"'
+    for page in (report_html(recorded), live_html(subject)):
+        assert page.replace('":"', '": "').count(why) == 3
