@@ -127,7 +127,9 @@ def report_html(subject: Subject, *, start: str = "") -> str:
 
 
 def _without_view(view: str) -> str | None:
-    return None if view == "weight" else "a report shows the weights; regard explore has this view"
+    if view == "weight":
+        return None
+    return "a report of numbers shows the weights; a live report and regard explore have this view"
 
 
 def _scored(subject: Subject, run: ReportRun) -> ReportRun:
@@ -189,7 +191,7 @@ def live_html(subject: Subject, *, start: str = "") -> str:
     # A lower bound, so that a far too large model is not packed: weights in half precision.
     _require_small(2 * sum(parameter.numel() for parameter in model.parameters()))
     about = subject.about() | {"report": True, "live": True, "runs": ["1"], "start": start}
-    about["views"] = views_with(_without_view)
+    about["views"] = views_with(lambda _: None)  # of a changed text the page itself objects to one
     about.pop("training", None)  # which only a server has
     page = live_page(model, tokenizer, about, ids, run.notes)
     _require_small(len(page.encode()))

@@ -156,7 +156,11 @@ def test_a_model_whose_values_are_gated_says_so(network, monkeypatch):
     assert why == "what stands between the values of h.0.attn and the logit is not one scale"
 
 
-def test_a_report_has_the_weights_and_says_where_the_other_views_are(recorded, subject):
-    why = '"objection": "a report shows the weights; regard explore has this view"'
-    for page in (report_html(recorded), live_html(subject)):
-        assert page.replace('":"', '": "').count(why) == 3
+def test_a_report_of_numbers_has_the_weights_alone_and_one_with_the_model_every_view(
+    recorded, subject
+):
+    why = (
+        '"objection": "a report of numbers shows the weights; a live report and regard explore have'
+    )
+    pages = [page.replace('":"', '": "') for page in (report_html(recorded), live_html(subject))]
+    assert [page.count(why) for page in pages] == [3, 0]

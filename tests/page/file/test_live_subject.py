@@ -1,10 +1,13 @@
 """What a worker answers of a text is the server's answer: runs, heads, changes, effects, tokens."""
 
+from threading import Event
+
 import pytest
 import torch
 
 from regard.gpt import GPT, BPETokenizer, GPTConfig
 from regard.page._changes import Changes
+from regard.page._windows import Window
 from regard.page.file.live import pack_model
 from regard.page.subjects import ModelSubject
 
@@ -18,6 +21,14 @@ CHANGES = [
 ]
 
 
+def with_gains(model):
+    """Give the final norm gains that differ, as trained ones do; and biases."""
+    with torch.no_grad():
+        for parameter in model.ln_f.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    return model
+
+
 @pytest.fixture(scope="module")
 def subject():
     """A small model with windows, whose heads differ."""
@@ -25,7 +36,7 @@ def subject():
     torch.manual_seed(1)
     options = {"window": 11, "global_every": 2, "positions": "rotary", "qk_norm": True}
     shape = {"vocab_size": tokenizer.vocab_size, "context": 41, "layers": 2, "heads": 2, "dim": 12}
-    model = GPT(GPTConfig(**shape, **options, initial_std=0.7))
+    model = with_gains(GPT(GPTConfig(**shape, **options, initial_std=0.7)))
     return ModelSubject(model, tokenizer, title="m", text=TEXT), model, tokenizer
 
 
@@ -37,7 +48,7 @@ const plain = finished(subject.read(given.text));
 IMPORTS = {
     "live/subject.js": "Subject",
     "live/tokenizer.js": "tokenizerOf",
-    "kernels/pattern.js": "averaged, row, sketched, walk",
+    "kernels/pattern.js": "averaged, cell, column, pictures, readouts, row, sketched, walk",
 }
 
 
@@ -142,6 +153,108 @@ def test_sketches_are_the_servers(ask, subject, block):
         assert (answer["rows"], answer["columns"]) == expected.shape
         actual = torch.tensor(answer["values"]).view_as(expected)
         torch.testing.assert_close(actual, expected, rtol=0, atol=NEAR)
+
+
+@pytest.fixture(scope="module")
+def later():
+    """A model of later architecture, whose heads rest on keys of their own."""
+    tokenizer = BPETokenizer.train([TEXT], vocab_size=270, end=True)
+    torch.manual_seed(5)
+    shape = {"vocab_size": tokenizer.vocab_size, "context": 37, "layers": 3, "heads": 4, "dim": 20}
+    options = {"groups": 2, "norm": "rms", "mlp": "swiglu", "bias": False}
+    model = with_gains(GPT(GPTConfig(**shape, **options, initial_std=0.9)))
+    return ModelSubject(model, tokenizer, title="m", text=TEXT), model, tokenizer
+
+
+SEEN = """
+const changes = given.changes ?? [];
+const one = changes.length ? finished(subject.change(plain, changes)) : plain;
+const { layers, heads } = subject.model.config;
+const range = [0, one.ids.length];
+const answers = given.views.map((shows) => {
+  const whole = Array.from({ length: layers * heads }, (_, k) =>
+    subject.head(one, Math.floor(k / heads), k % heads, shows));
+  const layer = whole.slice(heads, 2 * heads);
+  const [head] = layer.slice(-1);
+  const along = (some) => { for (const steps = readouts(some);;) {
+    const { done, value } = steps.next();
+    if (done) return value.values;
+  } };
+  return {
+    maps: whole.map((head) => finished(averaged([head], range, range, 1)).values),
+    mean: finished(averaged(layer, range, range, 3)).values,
+    pictures: finished(pictures(layer, 7)).values,
+    sketch: finished(sketched([head], 4)).values,
+    row: row(whole, 13),
+    column: column(layer, 2),
+    along: [along([head]), along(layer)],
+    cells: [[13, 2], [0, 0], [3, 9]].map(([query, key]) => cell([head], query, key)),
+    steps: [walk(head, 13), walk(head, 11, { first: 2, count: 3, picked: 1 })],
+  };
+});
+"""
+
+
+def numbers_in(answer):
+    """The numbers of lists of lists; JSON has null in place of NaN."""
+    if isinstance(answer, list):
+        return [number for part in answer for number in numbers_in(part)]
+    return [float("nan") if answer is None else answer]
+
+
+def expected_of(run):
+    """What the server answers of a run in a view, as `SEEN` has it of a worker's."""
+    length, last = len(run.tokens), len(run.layers[1].heads) - 1
+    whole = (0, length)
+    places = [(layer, head) for layer in range(len(run.layers)) for head in range(last + 1)]
+    now, place = Event(), (1, last)
+    tensors = {
+        "maps": torch.stack([run.map(*one, Window(whole, whole, 1), now) for one in places]),
+        "mean": run.map(1, "mean", Window(whole, whole, 3), now),
+        "pictures": run.thumbnails(1, 7),
+        "sketch": run.sketch(*place, 4),
+        "row": run.row("mean", "mean", 13),
+        "column": run.column(1, "mean", 2),
+        "along": torch.stack([run.readouts(*place), run.readouts(1, "mean")]),
+    }
+    cells = [run.cell(*place, query, key) for query, key in [(13, 2), (0, 0), (3, 9)]]
+    steps = [run.steps(*place, 13), run.steps(*place, 11, first=2, count=3, picked=1)]
+    return tensors, {"cells": cells, "steps": steps}
+
+
+@pytest.mark.parametrize(
+    ("which", "changes"),
+    [("subject", []), ("later", []), ("later", CHANGES)],
+    ids=["windows", "heads that rest", "changed"],
+)
+def test_every_view_is_the_servers(node, request, which, changes):
+    server, model, tokenizer = request.getfixturevalue(which)
+    description, numbers = pack_model(model, tokenizer)
+    plain = server.read(TEXT)
+    run = server.change(plain, Changes(changes=changes).changes) if changes else plain
+    views = ["moved", "without"] if changes else ["weight", "moved", "toward", "without"]
+    given = {"model": description, "numbers": numbers, "text": TEXT, "views": views}
+    code = BEGIN + SEEN + "return { answers, why: subject.objections(one) };"
+    answer = node(IMPORTS, code, given | {"changes": changes})
+    objections = {one["name"]: one["objection"] for one in run.describe_views()}
+    assert answer["why"] == {name: why for name, why in objections.items() if why is not None}
+    for view, own in zip(views, answer["answers"], strict=True):
+        tensors, others = expected_of(run.seen(view))
+        for name, tensor in tensors.items():
+            given = torch.tensor(numbers_in(own.pop(name))).view_as(tensor)
+            scale = max(1.0, float(tensor.nan_to_num().abs().max()))
+            torch.testing.assert_close(
+                given / scale,
+                tensor / scale,
+                rtol=0,
+                atol=NEAR,
+                equal_nan=True,
+                msg=lambda text, what=(view, name): f"{what}: {text}",
+            )
+        assert_equal(own, others, near=2e-4)
+    if which == "later":  # or there were no sinks to leave out
+        heads = [run.seen(view).head(1, 0).dense() for view in ("weight", "without")]
+        assert (heads[1] - heads[0]).abs().max() > 0.3
 
 
 @pytest.mark.parametrize("over", ["heads", "keys"])

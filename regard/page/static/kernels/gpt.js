@@ -14,8 +14,8 @@ const FAR = 2 ** 52; // a window that no text reaches
 
 /**
  * @typedef {{changes?: Intervention[], keep?: number[], from?: {layer: number, stream: number}}} Reading
- * changes: of the attention; keep: addresses to which the stream before each layer (T, E) is written; from: a layer, the
- * stream before it, in place of the tokens
+ * changes: of the attention; keep: addresses to which the stream before each layer (T, E) is written, see also
+ * `streamBehind`; from: a layer, the stream before it, in place of the tokens
  */
 
 export class GPT {
@@ -70,8 +70,10 @@ export class GPT {
     const { dim, heads, layers, vocab_size: V } = config;
     const at = (/** @type {number} */ address) => address && address + 4 * done * dim;
     const [cosines, sines] = this.rotation.map((table) => table && table + 2 * cache.length * config.head_dim);
-    const numbers = Array.from({ length: layers - from.layer }, (_, k) => from.layer + k);
-    const fields = numbers.flatMap((layer) => this.layer(layer, ids.length, cache, changes, at(keep[layer] ?? NONE)));
+    const numbers = Array.from({ length: Math.max(layers, keep.length) - from.layer }, (_, k) => from.layer + k);
+    const fields = numbers.flatMap((number) =>
+      this.layer(Math.min(number, layers - 1), ids.length, cache, changes, at(keep[number] ?? NONE)),
+    );
     const result = kernels.borrow(4 * V);
     const places = ids.map((_, row) => cache.length + row);
     const step = [
@@ -83,6 +85,23 @@ export class GPT {
     ];
     kernels.call("gpt_step", kernels.struct(GPT_STEP, step));
     return kernels.floats(result, V).slice();
+  }
+
+  /** The stream (E) behind the last layer at the last of some tokens, which a cache holds. */
+  streamBehind(/** @type {number[]} */ ids, /** @type {Cache} */ cache) {
+    const { kernels, config } = this;
+    const own = cache.branch(ids.length - 1, ids.length);
+    try {
+      return kernels.during(() => {
+        // It is kept before one layer more, in whose place the last one is computed again, to no purpose.
+        const result = kernels.borrow(4 * config.dim);
+        const keep = [...new Array(config.layers).fill(NONE), result];
+        this.step(ids.slice(-1), own, { keep }, 0, false);
+        return kernels.floats(result, config.dim).slice();
+      });
+    } finally {
+      own.release();
+    }
   }
 
   /**

@@ -31,6 +31,13 @@ export class Pattern {
     this.head = head;
     this.length = head.length;
     this.known = logsumexp;
+    /** The weights that its entries are multiples of; null: they are the weights. @type {Pattern|null} */
+    this.base = null;
+  }
+
+  /** What its weights are multiplied by, as the kernels take it; for the calls that run. */
+  factors() {
+    return NONE;
   }
 
   /** The first and stop of the keys that a query sees, but for cuts. @returns {Span} */
@@ -105,7 +112,9 @@ export class Pattern {
    */
   read(queries, wanted, keys = /** @type {Span} */ ([0, this.length])) {
     const { kernels } = this;
-    return kernels.during(() => read(kernels, this.problem(queries), keys, this.logsumexps(queries), wanted));
+    return kernels.during(() =>
+      read(kernels, this.problem(queries), keys, this.logsumexps(queries), wanted, this.factors()),
+    );
   }
 
   /** Where the log-sum-exps lie, from a query on. */
@@ -187,15 +196,15 @@ export class Pattern {
 
 /**
  * @param {Kernels} kernels @param {number} problem @param {Span} keys @param {number} logsumexps
- * @param {{kind: number, count: number, fields?: number[]}[]} wanted
+ * @param {{kind: number, count: number, fields?: number[]}[]} wanted @param {number} [factors]
  */
-function read(kernels, problem, keys, logsumexps, wanted) {
+function read(kernels, problem, keys, logsumexps, wanted, factors = NONE) {
   const results = wanted.map(({ count }) => kernels.lend(new Float32Array(count)));
   const list = kernels.struct(
     READOUT.repeat(wanted.length),
     wanted.flatMap(({ kind, fields = [NONE, 0, 0, 0, 0] }, k) => [kind, results[k], NONE, ...fields]),
   );
-  kernels.call("read", problem, kernels.struct("PqqqPP", [logsumexps, ...keys, wanted.length, list, NONE]));
+  kernels.call("read", problem, kernels.struct("PqqqPP", [logsumexps, ...keys, wanted.length, list, factors]));
   return wanted.map(({ count }, k) => kernels.floats(results[k], count).slice());
 }
 
@@ -208,11 +217,13 @@ export const floats = (/** @type {ArrayLike<number>} */ values) => ({
 });
 
 /** Their mean. @param {Pattern[]} patterns @param {Span} queries @param {Span} [keys] */
-function weightsOf(patterns, queries, keys) {
-  const [first, ...others] = patterns.map((pattern) => pattern.weights(queries, keys));
+const weightsOf = (patterns, queries, keys) => meanOf(patterns.map((pattern) => pattern.weights(queries, keys)));
+
+/** The mean of lists of numbers; it may take the place of the first. @param {Float32Array[]} lists */
+function meanOf([first, ...others]) {
   if (!others.length) return first;
   for (const other of others) for (let k = 0; k < first.length; k++) first[k] += other[k];
-  return first.map((sum) => sum / patterns.length);
+  return first.map((sum) => sum / (others.length + 1));
 }
 
 /** Ranges of so many queries that reading them takes some milliseconds. @param {Pattern[]} patterns @param {Span} queries */
@@ -244,7 +255,8 @@ export function cell(/** @type {Pattern[]} */ patterns, /** @type {number} */ qu
   if (patterns.length > 1) return { weight, visible, score: null, logsumexp: null };
   const [pattern] = patterns;
   const score = visible ? stepsOf(pattern.head, query, key, pattern.products(query, [key])[0], visible).masked : null;
-  return { weight, visible, score, logsumexp: pattern.logsumexp(query) };
+  const logsumexp = pattern.logsumexp(query);
+  return { weight, visible, score, logsumexp: Number.isFinite(logsumexp) ? logsumexp : null };
 }
 
 /**
@@ -350,8 +362,11 @@ const percent = (/** @type {number} */ done, /** @type {number} */ total) => Mat
 /** The readouts along the text, one after the other; on the way, how far they are, a percent at a time. */
 export function* readouts(/** @type {Pattern[]} */ patterns) {
   const [{ length, kernels }] = patterns;
-  const wanted = [ENTROPY, DISTANCE, MASS, RECEIVED];
-  const along = wanted.map(() => new Float32Array(length));
+  const all = [ENTROPY, DISTANCE, MASS, RECEIVED];
+  const along = all.map(() => new Float32Array(length).fill(NaN));
+  // Only weights add up to 1, and have an entropy and a mean distance.
+  const areWeights = patterns[0].base == null;
+  const wanted = all.slice(areWeights ? 0 : 2);
   const received = new Float64Array(length);
   const first = kernels.keep(Array.from({ length }, (_, key) => Number(key === 0)));
   try {
@@ -362,8 +377,11 @@ export function* readouts(/** @type {Pattern[]} */ patterns) {
         count: kind === RECEIVED ? length : rows,
         fields: [kind === MASS ? first : NONE, 0, 0, 0, 0],
       }));
-      const results = patterns.length > 1 ? readMean(patterns, queries, requests) : patterns[0].read(queries, requests);
-      results.slice(0, -1).forEach((values, k) => along[k].set(values, queries[0]));
+      const results =
+        areWeights && patterns.length > 1
+          ? readMean(patterns, queries, requests)
+          : meansOf(patterns.map((pattern) => pattern.read(queries, requests)));
+      results.slice(0, -1).forEach((values, k) => along[k + all.length - wanted.length].set(values, queries[0]));
       results[results.length - 1].forEach((weight, key) => (received[key] += weight));
       const [before, now] = queries.map((done) => percent(done, length));
       yield now > before ? { done: queries[1], total: length } : undefined;
@@ -378,6 +396,9 @@ export function* readouts(/** @type {Pattern[]} */ patterns) {
   );
   return floats(READOUTS.flatMap((name) => [...named[name]]));
 }
+
+/** The means of the results of several patterns, one by one. @param {Float32Array[][]} results */
+const meansOf = (results) => results[0].map((_, k) => meanOf(results.map((one) => one[k])));
 
 /**
  * Readouts of a mean: of a pattern whose scores are the logarithms of the mean weights, and whose log-sum-exps are 0.
@@ -422,11 +443,12 @@ function stepsOf(head, query, key, product, visible) {
  * @param {{first?: number, count?: number, picked?: number}} [keys] ranks that are written out, and a key
  */
 export function walk(pattern, query, { first = 0, count = 24, picked } = {}) {
-  const { head, length } = pattern;
-  const weights = row([pattern], query);
+  const { head, length, base } = pattern;
+  const weights = row([base ?? pattern], query);
+  const own = base ? row([pattern], query) : weights;
   const seen = Array.from(weights, (_, key) => pattern.sees(query, key));
   const order = Array.from(weights.keys()).sort(
-    (a, b) => Number(seen[b]) - Number(seen[a]) || weights[b] - weights[a] || a - b,
+    (a, b) => Number(seen[b]) - Number(seen[a]) || Math.abs(own[b]) - Math.abs(own[a]) || a - b,
   );
   const many = seen.filter(Boolean).length;
   // Hidden keys are a page of their own, after the last visible one.
@@ -449,10 +471,12 @@ export function walk(pattern, query, { first = 0, count = 24, picked } = {}) {
       ...steps,
       masked: Number.isFinite(steps.masked) ? steps.masked : null,
       weight: weights[position],
+      ...(base && { entry: own[position] }),
       value: /** @type {number[]} */ (head.value && pattern.vector(head.value, position, head.valueDim)),
     };
   });
   const weaker = order.slice(Math.min(first + count, many), many);
+  const sum = (/** @type {Float32Array} */ of) => weaker.reduce((total, key) => total + of[key], 0);
   return {
     scale: head.scale,
     steps: Object.keys(stepsOf(head, query, 0, 0, true)),
@@ -462,7 +486,7 @@ export function walk(pattern, query, { first = 0, count = 24, picked } = {}) {
     count: many,
     picked: picked == null ? null : /** @type {typeof entries[number]} */ (entries.pop()),
     keys: entries,
-    rest: { count: weaker.length, weight: weaker.reduce((sum, key) => sum + weights[key], 0) },
+    rest: { count: weaker.length, weight: sum(weights), ...(base && { entry: sum(own) }) },
     hidden: length - many,
     context: head.value && pattern.context(query),
   };

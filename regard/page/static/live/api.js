@@ -96,9 +96,13 @@ export const effects = (run, over, each, signal) => ask("effects", [run, over], 
 export const passages = (run, spans, each, signal) => ask("passages", [run, spans], { each, signal });
 export const writer = refuseTraining;
 /** @type {Api["views"]} */
-export const views = async () => report.about.views ?? [];
+export const views = async (run, _, view) => {
+  const why = await ask("objections", [run], { view });
+  return (report.about.views ?? []).map((one) => ({ ...one, objection: why[one.name] ?? null }));
+};
 /** @type {Api["thumbnails"]} */
-export const thumbnails = (run, layer, size, _, view) => ask("thumbnails", [run, layer, size], { view });
+export const thumbnails = (run, layer, size, shows, view) =>
+  ask("thumbnails", [run, [layer, "mean", shows], size], { view });
 /** @type {Api["map"]} */
 export const map = (run, place, window, view) => ask("map", [run, place, window], { view });
 /** @type {Api["sketch"]} */

@@ -6,12 +6,14 @@ import { overHeads, overKeys, overPassages } from "./effects.js";
 import { readable, visible } from "./labels.js";
 import { figuresOf, marked } from "./heads.js";
 import { anySeed, draw, softmax } from "./sampling.js";
+import * as views from "./views.js";
 
 /**
  * A run over a text.
  * @typedef {{name: string, ids: number[], notes: string[], cache: Cache, changes: Intervention[],
  *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, effects: Map<string, object>,
- *   heads: Map<string, Pattern>}} LiveRun
+ *   heads: Map<string, Pattern>, along?: Float64Array}} LiveRun
+ * along: what reads the logit of the likeliest next token from the stream, once it is asked for
  * @typedef {import("../kernels/cache.js").Cache} Cache
  */
 
@@ -201,12 +203,36 @@ export class Subject {
     }));
   }
 
-  /** One head of a run. */
-  head(/** @type {LiveRun} */ one, /** @type {number} */ layer, /** @type {number} */ head) {
-    const key = `${layer}/${head}`;
-    const result = one.heads.get(key) ?? this.pattern(one, layer, head);
+  /**
+   * One head of a run, in a view.
+   * @param {LiveRun} one @param {number} layer @param {number} head @param {Shows} [shows] @returns {Pattern}
+   */
+  head(one, layer, head, shows = "weight") {
+    const key = `${layer}/${head}/${shows}`;
+    const known = one.heads.get(key);
+    if (known) return known;
+    const result =
+      shows === "weight"
+        ? this.pattern(one, layer, head)
+        : this.inView(one, layer, head, this.head(one, layer, head), shows);
     one.heads.set(key, result);
     return result;
+  }
+
+  /** Why a run has not some of the views, in a clause each. @returns {Partial<Record<Shows, string>>} */
+  objections(/** @type {LiveRun} */ { plain }) {
+    return plain ? { toward: "the answer is that of the text as it is; take the changes back" } : {};
+  }
+
+  /** @param {LiveRun} one @param {number} layer @param {number} head @param {Pattern} weights @param {Shows} shows */
+  inView(one, layer, head, weights, shows) {
+    const why = this.objections(one)[shows];
+    if (why) throw new ServerError(why);
+    if (shows === "without") return views.without(weights);
+    const output = views.outputOf(this.model, layer, head);
+    if (shows === "moved") return views.moved(weights, output);
+    one.along ??= views.alongOf(this.model, one, this.following(one)[0].token);
+    return views.toward(weights, output, one.along);
   }
 
   /** @param {LiveRun} run @param {number} layer @param {number} head */

@@ -25,34 +25,45 @@ const ANSWERS = {
   heads: [ASIDE, (subject, run) => subject.scores(subject.run(run))],
   effects: [MEASURED, (subject, run, over) => subject.effects(subject.run(run), over)],
   passages: [MEASURED, (subject, run, spans) => subject.passages(subject.run(run), spans)],
-  thumbnails: [ASIDE, (subject, run, layer, size) => attention.pictures(headsAt(subject, run, [layer, "mean"]), size)],
-  map: [
-    SHOWN,
-    (subject, run, place, { queries, keys, block }) =>
-      attention.averaged(headsAt(subject, run, place), queries, keys, block),
-  ],
-  sketch: [SHOWN, (subject, run, place, block) => attention.sketched(headsAt(subject, run, place), block)],
-  readouts: [SHOWN, (subject, run, place) => attention.readouts(headsAt(subject, run, place))],
-  row: [
-    QUICK,
-    once((subject, run, place, query) => attention.floats(attention.row(headsAt(subject, run, place), query))),
-  ],
-  column: [
-    QUICK,
-    once((subject, run, place, key) => attention.floats(attention.column(headsAt(subject, run, place), key))),
-  ],
-  cell: [QUICK, once((subject, run, place, query, key) => attention.cell(headsAt(subject, run, place), query, key))],
-  steps: [
-    QUICK,
-    once((subject, run, place, query, keys) => attention.walk(headsAt(subject, run, place)[0], query, keys)),
-  ],
+  objections: [QUICK, once((subject, run) => subject.objections(subject.run(run)))],
+  thumbnails: [ASIDE, ofHeads((heads, size) => attention.pictures(heads, size))],
+  map: [SHOWN, ofHeads((heads, { queries, keys, block }) => attention.averaged(heads, queries, keys, block))],
+  sketch: [SHOWN, ofHeads((heads, block) => attention.sketched(heads, block))],
+  readouts: [SHOWN, ofHeads((heads) => attention.readouts(heads))],
+  row: [QUICK, ofHeads(once((heads, query) => attention.floats(attention.row(heads, query))))],
+  column: [QUICK, ofHeads(once((heads, key) => attention.floats(attention.column(heads, key))))],
+  cell: [QUICK, ofHeads(once((heads, query, key) => attention.cell(heads, query, key)))],
+  steps: [QUICK, ofHeads(once(([head], query, keys) => attention.walk(head, query, keys)))],
 };
 
-/** An answer in one step. */
-function once(/** @type {(subject: Subject, ...args: any[]) => unknown} */ answerOf) {
+/** An answer in one step. @template About @param {(about: About, ...args: any[]) => unknown} answerOf */
+function once(answerOf) {
   // eslint-disable-next-line require-yield -- one step is the whole
-  return function* (/** @type {Subject} */ subject, /** @type {any[]} */ ...args) {
-    return answerOf(subject, ...args);
+  return function* (/** @type {About} */ about, /** @type {any[]} */ ...args) {
+    return answerOf(about, ...args);
+  };
+}
+
+/**
+ * An answer about the heads at a place: one, all of a layer, or all. Between them others have their turn, and the run
+ * may be closed: a view of a head can take a pass over its weights.
+ * @param {(heads: import("../kernels/pattern.js").Pattern[], ...args: any[]) => Generator<unknown, unknown>} answerOf
+ */
+function ofHeads(answerOf) {
+  return function* (
+    /** @type {Subject} */ subject,
+    /** @type {string} */ run,
+    /** @type {Place} */ [layer, head, shows],
+    /** @type {any[]} */ ...args
+  ) {
+    const { layers, heads } = subject.model.config;
+    const found = [];
+    for (const at of numbersOf(layer, layers))
+      for (const one of numbersOf(head, heads)) {
+        found.push(subject.head(subject.run(run), at, one, shows));
+        yield;
+      }
+    return yield* answerOf(found, ...args);
   };
 }
 
@@ -62,13 +73,6 @@ function* describeOpen(
   /** @type {Generator<void, import("./subject.js").LiveRun>} */ opening,
 ) {
   return subject.describe(yield* opening);
-}
-
-/** The heads at a place: one, all of a layer, or all. */
-function headsAt(/** @type {Subject} */ subject, /** @type {string} */ run, /** @type {Place} */ [layer, head]) {
-  const { layers, heads } = subject.model.config;
-  const open = subject.run(run);
-  return numbersOf(layer, layers).flatMap((at) => numbersOf(head, heads).map((one) => subject.head(open, at, one)));
 }
 
 const numbersOf = (/** @type {number|"mean"} */ one, /** @type {number} */ count) =>

@@ -1,0 +1,124 @@
+/** The views of a head other than its weights, as regard/lens/views.py defines them. */
+import { Pattern } from "../kernels/pattern.js";
+
+/**
+ * S keys, E model dimension, D head dimension.
+ * @typedef {import("../kernels/gpt.js").GPT} GPT
+ */
+
+const FACTORS = "PPPq Pqqq Pqqq";
+const [LAG, MEAN_RECEIVED] = [12, 15]; // of src/native/abi.h
+const NONE = 0; // an address where nothing is
+// A head rests on a key of which that is true; see regard/lens/sink_keys.py.
+const [RESTING, OTHERS, PART] = [0.3, 6, 0.2];
+
+/** A head whose entries are its weights times a number a key. */
+class Weighted extends Pattern {
+  /** @param {Pattern} base @param {ArrayLike<number>} factors (S) */
+  constructor(base, factors) {
+    super(base.kernels, base.head);
+    this.base = base;
+    this.address = base.kernels.keep(factors);
+  }
+
+  factors() {
+    return this.kernels.struct(FACTORS, [NONE, NONE, this.address, 0, NONE, 0, 0, 0, NONE, 0, 0, 0]);
+  }
+
+  logsumexps(/** @type {Span} */ queries) {
+    return /** @type {Pattern} */ (this.base).logsumexps(queries);
+  }
+
+  release() {
+    this.kernels.release(this.address);
+    this.length = 0;
+  }
+}
+
+/** The weights beside the keys that the head rests on, which are cut from all queries. */
+export function without(/** @type {Pattern} */ weights) {
+  const { kernels, head, length } = weights;
+  const sinks = resting(weights).map((key) => ({
+    queries: /** @type {Span} */ ([0, length]),
+    keys: /** @type {Span} */ ([key, key + 1]),
+  }));
+  return new Pattern(kernels, { ...head, cuts: [...head.cuts, ...sinks] });
+}
+
+/** The keys whose mean weight from other queries is large. */
+function resting(/** @type {Pattern} */ weights) {
+  const { length } = weights;
+  const wanted = [MEAN_RECEIVED, LAG].map((kind) => ({ kind, count: 2 * length }));
+  const [received, itself] = weights.read([0, length], wanted);
+  const others = Array.from(received.subarray(length), (count) => count - 1);
+  const fewest = Math.max(OTHERS, PART * others.reduce((a, b) => Math.max(a, b)));
+  const isSink = (/** @type {number} */ count, /** @type {number} */ key) =>
+    count >= fewest && (received[key] - itself[2 * key]) / count > RESTING;
+  return others.flatMap((count, key) => (isSink(count, key) ? [key] : []));
+}
+
+/** The weights times the lengths of the values behind W_O. @param {Pattern} weights @param {Float32Array} output (E, D) */
+export function moved(weights, output) {
+  const E = output.length / weights.head.valueDim;
+  const arriving = products(weights, output);
+  const norm = (/** @type {Float32Array} */ vector) => Math.sqrt(vector.reduce((sum, x) => sum + x * x, 0));
+  return new Weighted(
+    weights,
+    Array.from({ length: weights.length }, (_, key) => norm(arriving.subarray(key * E, (key + 1) * E))),
+  );
+}
+
+/**
+ * What each key adds to a logit.
+ * @param {Pattern} weights @param {Float32Array} output (E, D) @param {Float64Array} along (E), of `alongOf`
+ */
+export function toward(weights, output, along) {
+  const D = weights.head.valueDim;
+  const reads = new Float64Array(D);
+  for (let k = 0; k < output.length; k++) reads[k % D] += along[Math.floor(k / D)] * output[k];
+  return new Weighted(weights, products(weights, reads));
+}
+
+/** The values (S, D) times each row of a matrix (O, D): (S, O). @param {Pattern} weights @param {ArrayLike<number>} matrix */
+function products({ kernels, head, length }, matrix) {
+  const D = head.valueDim;
+  const outputs = matrix.length / D;
+  return kernels.during(() => {
+    const result = kernels.borrow(4 * length * outputs);
+    const operands = [/** @type {{address: number}} */ (head.value).address, kernels.lend(matrix), NONE, NONE, result];
+    kernels.call("multiply", kernels.struct("qqqqqPPPPP", [0, 1, length, D, outputs, ...operands]));
+    return kernels.floats(result, length * outputs).slice();
+  });
+}
+
+/** A head's part of W_O, (E, D). @param {GPT} model @param {number} layer @param {number} head */
+export function outputOf({ kernels, config, weights }, layer, head) {
+  const { dim: E, head_dim: D } = config;
+  const whole = kernels.floats(weights[`h.${layer}.attn.c_proj.weight`], E * E);
+  const part = new Float32Array(E * D);
+  for (let row = 0; row < E; row++) part.set(whole.subarray(row * E + head * D, row * E + (head + 1) * D), row * D);
+  return part;
+}
+
+/**
+ * What reads the logit of a token from the stream (E) at the last token, whose scale the final norm keeps.
+ * @param {GPT} model @param {import("./subject.js").LiveRun} run @param {number} token
+ */
+export function alongOf(model, { ids, cache }, token) {
+  const { kernels, config, weights } = model;
+  const { dim: E, norm, norm_eps: epsilon } = config;
+  const stream = centred(Float64Array.from(model.streamBehind(ids, cache)), norm);
+  const scale = 1 / Math.sqrt(stream.reduce((sum, x) => sum + x * x, 0) / E + epsilon);
+  const row = kernels.floats(weights["wte.weight"] + 4 * token * E, E);
+  const gain = kernels.floats(weights["ln_f.weight"], E);
+  return centred(
+    Float64Array.from(row, (number, k) => scale * gain[k] * number),
+    norm,
+  );
+}
+
+/** A vector as a norm of this kind centres it. @param {Float64Array} vector @param {"layer"|"rms"} norm */
+function centred(vector, norm) {
+  const mean = norm === "rms" ? 0 : vector.reduce((sum, x) => sum + x, 0) / vector.length;
+  return vector.map((x) => x - mean);
+}
