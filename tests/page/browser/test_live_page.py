@@ -4,6 +4,7 @@ import pytest
 
 import regard
 from regard.gpt.checkpoint import SHIPPED
+from regard.lens import VIEWS
 from regard.page import ModelSubject
 from regard.page._changes import Ablation
 
@@ -159,6 +160,19 @@ def test_a_head_switched_off_undone_and_compared(page, settled, server):
     settled(page)
     assert page.locator("#chips button").count() == 0
     assert shown_weight(page) == pytest.approx(float(plain.row(*place[:3]).max()), abs=1e-4)
+
+
+def test_the_switch_shows_what_the_server_shows(page, settled, server):
+    run = server.run(server.about()["runs"][0])
+    place = (1, 3, 9)
+    look_at(page, settled, *place, 0)
+    for view in ("toward", "weight"):
+        page.locator(f"#shows-choice button[value={view}]").click()
+        page.locator("#shows-meaning", has_text=VIEWS[view].meaning[:20]).wait_for()
+        settled(page)
+        entry = float(run.seen(view).row(*place)[0])
+        assert shown_weight(page) == pytest.approx(entry, abs=1e-4), view
+    assert page.locator("#shows-choice button:enabled").count() == len(VIEWS)
 
 
 TITLES = "(all) => all.map((one) => one.title)"
