@@ -227,7 +227,7 @@ export class Subject {
   /** @param {LiveRun} one @param {number} layer @param {number} head @param {Pattern} weights @param {Shows} shows */
   inView(one, layer, head, weights, shows) {
     const why = this.objections(one)[shows];
-    if (why) throw new ServerError(why);
+    if (why) throw new ServerError(`No such view: ${why}.`, { status: 422 });
     if (shows === "without") return views.without(weights);
     const output = views.outputOf(this.model, layer, head);
     if (shows === "moved") return views.moved(weights, output);
