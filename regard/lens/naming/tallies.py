@@ -46,8 +46,10 @@ class Tallier:
         self._count = count
         self._separators = separators
 
-    def of_text(self, pattern: Pattern, read: Read) -> dict[str, Tally]:
-        """Return the tallies of a text of two tokens or more, ``(H, T, T)``, by score."""
+    def of_text(
+        self, pattern: Pattern, read: Read
+    ) -> tuple[dict[str, Tally], Bool[Tensor, "H T"]]:
+        """Return the tallies of a text of two tokens or more, ``(H, T, T)``, by score; the sinks."""
         first, *of_keys = read(pattern, Mass(0), *READOUTS)
         sinks, resting = _resting(pattern, *of_keys)
         beside = pattern.without(sinks) if bool(sinks.any()) else pattern
@@ -96,7 +98,7 @@ class Tallier:
             ((copies, successors),) = others
             result["duplicate_token"] = self._of_targets(copies, even, following=False)
             result["induction"] = self._of_targets(successors, even, following=True)
-        return result
+        return result, sinks
 
     def _of_targets(
         self, repeats: Controlled, even: Float[Tensor, "H T"], *, following: bool

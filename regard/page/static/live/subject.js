@@ -1,6 +1,7 @@
 /** A model and the texts that are open under it. */
 import { ServerError } from "../errors.js";
 import { Pattern, row } from "../kernels/pattern.js";
+import { restsOf } from "../quantities.js";
 import { interventionsOf } from "./changes.js";
 import { overHeads, overKeys, overPassages } from "./effects.js";
 import { readable, visible } from "./labels.js";
@@ -11,7 +12,7 @@ import { anySeed, draw, softmax } from "./sampling.js";
  * A run over a text.
  * @typedef {{name: string, ids: number[], notes: string[], cache: Cache, changes: Intervention[],
  *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, effects: Map<string, object>,
- *   heads: Map<string, Pattern>}} LiveRun
+ *   heads: Map<string, Pattern>, figures: ReturnType<typeof figuresOf>[][]}} LiveRun
  * @typedef {import("../kernels/cache.js").Cache} Cache
  */
 
@@ -130,7 +131,7 @@ export class Subject {
         throw new ServerError("The model's logits are not numbers; its weights are damaged.");
       this.first ??= name;
       const fresh = { name, ids, notes, cache, changes, logits, probabilities, plain };
-      this.runs.set(key, { ...fresh, effects: new Map(), heads: new Map() });
+      this.runs.set(key, { ...fresh, effects: new Map(), heads: new Map(), figures: [] });
     } finally {
       if (!this.runs.has(key)) cache.release(); // it is not needed any more
     }
@@ -227,20 +228,23 @@ export class Subject {
     });
   }
 
-  /** The scores of all heads, a line a layer. */
-  *scores(/** @type {LiveRun} */ one) {
+  /**
+   * The scores of all heads, a line a layer. They are kept.
+   * @param {LiveRun} one @returns {Generator<{layer: number, heads: ReturnType<typeof figuresOf>[]}|undefined, void>}
+   */
+  *scores(one) {
     const { layers, heads } = this.model.config;
     const pieces = this.tokenizer.tokens(one.ids);
     const numbers = new Map([...new Set(pieces)].sort().map((piece, number) => [piece, number]));
     const ids = pieces.map((piece) => /** @type {number} */ (numbers.get(piece)));
     const separators = marked(pieces);
     for (let layer = 0; layer < layers; layer++) {
-      const figures = [];
-      for (let head = 0; head < heads; head++) {
+      const figures = one.figures[layer] ?? [];
+      for (let head = figures.length; head < heads; head++) {
         figures.push(figuresOf(head, this.head(one, layer, head), ids, separators));
         yield;
       }
-      yield { layer, heads: figures };
+      yield { layer, heads: (one.figures[layer] = figures) };
     }
   }
 
@@ -280,7 +284,14 @@ export class Subject {
     const every = Array.from({ length: layers * heads }, (_, k) => this.head(one, Math.floor(k / heads), k % heads));
     const [{ token }] = this.following(one);
     const weights = row(every, one.ids.length - 1);
-    const result = { token, ...(yield* overPassages(this.model, one, token, spans, weights)) };
+    /** @type {number[][]} */
+    const sinks = [];
+    for (const line of this.scores(one)) {
+      sinks.push(...(line?.heads.map((head) => head.sinks) ?? []));
+      yield;
+    }
+    const rests = restsOf(sinks).map(({ key }) => key);
+    const result = { token, ...(yield* overPassages(this.model, one, token, spans, weights, rests)) };
     one.effects.set(key, result);
     yield result;
   }
