@@ -29,7 +29,10 @@ export function* overHeads(model, plain, token) {
       for (let head = 0; head < heads; head++) {
         const changes = [/** @type {const} */ ({ kind: "ablate", layer, head })];
         cache.length = 0;
-        const logits = yield* model.read(ids, cache, { changes, from: { layer, stream: keep[layer] } });
+        const logits = yield* model.read(ids, cache, {
+          changes,
+          from: { layer, stream: keep[layer] },
+        });
         effects[layer].push(logOf(logits, token) - unchanged);
         yield { done: layer * heads + head + 1, total };
       }
@@ -58,7 +61,13 @@ export function* overKeys(model, plain, token) {
     if (stop === ids.length)
       effects.push(0); // no later query is there to hide it from
     else {
-      const change = /** @type {const} */ ({ kind: "knock_out", layer: null, head: null, queries: null, keys });
+      const change = /** @type {const} */ ({
+        kind: "knock_out",
+        layer: null,
+        head: null,
+        queries: null,
+        keys,
+      });
       effects.push(logOf(yield* readOn(model, plain, stop, [change]), token) - unchanged);
     }
     yield { done: effects.length, total: spans.length };
@@ -79,7 +88,14 @@ export function* overPassages(model, plain, token, spans, row, sinks) {
   const numbers = [];
   for (const hidden of [[], ...spans.map((span) => [span]), spans]) {
     const changes = hidden.map(
-      (keys) => /** @type {const} */ ({ kind: "knock_out", layer: null, head: null, queries: null, keys }),
+      (keys) =>
+        /** @type {const} */ ({
+          kind: "knock_out",
+          layer: null,
+          head: null,
+          queries: null,
+          keys,
+        }),
     );
     numbers.push(logOf(yield* readOn(model, plain, start, changes), token));
     yield { done: numbers.length, total };
@@ -87,9 +103,7 @@ export function* overPassages(model, plain, token, spans, row, sinks) {
   const [unchanged, ...changed] = numbers;
   const effects = changed.map((number) => number - unchanged);
   const without = effects.pop();
-  const weights = spans.map((span) =>
-    keysOf(span).reduce((sum, key) => sum + (sinks.includes(key) ? 0 : row[key]), 0),
-  );
+  const weights = spans.map((span) => keysOf(span).reduce((sum, key) => sum + (sinks.includes(key) ? 0 : row[key]), 0));
   return { unchanged, effects, without, weights, spans };
 }
 
