@@ -82,7 +82,7 @@ def test_a_head_that_rests_is_named_by_what_it_does_beside(tokens, sink):
     assert [head.role.split()[0] for head in heads] == kinds
     (found,) = regard.lens.sinks(recording)
     for head in heads:
-        assert found.of(0, head.head) == (sink,)
+        assert found.of(0, head.head) == head.sinks == (sink,)
         weights = recording[0][0, head.head].dense().double()[1:, sink]
         assert head.resting == pytest.approx(float(weights.mean()), abs=1e-6)
         assert head.words == f"rests {head.resting:.0%}".replace("%", " %; else: ") + head.role

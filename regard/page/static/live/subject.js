@@ -290,7 +290,7 @@ export class Subject {
       sinks.push(...(line?.heads.map((head) => head.sinks) ?? []));
       yield;
     }
-    const rests = restsOf(sinks).map(({ key }) => key);
+    const rests = restsOf(sinks).map((sink) => sink.key);
     const result = { token, ...(yield* overPassages(this.model, one, token, spans, weights, rests)) };
     one.effects.set(key, result);
     yield result;
