@@ -27,8 +27,8 @@ _TEXT = 200  # maximum characters of a passage before it is cut to its cell
 _QUOTE = 700  # maximum characters of a quotation
 _GAIN = "#4a86c5"  # bar of an effect above 0
 _ABOUT = (
-    "Weight: what the queries that predict the answer give to the passage, sinks left out; the mean "
-    "over {heads}. Difference: that less what the passage gets where question and answer are "
+    "Weight: what the queries that predict the answer give to the passage, sinks left out; the "
+    "mean over {heads}. Difference: that less what the passage gets where question and answer are "
     "{neutral}."
 )
 

@@ -190,11 +190,11 @@ def _texts(layer: Layer, names: Tokens | None) -> list[_Text]:
 
 def _without_padding(text: _Text) -> _Text:
     start, stop = extent(text.pattern)
-    known = (
+    ids, separators = (
         None if one is None else one[start:stop].to(text.pattern.device)
         for one in (text.ids, text.separators)
     )
-    return _Text(part_of(text.pattern, start, stop), *known, start)
+    return _Text(part_of(text.pattern, start, stop), ids, separators, start)
 
 
 def heads(recording: Recording, *, progress: bool | None = None) -> Heads:

@@ -46,10 +46,8 @@ class Tallier:
         self._count = count
         self._separators = separators
 
-    def of_text(
-        self, pattern: Pattern, read: Read
-    ) -> tuple[dict[str, Tally], Bool[Tensor, "H T"]]:
-        """Return the tallies of a text of two tokens or more, ``(H, T, T)``, by score; the sinks."""
+    def of_text(self, pattern: Pattern, read: Read) -> tuple[dict[str, Tally], Bool[Tensor, "H T"]]:
+        """Return the tallies of a text of two tokens or more, ``(H, T, T)``, and the sinks."""
         first, *of_keys = read(pattern, Mass(0), *READOUTS)
         sinks, resting = _resting(pattern, *of_keys)
         beside = pattern.without(sinks) if bool(sinks.any()) else pattern

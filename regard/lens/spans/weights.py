@@ -139,9 +139,9 @@ class SpanWeights:
     """Weights of each head on spans of a text; made by `link_weights` and `passage_weights`.
 
     For links, the spans are the deciding words, compared with decoys and control words. For
-    passages, they are the passages, each of a kind of its own, and two more: the sinks and all other
-    tokens, so that the weights of each head sum to 1. Their controls are the weights on the same
-    passages under a neutral question.
+    passages, they are the passages, each of a kind of its own, and two more: the sinks and all
+    other tokens, so that the weights of each head sum to 1. Their controls are the weights on the
+    same passages under a neutral question.
 
     Attributes:
         spans: weight on a span: ``(M, N, H)`` by span, its mean ``(K, N, H)`` by kind.
