@@ -89,6 +89,21 @@ def test_a_head_that_rests_is_named_by_what_it_does_beside(tokens, sink):
     assert replace(heads[0], resting=0.9951).words == "rests over 99 %; else: induction"
 
 
+def test_sinks_are_keys_of_the_whole_text_and_unknown_of_several_texts():
+    length, pad = 17, 3
+    scores = torch.zeros(2, 1, length, length)
+    scores[..., COLUMN] = 9.0
+    keys, visible = torch.eye(length).expand_as(scores), torch.ones(length, length).tril().bool()
+    visible[:, :pad] = False
+    for texts, expected in ((1, (COLUMN,)), (2, None)):
+        with regard.record() as recording:
+            regard.attention(
+                scores[:texts], keys[:texts], keys[:texts], mask=regard.dense(visible), scale=1.0
+            )
+        (head,) = regard.lens.heads(recording)
+        assert head.sinks == expected
+
+
 def test_the_next_token_and_separators_have_names():
     tokens = [*MEETING[:12], ",", *MEETING[13:17], ";", *MEETING[18:]]
     assert [tokens[place] for place in (9, 12, 17, 21)] == [".", ",", ";", "."]
