@@ -18,18 +18,11 @@ from regard.cli.errors import MisuseError, user_errors
 from regard.errors import Error
 from regard.gpt import CheckpointError
 from regard.gpt.outside import NOTE, is_outside
-from regard.lens import (
-    VIEWS,
-    Effects,
-    LeadingHead,
-    LogProbability,
-    effects,
-    leading_head,
-    views,
-)
+from regard.lens import Effects, LeadingHead, LogProbability, effects, leading_head, views
 from regard.lens.naming.forward_pass import ForwardPass, LayerPass, join_layers, read_layer
 from regard.lens.naming.heads import HeadScores
 from regard.lens.sink_keys import resting
+from regard.lens.views import VIEWS
 from regard.models import LanguageModel
 from regard.pattern import Pattern
 from regard.record import Layer, RecordError

@@ -173,7 +173,7 @@ def _as_dict(
                 "effect": effect,
             }
         )
-    first_token, sinks, elsewhere = means[-3:]
+    sinks, elsewhere = means[-2:]
     return {
         "answer_tokens": list(answer),
         "log_probability": effects.unchanged,
@@ -181,7 +181,6 @@ def _as_dict(
         "hidden_from": list(effects.hidden_from or ()),
         "layers": list(weights.layers),
         "heads": list(weights.heads),
-        "first_token": first_token,
         "sinks": sinks,
         "sink_keys": [first for first, _ in weights.keys[-2]],
         "elsewhere": elsewhere,

@@ -33,10 +33,9 @@ from regard.lens.spans import (
 )
 from regard.lens.targets import Answer, Logit, LogProbability
 from regard.lens.toward import LeadingHead, LogitParts, Part, leading_head, toward
-from regard.lens.views import VIEWS, View, Views, views
+from regard.lens.views import View, Views, views
 
 __all__ = [
-    "VIEWS",
     "Alarm",
     "AlarmWarning",
     "Alert",

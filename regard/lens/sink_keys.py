@@ -166,7 +166,7 @@ def sinks(recording: Recording) -> tuple[Sinks, ...]:
 
 def resting(text: Pattern) -> Bool[Tensor, "*h S"]:
     """Return True where a head of a text, or the heads of a layer, rest on a key; see `sinks`."""
-    return (_of_text(text) > RESTING).to(text.device)
+    return _of_text(text) > RESTING
 
 
 def sinks_of_readings(
@@ -207,7 +207,8 @@ def mean_weights(
     A head rests on a key where it is above `RESTING`. The arguments are the results of `READOUTS`,
     of the last the weights.
     """
-    received, mean, itself = (part.double().cpu() for part in (received, mean, itself))
+    dtype = torch.promote_types(received.dtype, torch.float32)  # float64 is not on every device
+    received, mean, itself = (part.to(dtype) for part in (received, mean, itself))
     # How many queries see a key follows from the sum and the mean of what they give it.
     others = torch.where(mean > 0, received / mean, 0).round() - 1
     means = (received - itself).clamp_min(0) / others.clamp_min(1)
@@ -225,7 +226,7 @@ def _joined(
     size = len(layers), len(every), max((own.shape[-1] for own in layers), default=0)
     weights = torch.full(size, torch.nan, dtype=torch.float64, device="cpu")
     for row, (means, own) in enumerate(zip(layers, heads, strict=True)):
-        weights[row, [every.index(head) for head in own], : means.shape[-1]] = means
+        weights[row, [every.index(head) for head in own], : means.shape[-1]] = means.double().cpu()
     return Sinks(
         weights=weights,
         layers=tuple(indices),

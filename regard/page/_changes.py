@@ -241,7 +241,7 @@ def measure_passages(
     if key not in run.effects:
         target = LogProbability(token)
         try:
-            weights = read_passages(model, ids, spans, target, sinks=())
+            weights = read_passages(model, ids, spans, target)
             measured = effects(
                 model, ids, target, over=spans, hidden_from="question", progress=progress
             )

@@ -134,5 +134,6 @@ def scores_entry(scores: HeadScores, head: int) -> dict[str, Any]:
         "margin": scores.margin,
         "queries": scores.queries,
         "undecided": scores.undecided,
+        "sinks": list(scores.sinks or ()),
         **{name: getattr(scores, name) for name in SCORES},
     }

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard.errors import Error
-from regard.lens import VIEWS, Views
+from regard.lens import Views
 from regard.lens.naming.head_scores import score_heads
+from regard.lens.views import VIEWS
 from regard.page._bands import (
     KnownHead,
     PendingHeads,
@@ -123,6 +124,7 @@ class Run:
     _layers: dict[int, Pattern] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Pattern] = field(default_factory=dict)
     _readouts: dict[tuple[int | str, int | str], Tensor] = field(default_factory=dict)
+    _scores: dict[int, dict[str, Any]] = field(default_factory=dict)
     _windows: Windows = field(default_factory=Windows)
     _pending: PendingHeads = field(default_factory=PendingHeads)
     _lock: Lock = field(default_factory=Lock)
@@ -338,15 +340,11 @@ class Run:
             return self.base.scores(layer, cancelled)
         if self.read:
             return for_json({"layer": layer, "heads": list(self.read[layer].scores)})
-        return for_json(
-            {
-                "layer": layer,
-                "heads": [
-                    self._score(layer, place, cancelled)
-                    for place in range(len(self.layers[layer].heads))
-                ],
-            }
-        )
+        if layer not in self._scores:
+            places = range(len(self.layers[layer].heads))
+            scores = [self._score(layer, place, cancelled) for place in places]
+            self._scores[layer] = for_json({"layer": layer, "heads": scores})
+        return self._scores[layer]
 
     def _score(self, layer: int, head: int, cancelled: Event | None) -> dict[str, Any]:
         known = weights_of(self.finished(layer, head, cancelled))

@@ -24,8 +24,8 @@ interface MeasuredHeads extends Omit<Measured<(number | null)[][]>, "token" | "s
 }
 /** What the next token looks at and needs of each passage, as far as that was measured. */
 type Passages = { run: string; spans: Span[]; measured: (Measured & { weights: number[]; without: number }) | null };
-/** A key on which heads rest, and the share of all weight that it has. */
-type Rest = { key: number; share: number };
+/** A sink of the model, and the number of heads that rest on it. */
+type Rest = { key: number; heads: number };
 /** A rectangle of the map: queries and keys. */
 type Zone = { queries: Span; keys: Span };
 /** What an entry of a pattern is: one of the views of `regard.lens.views`. */
@@ -122,6 +122,8 @@ interface Figures extends Record<Score, number | null> {
   margin: number | null;
   queries: number | null;
   undecided: string | null;
+  /** The keys on which it rests. */
+  sinks: number[];
   run: string;
 }
 

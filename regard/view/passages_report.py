@@ -27,9 +27,9 @@ _TEXT = 200  # maximum characters of a passage before it is cut to its cell
 _QUOTE = 700  # maximum characters of a quotation
 _GAIN = "#4a86c5"  # bar of an effect above 0
 _ABOUT = (
-    "Weight: what the queries that predict the answer give to the passage, the first token and "
-    "sinks left out; the mean over {heads}. Difference: that less what the passage gets where "
-    "question and answer are {neutral}."
+    "Weight: what the queries that predict the answer give to the passage, sinks left out; the "
+    "mean over {heads}. Difference: that less what the passage gets where question and answer are "
+    "{neutral}."
 )
 
 
@@ -119,7 +119,7 @@ class _Table:
             text = Text(_quoted(passage.text, _TEXT))
             row(number, changes[number], _token_range(passage.tokens), text)
         count = len(self.weights.keys[-2])
-        rest = ("first token", f"{count} sink{'' if count == 1 else 's'}", "elsewhere")
+        rest = (f"{count} sink{'' if count == 1 else 's'}", "elsewhere")
         for place, name in enumerate(rest, len(changes)):
             row(place, None, "", Text(name, "dim"))
         return table

@@ -130,6 +130,9 @@ def findings(result: ForwardPass, query: int) -> Text:
     if (best := next(named, None)) is not None:
         about = f"{best.words}, {best.evidence}"
         sentences.append(f"Head {best.layer}.{best.head}: {best.role.meaning} ({about}).")
+        if best.sinks and best.role is not Role.FIRST:
+            keys = [f"“{visible(result.tokens[key])}”" for key in best.sinks]
+            sentences.append(f"It rests on {' and '.join(keys)}.")
     return Text(" ".join(sentences))
 
 

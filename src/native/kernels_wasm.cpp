@@ -38,10 +38,10 @@ REGARD_EXPORT(gpt_step) int regard_gpt_step(const regard_gpt *gpt) {
 }
 
 // The scores and the role of a head on a text, given its log-sum-exps, the token ids in [0, K) and
-// which tokens separate others.
+// which tokens separate others; and the keys on which it rests.
 REGARD_EXPORT(name_head)
 int regard_name_head(const regard_problem *problem, const float *logsumexp, const int64_t *ids,
-                     const float *separators, int32_t tokens, double *naming) {
+                     const float *separators, int32_t tokens, double *naming, float *sinks) {
   return Namer(ids, separators, problem->queries, tokens)
-      .name<Widened<Float32>>(*problem, logsumexp, *(Naming *)naming);
+      .name<Widened<Float32>>(*problem, logsumexp, *(Naming *)naming, sinks);
 }

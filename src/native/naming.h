@@ -81,14 +81,16 @@ class Namer {
   Namer(const int64_t *ids, const float *separators, int64_t length, int64_t tokens)
       : ids_(ids), separators_(separators), length_(length), tokens_(tokens) {}
 
+  // `sinks` becomes 1 for the keys on which the head rests, else 0.
   template <class Arithmetic>
-  int name(const regard_problem &p, const float *logsumexp, Naming &naming) const {
+  int name(const regard_problem &p, const float *logsumexp, Naming &naming, float *sinks) const {
     naming = {};
     if (length_ < 2) return REGARD_DONE;
     Whole whole(length_);
     Rows own(length_), even(length_);
     int result = whole.read<Arithmetic>(p, logsumexp);
     if (result != REGARD_DONE) return result;
+    for (int64_t key = 0; key < length_; key++) sinks[key] = whole.sinks[key];
     const Beside beside(p, whole);
     if (beside.has_sinks) logsumexp = nullptr;
     result = own.read<Arithmetic>(beside.problem, logsumexp, separators_, ids_);

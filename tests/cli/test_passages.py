@@ -135,7 +135,7 @@ def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, mo
     assert (done.status, done.err) == (0, "")
     assert "Answer barn\n" in done.out
     rows = [line for line in done.out.splitlines() if re.match(r" *[+−]0\.\d{3} ", line)]
-    assert len(rows) == 3 + 3  # passages; the first token, sinks and everything else
+    assert len(rows) == 3 + 2  # passages; sinks and everything else
     assert "Dad had taken the bead" in rows[0]
     figures = re.findall(r" ([+−]\d+\.\d\d) ", done.out)
     changes = [float(figure.replace("−", "-")) for figure in figures]

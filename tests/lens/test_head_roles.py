@@ -82,11 +82,26 @@ def test_a_head_that_rests_is_named_by_what_it_does_beside(tokens, sink):
     assert [head.role.split()[0] for head in heads] == kinds
     (found,) = regard.lens.sinks(recording)
     for head in heads:
-        assert found.of(0, head.head) == (sink,)
+        assert found.of(0, head.head) == head.sinks == (sink,)
         weights = recording[0][0, head.head].dense().double()[1:, sink]
         assert head.resting == pytest.approx(float(weights.mean()), abs=1e-6)
         assert head.words == f"rests {head.resting:.0%}".replace("%", " %; else: ") + head.role
     assert replace(heads[0], resting=0.9951).words == "rests over 99 %; else: induction"
+
+
+def test_sinks_are_keys_of_the_whole_text_and_unknown_of_several_texts():
+    length, pad = 17, 3
+    scores = torch.zeros(2, 1, length, length)
+    scores[..., COLUMN] = 9.0
+    keys, visible = torch.eye(length).expand_as(scores), torch.ones(length, length).tril().bool()
+    visible[:, :pad] = False
+    for texts, expected in ((1, (COLUMN,)), (2, None)):
+        with regard.record() as recording:
+            regard.attention(
+                scores[:texts], keys[:texts], keys[:texts], mask=regard.dense(visible), scale=1.0
+            )
+        (head,) = regard.lens.heads(recording)
+        assert head.sinks == expected
 
 
 def test_the_next_token_and_separators_have_names():

@@ -98,22 +98,19 @@ def _dense(recording, layers):
 
 def test_shares_are_those_of_the_dense_weights_and_add_up(recording):
     weights = regard.lens.passage_weights(recording, SPANS, TARGET, sinks=[5])
-    owned = [[1, 2, 3], [4, 6, 7, 8], range(11, 16)]  # without the first token and the sink
+    owned = [[*range(*SPANS[0])], [4, 6, 7, 8], range(11, 16)]  # without the sink
     for share, keys in zip(weights.spans.values, owned, strict=False):
         torch.testing.assert_close(share, by_hand(recording, keys), rtol=0, atol=ROUNDING)
     torch.testing.assert_close(
-        weights.spans.values[3], by_hand(recording, [0]), rtol=0, atol=ROUNDING
-    )
-    torch.testing.assert_close(
-        weights.spans.values[4], by_hand(recording, [5]), rtol=0, atol=ROUNDING
+        weights.spans.values[3], by_hand(recording, [5]), rtol=0, atol=ROUNDING
     )
     rest = [9, 10, *range(16, LENGTH)]
     torch.testing.assert_close(
-        weights.spans.values[5], by_hand(recording, rest), rtol=0, atol=ROUNDING
+        weights.spans.values[4], by_hand(recording, rest), rtol=0, atol=ROUNDING
     )
     total = weights.spans.values.sum(0)
     torch.testing.assert_close(total, torch.ones(2, 3).double(), rtol=0, atol=ROUNDING)
-    assert weights.keys == (*((span,) for span in SPANS), ((0, 1),), ((5, 6),), ())
+    assert weights.keys == (*((span,) for span in SPANS), ((5, 6),), ())
     torch.testing.assert_close(weights.mean, weights.spans.values.mean((1, 2)))
 
 
@@ -121,6 +118,19 @@ def test_sinks_are_those_of_the_heads_that_are_read(recording):
     assert regard.lens.passage_weights(recording, SPANS, TARGET).keys[-2] == ((5, 6),)
     assert regard.lens.passage_weights(recording, SPANS, TARGET, layers=0).keys[-2] == ()
     assert regard.lens.sinks(recording)[0].keys == (5,)
+
+
+def test_the_first_token_is_a_key_like_another_unless_heads_rest_on_it(recording):
+    weights = regard.lens.passage_weights(recording, [(0, 4)], TARGET, layers=0)
+    expected = by_hand(recording, range(4), layers=[0])
+    torch.testing.assert_close(weights.spans.values[0], expected, rtol=0, atol=ROUNDING)
+    key = torch.zeros(1, 1, LENGTH, 2)
+    key[..., 0, :] = 9.0
+    with regard.record() as resting:
+        regard.attention(torch.ones_like(key), key, key, mask=regard.causal())
+    weights = regard.lens.passage_weights(resting, [(0, 4)], TARGET)
+    assert weights.keys[-2] == ((0, 1),)
+    assert weights.mean[:2].tolist() == pytest.approx([0, 1], abs=1e-3)
 
 
 def test_layers_and_heads_that_are_read_are_chosen(recording):
@@ -166,12 +176,12 @@ def test_a_frame_has_a_row_a_passage_and_head(recording):
     passages = split_passages("ab.\n\ncd", [(n, n + 1) for n in range(7)])
     weights = regard.lens.passage_weights(recording, passages, TARGET)
     frame = weights.frame()
-    assert len(frame) == (2 + 3) * 2 * 3
+    assert len(frame) == (2 + 2) * 2 * 3
     row = frame[(frame.kind == "5–6 cd") & (frame.layer == 1) & (frame["head"] == 2)].iloc[0]
     assert row.weight == float(weights.spans.values[1, 1, 2])
     lines = repr(weights).splitlines()
     assert lines[1].split() == ["0–2", "ab.", "1", f"{weights.mean[0]:.3f}"]
-    assert [line.split()[0] for line in lines[3:6]] == ["first", "sinks", "elsewhere"]
+    assert [line.split()[0] for line in lines[3:5]] == ["sinks", "elsewhere"]
 
 
 @pytest.mark.parametrize(

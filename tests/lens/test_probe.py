@@ -9,7 +9,7 @@ from support.real import folder, smollm2_file
 import regard
 from regard.gpt import GPT, BPETokenizer, GPTConfig
 from regard.lens import circuits
-from regard.lens.naming.probe import _text
+from regard.lens.naming.probe import random_twice
 from regard.models import LanguageModel
 
 
@@ -25,21 +25,21 @@ class Fenced:
 
 
 def test_the_text_is_a_line_of_different_words_twice_over_between_added_tokens():
-    ids, names = _text(Fenced(), 0)
+    ids, names = random_twice(Fenced(), 0)
     first, second = ids[1:9], ids[9:17]  # of the 19 that fit, 2 are added
     assert (ids[0], ids[-1], len(ids)) == (0, 1, 18)
     assert first == second
     assert len(set(first)) == 8
     assert all(name.isalpha() for name in names[1:-1])
     assert names == tuple(Fenced.tokenizer.tokens(ids))
-    assert _text(Fenced(), 0)[0] == ids != _text(Fenced(), 1)[0]
+    assert random_twice(Fenced(), 0)[0] == ids != random_twice(Fenced(), 1)[0]
 
 
 def test_a_context_too_short_for_a_line_is_refused():
     short = Fenced()
     short.context = 17
     with pytest.raises(ValueError, match="has 36 tokens of letters alone and a context of 17: no"):
-        _text(short, 0)
+        random_twice(short, 0)
 
 
 def test_heads_of_a_small_model_are_named_on_it():
@@ -50,7 +50,7 @@ def test_heads_of_a_small_model_are_named_on_it():
     model = LanguageModel(module, tokenizer, name="small")
     heads = regard.lens.probe(model, seed=7)
     assert [(head.layer, head.head) for head in heads] == [(n, h) for n in (0, 1) for h in range(3)]
-    ids, names = _text(model, 7)
+    ids, names = random_twice(model, 7)
     assert len(ids) == 60
     with torch.no_grad(), regard.record(module, tokens=[names]) as recording:
         module(torch.tensor([ids]))

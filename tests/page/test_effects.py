@@ -49,7 +49,7 @@ def test_passages_are_those_of_the_library(client, first, network, lines, refuse
     expected = regard.lens.effects(model, ids, answer, over=spans, hidden_from="question")
     with regard.record(model) as recording, torch.no_grad():
         model(ids[None])
-    weights = regard.lens.passage_weights(recording, spans, answer, sinks=())
+    weights = regard.lens.passage_weights(recording, spans, answer)
     assert last["effects"] == pytest.approx(expected.values.tolist(), abs=1e-5)
     assert last["without"] == pytest.approx(expected.without_all, abs=1e-5)
     assert last["weights"] == pytest.approx(weights.mean[:2].tolist(), abs=1e-6)

@@ -41,11 +41,12 @@ def test_command_figure_page_report_and_notebook_name_heads_alike(capfd, monkeyp
         assert any(line.startswith(row) for line in lines)
         assert re.search(rf"{head.layer}·{head.head}\W.*?{head.role}", html)
 
-    expected = [(head.role.value, head.evidence, head.undecided) for head in heads]
+    expected = [(one.role.value, one.evidence, one.undecided, list(one.sinks)) for one in heads]
     subject = ModelSubject(model, tokenizer, title="shipped", ids=ids)
     page = subject.run(subject.about()["runs"][0])
     layers = [page.scores(layer) for layer in range(len(page.layers))]
     (packed,) = json.loads(re.search(r'id="report">(.*)</script>', report_html(subject))[1])["runs"]
     for answers in (layers, packed["scores"]):
         shown = [one for layer in answers for one in layer["heads"]]
-        assert [(one["role"], one["evidence"], one["undecided"]) for one in shown] == expected
+        fields = ("role", "evidence", "undecided", "sinks")
+        assert [tuple(one[name] for name in fields) for one in shown] == expected

@@ -31,6 +31,12 @@ def test_the_page_has_the_scores_of_the_package():
     assert tuple(printed("console.log(JSON.stringify(quantities.SCORES))")) == SCORES
 
 
+def test_a_key_is_a_sink_of_the_model_where_three_in_a_hundred_heads_rest_on_it():
+    heads = [[0, 4]] * 3 + [[4]] + [[2]] * 2 + [[]] * 94
+    program = f"console.log(JSON.stringify(quantities.restsOf({json.dumps(heads)})))"
+    assert printed(program) == [{"key": 4, "heads": 4}, {"key": 0, "heads": 3}]
+
+
 def test_scores_have_two_decimals_also_in_a_report_of_few():
     program = """format.keepTo(0);
 const written = [["induction", 0.117], ["entropy", 2], ["distance", 12.34], ["first_token", null]]

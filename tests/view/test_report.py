@@ -10,6 +10,7 @@ from rich.console import Console
 from support.heads import EACH, each_role, make_forward_pass, patterns_of
 
 import regard
+from regard.lens.naming.forward_pass import forward_pass
 from regard.view.head_tables import Listing, head_table
 from regard.view.report import all_heads, one_head
 from regard.view.summary import KEYS, QUERIES, STRIP, TokenStrip
@@ -161,6 +162,20 @@ def test_of_a_short_text_they_say_that_it_is_too_short():
     assert [str(head.role) for head in result.heads] == ["text too short to tell", "first token"]
     assert "What its 2 heads do on this text: 1 first token; for 1 it is too short to tell" in words
     assert "Head 0.1: it rests on the first token (first token, " in words
+
+
+def test_they_say_on_which_key_the_head_rests_that_they_name():
+    tokens = [*"abcdefghijklmn"]
+    scores = torch.zeros(14, 14)
+    scores[torch.arange(1, 14), torch.arange(13)] = 9.0
+    scores[:, 3] = 12.0
+    pattern = regard.Pattern(scores[None], torch.eye(14)[None], mask=regard.causal(), scale=1.0)
+    result = forward_pass(
+        torch.arange(14), [pattern], torch.zeros(14, 14), name=lambda ids: [tokens[i] for i in ids]
+    )
+    words = " ".join(printed(*all_heads(result, 9)).split("\n\n")[0].split())
+    assert "it looks at the token before (rests " in words
+    assert words.endswith("It rests on “d”.")
 
 
 def test_the_report_on_all_heads(result):

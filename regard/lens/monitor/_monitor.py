@@ -47,9 +47,11 @@ class Monitor:
 
     By default three quantities: ``max_logit``, the largest scaled score, which grows
     when training diverges; ``entropy``, the mean over all rows that see a key, in nats, which
-    falls when attention collapses; and ``first_token``, the mean weight of a row on key 0. An
-    update covers one step of the optimizer: all batches whose gradients it accumulates, on all
-    ranks. During other updates the model is not touched.
+    falls when attention collapses; and ``first_token``, the mean weight of a row on key 0, which
+    need not be where a head rests: finding that, as `regard.lens.sinks` does, takes what every key
+    of every text receives, and a reading has one number a head. An update covers one step of the
+    optimizer: all batches whose gradients it accumulates, on all ranks. During other updates the
+    model is not touched.
 
     Args:
         model: read only the calls of this model; None reads those of all models. A model of

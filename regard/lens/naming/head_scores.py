@@ -46,6 +46,8 @@ class _Text(NamedTuple):
     pattern: Pattern
     ids: Int[Tensor, " T"] | None
     separators: Bool[Tensor, " T"] | None
+    start: int = 0
+    """Number of padding tokens before it."""
 
 
 def score_heads(
@@ -78,11 +80,16 @@ def _of_layer(layer: Layer, texts: Sequence[_Text], read: Read) -> list[HeadScor
     known = texts[0].ids is not None
     tokens = _numbered(texts)
     count = 1 + max((int(ids.max()) for ids in tokens if len(ids)), default=0)
-    tallies = [
+    found = [
         Tallier(ids, count, text.separators).of_text(text.pattern, read)
         for text, ids in zip(texts, tokens, strict=True)
         if len(ids) > 1
     ]
+    tallies = [one for one, _ in found]
+    sinks: list[tuple[int, ...]] | list[None] = [None] * len(layer.heads)
+    if len(texts) == len(found) == 1:
+        rows, start = found[0][1], texts[0].start
+        sinks = [tuple((start + row.nonzero().flatten()).tolist()) for row in rows]
     means = {
         name: mean_of([one[name] for one in tallies if name in one])
         for name in (*(name for name, _ in _SCORES.values()), "entropy", "resting")
@@ -97,19 +104,20 @@ def _of_layer(layer: Layer, texts: Sequence[_Text], read: Read) -> list[HeadScor
         _head(
             layer.index,
             head,
+            sinks[place],
             _pattern_scores(means, place, known=known),
-            {
-                role: found
-                for role, heads in evidence.items()
-                if (found := heads[place]) is not None
-            },
+            {role: own for role, heads in evidence.items() if (own := heads[place]) is not None},
         )
         for place, head in enumerate(layer.heads)
     ]
 
 
 def _head(
-    layer: int, head: int, scores: PatternScores, evidence: Mapping[Role, Evidence]
+    layer: int,
+    head: int,
+    sinks: tuple[int, ...] | None,
+    scores: PatternScores,
+    evidence: Mapping[Role, Evidence],
 ) -> HeadScores:
     role, undecided = role_of(evidence)
     shown = undecided if role.is_open else role
@@ -123,7 +131,13 @@ def _head(
     if rests_on is None and evidence:
         about = {**about, "queries": max(one.queries for one in evidence.values())}
     return HeadScores(
-        layer=layer, head=head, role=role, undecided=undecided, **about, **vars(scores)
+        layer=layer,
+        head=head,
+        role=role,
+        undecided=undecided,
+        sinks=sinks,
+        **about,
+        **vars(scores),
     )
 
 
@@ -176,11 +190,11 @@ def _texts(layer: Layer, names: Tokens | None) -> list[_Text]:
 
 def _without_padding(text: _Text) -> _Text:
     start, stop = extent(text.pattern)
-    known = (
+    ids, separators = (
         None if one is None else one[start:stop].to(text.pattern.device)
         for one in (text.ids, text.separators)
     )
-    return _Text(part_of(text.pattern, start, stop), *known)
+    return _Text(part_of(text.pattern, start, stop), ids, separators, start)
 
 
 def heads(recording: Recording, *, progress: bool | None = None) -> Heads:

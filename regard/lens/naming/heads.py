@@ -71,6 +71,8 @@ class HeadScores(PatternScores):
     p_value: float | None = None
     """One-sided p-value of the role's lead, or the smallest of all relations, against a lead of
     0.2, times the number of relations that were tested; None where none was."""
+    sinks: tuple[int, ...] | None = None
+    """The keys on which the head rests, in order; None for several texts, or one token."""
     copying: float | None = None
     """`circuits.copying` of an induction head, where `probe` knows the model's matrices."""
 

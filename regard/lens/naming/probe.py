@@ -19,7 +19,7 @@ from regard.lens.naming.heads import Heads, HeadScores
 from regard.lens.naming.roles import ENOUGH, Role
 from regard.record.layer import Layer
 
-__all__ = ["probe"]
+__all__ = ["probe", "random_twice"]
 
 _LINE = 128  # tokens of the line that comes twice
 
@@ -83,7 +83,7 @@ def probe(model: _Model, *, seed: int = 0) -> Heads:
         >>> "induction" in {head.role for head in heads}
         True
     """
-    ids, names = _text(model, seed)
+    ids, names = random_twice(model, seed)
 
     def read(layer: Layer) -> Heads:
         return score_heads([layer], (names,), progress=False)
@@ -92,7 +92,7 @@ def probe(model: _Model, *, seed: int = 0) -> Heads:
     return Heads([_with_copying(model.module, head) for _, heads in results for head in heads])
 
 
-def _text(model: _Model, seed: int) -> tuple[list[int], tuple[str, ...]]:
+def random_twice(model: _Model, seed: int) -> tuple[list[int], tuple[str, ...]]:
     """Draw the text: its ids and the names of its tokens."""
     names = ((token, model.tokenizer.tokens([token])[0]) for token in range(model.vocab_size))
     ordinary = {name: token for token, name in names if name.strip().isalpha()}

@@ -46,8 +46,8 @@ class Tallier:
         self._count = count
         self._separators = separators
 
-    def of_text(self, pattern: Pattern, read: Read) -> dict[str, Tally]:
-        """Return the tallies of a text of two tokens or more, ``(H, T, T)``, by score."""
+    def of_text(self, pattern: Pattern, read: Read) -> tuple[dict[str, Tally], Bool[Tensor, "H T"]]:
+        """Return the tallies of a text of two tokens or more, ``(H, T, T)``, and the sinks."""
         first, *of_keys = read(pattern, Mass(0), *READOUTS)
         sinks, resting = _resting(pattern, *of_keys)
         beside = pattern.without(sinks) if bool(sinks.any()) else pattern
@@ -96,7 +96,7 @@ class Tallier:
             ((copies, successors),) = others
             result["duplicate_token"] = self._of_targets(copies, even, following=False)
             result["induction"] = self._of_targets(successors, even, following=True)
-        return result
+        return result, sinks
 
     def _of_targets(
         self, repeats: Controlled, even: Float[Tensor, "H T"], *, following: bool
@@ -168,10 +168,10 @@ def _resting(
     itself: LagWeights,
 ) -> tuple[Bool[Tensor, "H T"], Float[Tensor, "H 1"]]:
     """Return each head's sinks, and their mean share of the rows after the first."""
-    sinks = (mean_weights(received, mean, itself.weights) > RESTING).to(received.device)
+    sinks = mean_weights(received, mean, itself.weights) > RESTING
     # The sum of the rows' shares is that of what the sinks receive.
     first = pattern.crop((0, 1), (0, pattern.shape[-1])).dense()[:, 0]
-    later = torch.where(sinks, received.double() - first, 0).sum(-1, keepdim=True)
+    later = torch.where(sinks, received - first, 0).sum(-1, keepdim=True)
     return sinks, (later / max(1, pattern.shape[-2] - 1)).clamp(0, 1)
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENOUGH",
-    "FIRST_TOKEN",
     "SINKS",
     "SpanValues",
     "SpanWeights",
@@ -50,7 +49,7 @@ Target = Answer | LogProbability | Logit
 
 ENOUGH = 8
 """Minimum number of spans of a kind for which tables name the head with the largest weight."""
-FIRST_TOKEN, SINKS, ELSEWHERE = "first token", "sinks", "elsewhere"
+SINKS, ELSEWHERE = "sinks", "elsewhere"
 """The kinds of tokens outside all passages."""
 
 _NUMBERS = 2**22  # maximum number of weights read at a time
@@ -140,9 +139,9 @@ class SpanWeights:
     """Weights of each head on spans of a text; made by `link_weights` and `passage_weights`.
 
     For links, the spans are the deciding words, compared with decoys and control words. For
-    passages, they are the passages, each of a kind of its own, and three more: the text's first
-    token, the sinks, and all other tokens, so that the weights of each head sum to 1. Their
-    controls are the weights on the same passages under a neutral question.
+    passages, they are the passages, each of a kind of its own, and two more: the sinks and all
+    other tokens, so that the weights of each head sum to 1. Their controls are the weights on the
+    same passages under a neutral question.
 
     Attributes:
         spans: weight on a span: ``(M, N, H)`` by span, its mean ``(K, N, H)`` by kind.
@@ -164,7 +163,7 @@ class SpanWeights:
         >>> answer = regard.lens.Answer(slice(7, 9))
         >>> weights = regard.lens.passage_weights(recording, [(1, 3), (3, 6)], answer, sinks=())
         >>> weights.spans.kinds, weights.keys[-2:]
-        (('1–2', '3–5', 'first token', 'sinks', 'elsewhere'), ((), ()))
+        (('1–2', '3–5', 'sinks', 'elsewhere'), ((), ()))
         >>> weights.mean.sum().round(decimals=4)
         tensor(1., dtype=torch.float64)
     """
@@ -395,16 +394,14 @@ def passage_weights(
         target: the answer; weights are means over the queries that predict it.
         layers: the layers of self-attention to read; None is all.
         heads: the heads of each layer; None is all.
-        sinks: keys whose weight is listed separately, as is that of the first token. None finds
-            them by the selected heads, as `regard.lens.sinks` does, up to the end of the last
-            passage.
+        sinks: keys whose weight is listed separately. None finds them by the selected heads, as
+            `regard.lens.sinks` does, up to the end of the last passage.
         neutral: a recording of the neutral run, whose tokens are the same up to the end of the last
             passage, and the neutral answer in it.
 
     Returns:
-        The weight on each passage without the first token and the sinks; then on the first token;
-        on the sinks, a sink logit included; and on all other tokens, such as a question. With
-        `neutral`, its weights as controls.
+        The weight on each passage without the sinks; then on the sinks, a sink logit included; and
+        on all other tokens, such as a question. With `neutral`, its weights as controls.
 
     Raises:
         RecordError: for several texts or runs, other kinds of attention, or rows that were
@@ -455,7 +452,7 @@ def passage_weights(
 
 def _require_same_start(tokens: Sequence[Any], others: Sequence[Any], weights: SpanWeights) -> None:
     """Reject a neutral run over another document."""
-    stop = max(span[1] for (span,) in weights.keys[:-3])
+    stop = max(span[1] for (span,) in weights.keys[:-2])
     if tokens[:stop] != others[:stop]:
         raise ValueError(
             "neutral has other tokens up to the end of the last passage; run it over the same "
@@ -531,17 +528,17 @@ def share_out(
         looks.append(received / (queries[1] - queries[0]))
     if sinks is None:
         end = max(passage.tokens[1] for passage in passages)
-        sinks = [k for k in sinks_of_readings(layers, 1, heads=places).keys if 0 < k < end]
+        sinks = [k for k in sinks_of_readings(layers, 1, heads=places).keys if k < end]
     own_heads = [[layer.heads[at] for at in own] for layer, own in zip(layers, places, strict=True)]
     every = tuple(sorted({head for numbers in own_heads for head in numbers}))
-    size = len(passages) + 3, len(looks), len(every)
+    size = len(passages) + 2, len(looks), len(every)
     table = torch.full(size, torch.nan, dtype=torch.float64, device="cpu")
     owners = _owners(passages, sinks, looks[0].shape[-1])
     for row, (received, numbers) in enumerate(zip(looks, own_heads, strict=True)):
         shares = received.new_zeros(len(numbers), len(table)).index_add_(1, owners, received)
         shares[:, -2] += (1 - shares.sum(dim=-1)).clamp_min(0)  # the weight of a sink logit
         table[:, row, [every.index(head) for head in numbers]] = shares.T
-    kinds = (*map(str, passages), FIRST_TOKEN, SINKS, ELSEWHERE)
+    kinds = (*map(str, passages), SINKS, ELSEWHERE)
     values = SpanValues(table, kinds, (0,) * len(kinds))
     none = values.of_same_spans(torch.full_like(table, torch.nan))
     tokens = [(passage.tokens,) for passage in passages]
@@ -549,19 +546,18 @@ def share_out(
         spans=values,
         decoys=none,
         controls=none,
-        keys=(*tokens, ((0, 1),), tuple((key, key + 1) for key in sinks), ()),
+        keys=(*tokens, tuple((key, key + 1) for key in sinks), ()),
         layers=tuple(layer.index for layer in layers),
         heads=every,
     )
 
 
 def _owners(passages: Sequence[Passage], sinks: Sequence[int], keys: int) -> Int[Tensor, " S"]:
-    """Return the index of each key's passage, then of first token, sinks and other tokens."""
-    owners = torch.full((keys,), len(passages) + 2, device="cpu")
+    """Return the index of each key's passage, then of sinks and other tokens."""
+    owners = torch.full((keys,), len(passages) + 1, device="cpu")
     for number, passage in enumerate(passages):
         owners[slice(*passage.tokens)] = number
-    owners[list(sinks)] = len(passages) + 1
-    owners[0] = len(passages)
+    owners[list(sinks)] = len(passages)
     return owners
 
 

@@ -5,17 +5,13 @@ import { awaitAnswer } from "./answers.js";
 import { Replaced, ServerError } from "./errors.js";
 import { measureHeads } from "./matters.js";
 import { during } from "./pending.js";
-import { READOUTS, strongestOf } from "./quantities.js";
+import { restsOf, strongestOf } from "./quantities.js";
 import { SHORT, chooseHead, get, headCount, set, subscribe } from "./store.js";
 
 /** Most heads that are switched off one by one. */
 const MANY = 64;
 /** From so much loss on, in nats, a head that looks at a copy of the next token is preferred. */
 const NOTABLE = 0.3;
-/** Heads rest on a key that has so much of all weight … */
-const RESTED = 0.05;
-/** … and so many times what it would have if they looked everywhere alike. */
-const ABOVE_EVEN = 1.5;
 
 export function startOpening() {
   /** The text whose head was chosen. @type {Run|null} */
@@ -72,7 +68,7 @@ async function nameWriter(/** @type {Run} */ run) {
 
 /**
  * The head that the next token depends on most among those that look far. Where heads can't be switched off, or are
- * too many for it, it is the one that looks back with most weight, at no key on which heads rest. Null where there is
+ * too many for it, it is the one that looks back with most weight, at no key on which it rests. Null where there is
  * none, where it is not free to be chosen, and where queries and keys are not kept.
  * @param {Run} run @param {boolean} free
  */
@@ -80,10 +76,9 @@ async function choose(run, free) {
   if (run.kept === false) return null; // each layer's rows would take a run of the model
   const heads = run.layers.flatMap((layer, at) => layer.heads.map((_, head) => ({ layer: at, head })));
   const isMeasured = get().about?.writes && run.next && heads.length <= MANY;
-  const rests = isMeasured ? [] : await restsOf(run);
-  if (isMeasured) await measureHeads(run);
+  const [sinks] = await Promise.all([sinksOf(run), isMeasured ? measureHeads(run) : null]);
   if (get().plain !== run) return null;
-  set({ rests: { run: run.id, keys: rests } });
+  set({ rests: { run: run.id, keys: isMeasured ? [] : restsOf(sinks.flat()) } });
   if (!free) return null;
   const rows = await Promise.all(
     heads.map(({ layer, head }) =>
@@ -94,7 +89,7 @@ async function choose(run, free) {
   let best = null;
   heads.forEach((one, k) => {
     const row = rows[k];
-    const worth = row ? worthOf(run, row.values, one, rests) : 0;
+    const worth = row ? worthOf(run, row.values, one, sinks[one.layer]?.[one.head]) : 0;
     if (worth > (best?.worth ?? 0)) best = { worth, ...one };
   });
   return /** @type {{layer: number, head: number}|null} */ (best);
@@ -110,19 +105,19 @@ async function writerOf(/** @type {Run} */ run) {
   }
 }
 
-/** The keys on which heads rest, with the share of all weight that each has, over all heads and queries. */
-async function restsOf(/** @type {Run} */ run) {
-  const along = await awaitAnswer(api.readouts(run.id, ["mean", "mean"], "look-rests"));
-  if (!along) return [];
-  const received = along.values.subarray(READOUTS.indexOf("received") * run.length);
-  const rests = [];
-  let even = 0;
-  for (let key = run.length - 1; key >= 0; key--) {
-    even = run.causal ? even + 1 / (key + 1) : 1;
-    const share = received[key] / run.length;
-    if (share >= Math.max(RESTED, (ABOVE_EVEN * even) / run.length)) rests.push({ key, share });
+/** The keys on which each head rests, `[layer][head]`, as far as there was an answer. */
+async function sinksOf(/** @type {Run} */ run) {
+  /** @type {number[][][]} */
+  const sinks = [];
+  const each = (/** @type {StreamLine} */ { layer, heads }) => {
+    if (layer != null && heads) sinks[layer] = heads.map((one) => one.sinks);
+  };
+  try {
+    await during(api.heads(run.id, each, "look-heads", 0));
+  } catch (error) {
+    if (!(error instanceof ServerError || error instanceof Replaced)) throw error;
   }
-  return rests.sort((a, b) => b.share - a.share);
+  return sinks;
 }
 
 /** How much there is to say about a head at the last token: what is lost without it, for the weight that looks far. */
@@ -130,11 +125,10 @@ function worthOf(
   /** @type {Run} */ run,
   /** @type {Float32Array} */ weights,
   /** @type {{layer: number, head: number}} */ at,
-  /** @type {Rest[]} */ rests,
+  /** @type {number[]} */ sinks = [],
 ) {
   const key = strongestOf(weights);
-  if (key <= 0 || key > run.length - 3) return 0; // the first token is where heads rest
-  if (rests.some((rest) => rest.key === key)) return 0;
+  if (key < 0 || key > run.length - 3 || sinks.includes(key)) return 0;
   const effect = get().effects?.heads?.effects[at.layer]?.[at.head];
   const loss = effect == null ? 1 : Math.min(5, Math.max(1e-6, -effect));
   const isCopied = loss > NOTABLE && run.labels[key] === run.next?.[0].label;

@@ -113,7 +113,7 @@ function show() {
   const name = said(plain.next[0].label);
   const [mostWeight, mostEffect] = [weights, effects].map((values) => Math.max(...values.map(Math.abs), 1e-9));
   byId("passages-note").textContent =
-    `Red: looked at, the mean weight of the last token over all heads, the first token left out. ` +
+    `Red: looked at, the mean weight of the last token over all heads, sinks left out. ` +
     `Blue: needed, what ${name} loses where the passage is hidden from all that follows the last one. ` +
     `All hidden: ${part(Math.exp(unchanged))} → ${part(Math.exp(unchanged + without))}.`;
   const order = spans.map((_, k) => k).sort((a, b) => effects[a] - effects[b]);

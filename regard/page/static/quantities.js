@@ -50,6 +50,20 @@ export function strongestOf(/** @type {ArrayLike<number>} */ entries) {
   return best;
 }
 
+/** A key is a sink of the model if so many of its heads rest on it, as regard/lens/sink_keys.py has it. */
+const FEW_HEADS = 0.03;
+
+/** The sinks of a model with the number of heads that rest on each, the most first. @param {number[][]} sinks of each head */
+export function restsOf(sinks) {
+  /** @type {Map<number, number>} */
+  const counts = new Map();
+  for (const key of sinks.flat()) counts.set(key, (counts.get(key) ?? 0) + 1);
+  return [...counts]
+    .map(([key, heads]) => ({ key, heads }))
+    .filter(({ heads }) => heads >= FEW_HEADS * sinks.length)
+    .sort((a, b) => b.heads - a.heads || a.key - b.key);
+}
+
 /** The greatest size of some entries. */
 export function greatestOf(/** @type {ArrayLike<number>} */ entries) {
   let most = 0;

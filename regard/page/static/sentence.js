@@ -153,10 +153,10 @@ function looks(run, query, weights, numbered) {
 function resting(/** @type {Run} */ run, /** @type {Rest[]} */ rests) {
   if (!rests.length) return "";
   const heads = run.layers.reduce((sum, layer) => sum + layer.heads.length, 0);
-  const shares = rests
+  const counts = rests
     .slice(0, NAMED)
-    .map(({ key, share }, k) => `${part(share)}${k ? "" : " rests"} on ${quoted(run.labels[key])}`);
-  return `Of all the weight of ${plural(heads, "head")}, ${listed(shares)}. `;
+    .map(({ key, heads: some }, k) => `${some}${k ? "" : some > 1 ? " rest" : " rests"} on ${quoted(run.labels[key])}`);
+  return `Of ${plural(heads, "head")}, ${listed(counts)}. `;
 }
 
 function whoOf(/** @type {Run} */ run, /** @type {HeadName} */ { layer, head, average }) {

@@ -59,14 +59,18 @@ def teller(shipped):
 
 
 def chosen(teller, run):
-    """The head that the opening shows by definition: loss of the next token × weight far back."""
+    """The head that the opening shows by definition: loss of the next token × weight far back.
+
+    Not on a key on which the head rests.
+    """
     effects = teller.effects(run, "heads", lambda *_: None)["effects"]
     best = (0.0, 0, 0)
     for layer, row in enumerate(effects):
+        sinks = [one["sinks"] for one in run.scores(layer)["heads"]]
         for head, effect in enumerate(row):
             weights = run.row(layer, head, len(run.tokens) - 1)
             key = int(weights.argmax())
-            if 0 < key <= len(run.tokens) - 3:
+            if key <= len(run.tokens) - 3 and key not in sinks[head]:
                 loss = min(5.0, max(1e-6, -effect))
                 is_copied = loss > 0.3 and run.tokens[key] == run.following[0][1]
                 best = max(
@@ -284,13 +288,11 @@ def test_a_thin_line_goes_to_the_strongest_key_of_each_other_head(show, settled,
 @pytest.mark.thorough
 def test_of_more_heads_than_are_switched_off_one_looks_where_the_others_do_not_rest(show, resting):
     subject, weights = resting
-    share = weights.double().sum(1).mean(0) / LENGTH
-    key = weights[53, -1].argmax()
-    assert share[0] > share[AT_REST] > 0.1
-    assert key == ELSEWHERE
+    assert (weights[:, 9, [0, AT_REST]] > 0.3).all()
+    assert weights[53, -1].argmax() == ELSEWHERE
     assert said(show(subject, "")) == (
-        f"Of all the weight of 74 heads, {share[0]:.2f} rests on “t0” and "
-        f"{share[AT_REST]:.2f} on “t{AT_REST}”. At “t{LENGTH - 1}” head 1·16 looks back at "
+        f"Of 74 heads, 74 rest on “t0” and 74 on “t{AT_REST}”. At “t{LENGTH - 1}” head 1·16 "
+        "looks back at "
         f"“t{ELSEWHERE}”, with weight {weights[53, -1, ELSEWHERE]:.2f}."
     )
 

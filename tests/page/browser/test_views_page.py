@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.gpt import GPT, GPTConfig
-from regard.lens import VIEWS
+from regard.lens.views import VIEWS
 from regard.page import RecordingSubject
 from regard.page.subjects import ModelSubject
 
@@ -69,7 +69,7 @@ def test_a_view_that_cannot_be_had_is_disabled_with_the_reason(show, make_record
     assert page.locator("#shows-choice [aria-checked=true]").text_content() == "weight"
     assert why["moved"] in page.locator("#problem").text_content()
     page.locator("#shows-choice button[value=without]").click()
-    assert page.locator("#shows-choice [aria-checked=true]").text_content() == "without the sink"
+    page.locator("#shows-choice [aria-checked=true]", has_text="without the sink").wait_for()
 
 
 def test_the_opening_of_many_heads_names_the_one_that_writes(show, shipped, in_words):

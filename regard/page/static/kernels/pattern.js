@@ -147,7 +147,7 @@ export class Pattern {
   }
 
   /**
-   * What it does on a text: the numbers of `Naming` in src/native/naming.h.
+   * What it does on a text: the numbers of `Naming` in src/native/naming.h, and the keys on which it rests.
    * @param {number[]} ids @param {number[]} separators 1 for tokens that separate others, else 0
    */
   name(ids, separators) {
@@ -157,8 +157,11 @@ export class Pattern {
       const result = kernels.lendWhole(new Array(count).fill(0));
       const [logsumexps, problem] = [this.logsumexps([0, length]), this.problem([0, length])];
       const operands = [kernels.lendWhole(ids), kernels.lend(separators), Math.max(...ids) + 1];
-      kernels.call("name_head", problem, logsumexps, ...operands, result);
-      return Array.from(new Float64Array(kernels.exports.memory.buffer, result, count));
+      const rests = kernels.lend(new Array(length).fill(0));
+      kernels.call("name_head", problem, logsumexps, ...operands, result, rests);
+      const numbers = Array.from(new Float64Array(kernels.exports.memory.buffer, result, count));
+      const resting = kernels.floats(rests, length);
+      return { numbers, sinks: [...resting.keys()].filter((key) => resting[key]) };
     });
   }
 

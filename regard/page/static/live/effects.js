@@ -69,9 +69,9 @@ export function* overKeys(model, plain, token) {
 /**
  * What the next token looks at and needs of each passage, hidden from what comes after the last one.
  * @param {GPT} model @param {LiveRun} plain @param {number} token @param {Span[]} spans
- * @param {Float32Array} row the mean weights of the last query
+ * @param {Float32Array} row the mean weights of the last query @param {number[]} sinks keys that are left out of them
  */
-export function* overPassages(model, plain, token, spans, row) {
+export function* overPassages(model, plain, token, spans, row, sinks) {
   const { ids } = plain;
   const total = spans.length + 2;
   const start = Math.min(Math.max(...spans.map(([, stop]) => stop)), ids.length - 1);
@@ -87,8 +87,7 @@ export function* overPassages(model, plain, token, spans, row) {
   const [unchanged, ...changed] = numbers;
   const effects = changed.map((number) => number - unchanged);
   const without = effects.pop();
-  // The first token is shown apart.
-  const weights = spans.map((span) => keysOf(span).reduce((sum, key) => sum + (key > 0 ? row[key] : 0), 0));
+  const weights = spans.map((span) => keysOf(span).reduce((sum, key) => sum + (sinks.includes(key) ? 0 : row[key]), 0));
   return { unchanged, effects, without, weights, spans };
 }
 

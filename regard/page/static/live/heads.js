@@ -49,7 +49,7 @@ export function marked(tokens) {
  * @param {number[]} separators of `marked`
  */
 export function figuresOf(head, pattern, ids, separators) {
-  const numbers = pattern.name(ids, separators);
+  const { numbers, sinks } = pattern.name(ids, separators);
   const known = (/** @type {number} */ number) => (Number.isNaN(number) ? null : number);
   const scores = ROLES.filter(([name]) => name).map(([name, role], k) => {
     const [mean, score, margin, queries] = numbers.slice(FIELDS * k, FIELDS * (k + 1));
@@ -70,6 +70,7 @@ export function figuresOf(head, pattern, ids, separators) {
     evidence: inWords(role, undecided, about),
     ...about,
     undecided,
+    sinks,
     ...Object.fromEntries(means),
   };
 }

@@ -1,6 +1,7 @@
 /** A model and the texts that are open under it. */
 import { ServerError } from "../errors.js";
 import { Pattern, row } from "../kernels/pattern.js";
+import { restsOf } from "../quantities.js";
 import { interventionsOf } from "./changes.js";
 import { overHeads, overKeys, overPassages } from "./effects.js";
 import { readable, visible } from "./labels.js";
@@ -12,7 +13,8 @@ import * as views from "./views.js";
  * A run over a text.
  * @typedef {{name: string, ids: number[], notes: string[], cache: Cache, changes: Intervention[],
  *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, effects: Map<string, object>,
- *   heads: Map<string, Pattern>, along?: Float64Array}} LiveRun
+ *   heads: Map<string, Pattern>, figures: ReturnType<typeof figuresOf>[][], marks?: [number[], number[]],
+ *   along?: Float64Array}} LiveRun
  * along: what reads the logit of the likeliest next token from the stream, once it is asked for
  * @typedef {import("../kernels/cache.js").Cache} Cache
  */
@@ -132,7 +134,7 @@ export class Subject {
         throw new ServerError("The model's logits are not numbers; its weights are damaged.");
       this.first ??= name;
       const fresh = { name, ids, notes, cache, changes, logits, probabilities, plain };
-      this.runs.set(key, { ...fresh, effects: new Map(), heads: new Map() });
+      this.runs.set(key, { ...fresh, effects: new Map(), heads: new Map(), figures: [] });
     } finally {
       if (!this.runs.has(key)) cache.release(); // it is not needed any more
     }
@@ -228,7 +230,7 @@ export class Subject {
   inView(one, layer, head, weights, shows) {
     const why = this.objections(one)[shows];
     if (why) throw new ServerError(`No such view: ${why}.`, { status: 422 });
-    if (shows === "without") return views.without(weights);
+    if (shows === "without") return views.without(weights, this.figures(one, layer, head).sinks);
     const output = views.outputOf(this.model, layer, head);
     if (shows === "moved") return views.moved(weights, output);
     one.along ??= views.alongOf(this.model, one, this.following(one)[0].token);
@@ -253,21 +255,33 @@ export class Subject {
     });
   }
 
-  /** The scores of all heads, a line a layer. */
-  *scores(/** @type {LiveRun} */ one) {
-    const { layers, heads } = this.model.config;
-    const pieces = this.tokenizer.tokens(one.ids);
-    const numbers = new Map([...new Set(pieces)].sort().map((piece, number) => [piece, number]));
-    const ids = pieces.map((piece) => /** @type {number} */ (numbers.get(piece)));
-    const separators = marked(pieces);
-    for (let layer = 0; layer < layers; layer++) {
-      const figures = [];
-      for (let head = 0; head < heads; head++) {
-        figures.push(figuresOf(head, this.head(one, layer, head), ids, separators));
+  /**
+   * The scores of all heads, a line a layer.
+   * @param {LiveRun} one @returns {Generator<{layer: number, heads: ReturnType<typeof figuresOf>[]}|undefined, void>}
+   */
+  *scores(one) {
+    for (let layer = 0; layer < this.model.config.layers; layer++) {
+      const heads = [];
+      for (let head = 0; head < this.model.config.heads; head++) {
+        heads.push(this.figures(one, layer, head));
         yield;
       }
-      yield { layer, heads: figures };
+      yield { layer, heads };
     }
+  }
+
+  /** The scores of a head, which are kept. @param {LiveRun} one @param {number} layer @param {number} head */
+  figures(one, layer, head) {
+    one.marks ??= this.marks(one.ids);
+    one.figures[layer] ??= [];
+    return (one.figures[layer][head] ??= figuresOf(head, this.head(one, layer, head), ...one.marks));
+  }
+
+  /** The tokens by the number of their names, and which of them separate others. @returns {[number[], number[]]} */
+  marks(/** @type {number[]} */ ids) {
+    const pieces = this.tokenizer.tokens(ids);
+    const numbers = new Map([...new Set(pieces)].sort().map((piece, number) => [piece, number]));
+    return [pieces.map((piece) => /** @type {number} */ (numbers.get(piece))), marked(pieces)];
   }
 
   /**
@@ -306,7 +320,14 @@ export class Subject {
     const every = Array.from({ length: layers * heads }, (_, k) => this.head(one, Math.floor(k / heads), k % heads));
     const [{ token }] = this.following(one);
     const weights = row(every, one.ids.length - 1);
-    const result = { token, ...(yield* overPassages(this.model, one, token, spans, weights)) };
+    /** @type {number[][]} */
+    const sinks = [];
+    for (const line of this.scores(one)) {
+      sinks.push(...(line?.heads.map((head) => head.sinks) ?? []));
+      yield;
+    }
+    const rests = restsOf(sinks).map((sink) => sink.key);
+    const result = { token, ...(yield* overPassages(this.model, one, token, spans, weights, rests)) };
     one.effects.set(key, result);
     yield result;
   }

@@ -7,10 +7,7 @@ import { Pattern } from "../kernels/pattern.js";
  */
 
 const FACTORS = "PPPq Pqqq Pqqq";
-const [LAG, MEAN_RECEIVED] = [12, 15]; // of src/native/abi.h
 const NONE = 0; // an address where nothing is
-// A head rests on a key of which that is true; see regard/lens/sink_keys.py.
-const [RESTING, OTHERS, PART] = [0.3, 6, 0.2];
 
 /** A head whose entries are its weights times a number a key. */
 class Weighted extends Pattern {
@@ -36,25 +33,12 @@ class Weighted extends Pattern {
 }
 
 /** The weights beside the keys that the head rests on, which are cut from all queries. */
-export function without(/** @type {Pattern} */ weights) {
-  const { kernels, head, length } = weights;
-  const sinks = resting(weights).map((key) => ({
+export function without(/** @type {Pattern} */ { kernels, head, length }, /** @type {number[]} */ sinks) {
+  const cuts = sinks.map((key) => ({
     queries: /** @type {Span} */ ([0, length]),
     keys: /** @type {Span} */ ([key, key + 1]),
   }));
-  return new Pattern(kernels, { ...head, cuts: [...head.cuts, ...sinks] });
-}
-
-/** The keys whose mean weight from other queries is large. */
-function resting(/** @type {Pattern} */ weights) {
-  const { length } = weights;
-  const wanted = [MEAN_RECEIVED, LAG].map((kind) => ({ kind, count: 2 * length }));
-  const [received, itself] = weights.read([0, length], wanted);
-  const others = Array.from(received.subarray(length), (count) => count - 1);
-  const fewest = Math.max(OTHERS, PART * others.reduce((a, b) => Math.max(a, b)));
-  const isSink = (/** @type {number} */ count, /** @type {number} */ key) =>
-    count >= fewest && (received[key] - itself[2 * key]) / count > RESTING;
-  return others.flatMap((count, key) => (isSink(count, key) ? [key] : []));
+  return new Pattern(kernels, { ...head, cuts: [...head.cuts, ...cuts] });
 }
 
 /** The weights times the lengths of the values behind W_O. @param {Pattern} weights @param {Float32Array} output (E, D) */

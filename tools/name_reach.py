@@ -1,0 +1,151 @@
+"""How many heads are named rightly on ten texts, by the whole weight and beside the sinks.
+
+``python tools/name_reach.py [MODEL]``, smollm2 by default, prints a table in Markdown; ten minutes
+on two cores. `docs/real-models.md` has it. For true are taken the heads that, as a mean over four
+lines of random tokens twice over, of other seeds than `regard.lens.probe` is run with, give more
+than 0.2 of their whole weight to what followed the token before, or 0.3 to the token before. The
+same number of heads is *needed*: those without which, by their mean context of each position, the
+second copy of such a line loses most of its log-probability.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import torch
+
+import regard
+from passage_ranks import documents
+from regard.lens import Answer
+from regard.lens.naming.head_scores import score_heads
+from regard.lens.naming.heads import Heads
+from regard.lens.naming.probe import random_twice
+from regard.lens.naming.repeats import Repeats, with_targets
+from regard.lens.naming.roles import Role
+from regard.models import LanguageModel
+from regard.record import Layer
+
+Head = tuple[int, int]
+Pairs = list[tuple[float, float]]
+
+ROOT = Path(__file__).parents[1]
+LIMITS = {Role.INDUCTION: 0.2, Role.PREVIOUS: 0.3}
+SEEDS, PROBED = range(10, 14), range(3)
+TEXTS = {
+    "docs/00-why-look-back.md": 600,
+    "docs/16-is-attention-an-explanation.md": 600,
+    "docs/stories.md": 600,
+    "docs/definitions.md": 1500,
+    "tools/passage_ranks.py": 1000,
+    "manuals": 300,
+    "nature": 2000,
+    "people": 1000,
+    "places": 400,
+    "rules": 700,
+}
+"""Files, or genres of `passage_ranks`, and how many of their first tokens are read at most."""
+
+
+def average_precision(scores: Mapping[Head, float], true: Collection[Head]) -> float:
+    """Return the mean, over the true heads, of the part of true ones among those ranked as high."""
+    ranked = sorted(scores, key=lambda head: -scores[head])
+    places = [place for place, head in enumerate(ranked, 1) if head in true]
+    return sum(found / place for found, place in enumerate(places, 1)) / len(places)
+
+
+def text_of(name: str) -> str:
+    """Return a file's text, or all documents of a genre."""
+    if "/" in name:
+        return (ROOT / name).read_text("utf-8")
+    return "\n\n".join(one.text for one in documents() if one.genre == name)
+
+
+def of_whole_weight(model: LanguageModel, ids: list[int]) -> dict[Role, dict[Head, float]]:
+    """Return each head's mean share of its whole weight on the targets of both roles."""
+    text = torch.tensor(ids)
+    asked = with_targets(text, following=True)
+
+    def read(layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
+        found, back = layer.pattern.read(Repeats(text, following=True), regard.readouts.Lag(1))
+        return found[..., asked].mean(-1).flatten(), back.weights[..., 1:].mean(-1).flatten()
+
+    results, _ = model.read_layers(text, read)
+    return {
+        role: {
+            (layer.index, head): float(share)
+            for layer, shares in results
+            for head, share in zip(layer.heads, shares[place], strict=True)
+        }
+        for place, role in enumerate(LIMITS)
+    }
+
+
+def named_heads(model: LanguageModel, ids: list[int]) -> Heads:
+    """Return the heads as `regard.lens.heads` names them."""
+    names = tuple(model.tokenizer.tokens(ids))
+
+    def read(layer: Layer) -> Heads:
+        return score_heads([layer], (names,), progress=False)
+
+    results = model.read_layers(torch.tensor(ids), read)[0]
+    return Heads([head for _, heads in results for head in heads])
+
+
+def needed(model: LanguageModel, lines: list[list[int]], count: int) -> set[Head]:
+    """Return the heads that the second copy of the first line needs most."""
+    first, *others = (torch.tensor(line) for line in lines)
+    again = [place for place, token in enumerate(lines[0]) if token in lines[0][:place]]
+    answer = Answer(slice(again[1], again[-1] + 1))  # the first of it cannot be known
+    mean = regard.lens.contexts(model, others).mean()
+    effects = regard.lens.effects(model, first, answer, by=mean, progress=False)
+    heads = effects.values.shape[1]
+    order = effects.values.flatten().argsort()[:count].tolist()
+    return {(place // heads, place % heads) for place in order}
+
+
+def row(name: str, tokens: int, heads: Heads, true: Mapping[Role, set[Head]], aps: Pairs) -> str:
+    """Return a row of the table: of each role how many are named, rightly and falsely."""
+    cells = [name, str(tokens)]
+    written = [f"{whole:.2f} → {beside:.2f}" for whole, beside in aps]
+    for (role, own), ap in zip(true.items(), written, strict=False):
+        named = {(one.layer, one.head) for one in heads if one.role is role}
+        cells += [f"{len(named & own)} of {len(own)}", str(len(named - own)), ap]
+    return f"| {' | '.join([*cells, *written[len(true) :]])} |"
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?", default="smollm2")
+    model = regard.models.open(parser.parse_args().model)
+    lines = [random_twice(model, seed)[0] for seed in SEEDS]
+    shares = [of_whole_weight(model, line) for line in lines]
+    true: dict[Role, set[Head]] = {}
+    for role, limit in LIMITS.items():
+        total = {head: sum(one[role][head] for one in shares) for head in shares[0][role]}
+        true[role] = {head for head, share in total.items() if share > limit * len(lines)}
+        print(f"{role}: {len(true[role])} of {len(total)}: {sorted(true[role])}")
+    goals = [*true.values(), needed(model, lines, len(true[Role.INDUCTION]))]
+    print(f"needed: {sorted(goals[-1])}", flush=True)
+    every: list[Pairs] = []
+    texts = {name: [*model.read(text_of(name)).ids[:most]] for name, most in TEXTS.items()}
+    texts |= {f"`probe`, seed {seed}": random_twice(model, seed)[0] for seed in PROBED}
+    for name, ids in texts.items():
+        heads = named_heads(model, ids)
+        whole, pairs = of_whole_weight(model, ids), []
+        for role, goal in zip([*LIMITS, Role.INDUCTION], goals, strict=True):
+            beside = {(one.layer, one.head): one.share(role) or 0.0 for one in heads}
+            before, after = (average_precision(scores, goal) for scores in (whole[role], beside))
+            pairs.append((before, after))
+        every.append(pairs)
+        print(row(name, len(ids), heads, true, pairs), flush=True)
+    means = torch.tensor(every[: len(TEXTS)]).mean(0).tolist()
+    print("mean of the texts:", *(f"{whole:.3f} → {beside:.3f}" for whole, beside in means))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
