@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import regard
 from regard.gpt import load
@@ -97,8 +98,8 @@ def test_sinks_are_keys_of_the_whole_text_and_unknown_of_several_texts():
     visible[:, :pad] = False
     for texts, expected in ((1, (COLUMN,)), (2, None)):
         with regard.record() as recording:
-            regard.attention(
-                scores[:texts], keys[:texts], keys[:texts], mask=regard.dense(visible), scale=1.0
+            F.scaled_dot_product_attention(
+                scores[:texts], keys[:texts], keys[:texts], attn_mask=visible, scale=1.0
             )
         (head,) = regard.lens.heads(recording)
         assert head.sinks == expected
