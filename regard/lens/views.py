@@ -36,8 +36,8 @@ class View:
     """One of the four views: its name, and what an entry means.
 
     Example:
-        >>> import regard
-        >>> regard.lens.VIEWS["toward"].title, regard.lens.VIEWS["toward"].is_signed
+        >>> from regard.lens.views import VIEWS
+        >>> VIEWS["toward"].title, VIEWS["toward"].is_signed
         ('toward the answer', True)
     """
 
