@@ -21,7 +21,7 @@ import regard
 from passage_ranks import documents
 from regard.lens import Answer
 from regard.lens.naming.head_scores import score_heads
-from regard.lens.naming.heads import Heads, HeadScores
+from regard.lens.naming.heads import Heads
 from regard.lens.naming.probe import random_twice
 from regard.lens.naming.repeats import Repeats, with_targets
 from regard.lens.naming.roles import Role
@@ -30,6 +30,7 @@ from regard.record import Layer
 
 Head = tuple[int, int]
 Pairs = list[tuple[float, ...]]
+Shares = list[dict[Head, float]]
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {Role.INDUCTION: 0.2, Role.PREVIOUS: 0.3}
@@ -68,31 +69,24 @@ def text_of(name: str) -> str:
     return "\n\n".join(one.text for one in documents() if one.genre == name)
 
 
-def heads_of(model: LanguageModel, ids: list[int]) -> tuple[Heads, dict[Role, dict[Head, float]]]:
-    """Return the heads as they are named, and their shares of the whole weight, by role."""
+def heads_of(model: LanguageModel, ids: list[int]) -> tuple[Heads, dict[Role, Shares]]:
+    """Return the heads as they are named, and by role their shares, whole and beside the sinks."""
     text, names = torch.tensor(ids), tuple(model.tokenizer.tokens(ids))
     asked = with_targets(text, following=True)
 
-    def read(layer: Layer) -> tuple[Heads, torch.Tensor, torch.Tensor]:
+    def read(layer: Layer) -> tuple[Heads, tuple[torch.Tensor, torch.Tensor]]:
         found, back = layer.pattern.read(Repeats(text, following=True), regard.readouts.Lag(1))
         shares = found[..., asked].mean(-1).flatten(), back.weights[..., 1:].mean(-1).flatten()
-        return score_heads([layer], (names,), progress=False), *shares
+        return score_heads([layer], (names,), progress=False), shares
 
     results = [one for _, one in model.read_layers(text, read)[0]]
-    heads = Heads([head for some, *_ in results for head in some])
-    whole = (torch.cat([one[place] for one in results]).tolist() for place in (1, 2))
-    shares = (dict(zip(places_of(heads), one, strict=True)) for one in whole)
-    return heads, dict(zip(LIMITS, shares, strict=True))
-
-
-def places_of(heads: Iterable[HeadScores]) -> list[Head]:
-    """Return the layer and the number of each head."""
-    return [(one.layer, one.head) for one in heads]
-
-
-def beside(heads: Heads, role: Role) -> dict[Head, float]:
-    """Return the heads' shares of their weight beside the sinks."""
-    return dict(zip(places_of(heads), (one.share(role) or 0.0 for one in heads), strict=True))
+    heads = Heads([head for some, _ in results for head in some])
+    places = [(one.layer, one.head) for one in heads]
+    shares: dict[Role, Shares] = {}
+    for role, own in zip(LIMITS, zip(*(one for _, one in results), strict=True), strict=True):
+        both = torch.cat(own).tolist(), [one.share(role) or 0.0 for one in heads]
+        shares[role] = [dict(zip(places, one, strict=True)) for one in both]
+    return heads, shares
 
 
 def needed(model: LanguageModel, lines: list[list[int]], count: int) -> set[Head]:
@@ -111,7 +105,7 @@ def row(name: str, tokens: int, heads: Heads, true: Mapping[Role, set[Head]], ap
     """Return a row of the table: of each role how many are named, rightly and falsely."""
     cells = [name, str(tokens)]
     for (role, own), (whole, beside) in zip(true.items(), aps, strict=True):
-        named = set(places_of(one for one in heads if one.role is role))
+        named = {(one.layer, one.head) for one in heads if one.role is role}
         found = f"{len(named & own)} of {len(own)}"
         cells += [found, str(len(named - own)), f"{whole:.2f} → {beside:.2f}"]
     return f"| {' | '.join(cells)} |"
@@ -126,29 +120,23 @@ def main() -> int:
     shares = [heads_of(model, line)[1] for line in lines]
     true: dict[Role, set[Head]] = {}
     for role, limit in LIMITS.items():
-        total = {head: sum(one[role][head] for one in shares) for head in shares[0][role]}
+        total = {head: sum(one[role][0][head] for one in shares) for head in shares[0][role][0]}
         true[role] = {head for head, share in total.items() if share > limit * len(lines)}
         print(f"{role}: {len(true[role])} of {len(total)}: {sorted(true[role])}")
     texts = {name: [*model.read(text_of(name)).ids[:most]] for name, most in TEXTS.items()}
     texts |= {f"`probe`, seed {seed}": random_twice(model, seed)[0] for seed in PROBED}
-    scores: list[list[tuple[dict[Head, float], dict[Head, float]]]] = []
+    of_induction: dict[str, Shares] = {}
     every: list[Pairs] = []
     for name, ids in texts.items():
-        heads, whole = heads_of(model, ids)
-        scores.append([(whole[role], beside(heads, role)) for role in LIMITS])
-        every.append(
-            [aps_of(own, true[role]) for own, role in zip(scores[-1], LIMITS, strict=True)]
-        )
+        heads, scores = heads_of(model, ids)
+        of_induction[name] = scores[Role.INDUCTION]
+        every.append([aps_of(scores[role], true[role]) for role in LIMITS])
         print(row(name, len(ids), heads, true, every[-1]), flush=True)
     means = torch.tensor(every[: len(TEXTS)]).mean(0).tolist()
-    print(
-        "mean of the texts:",
-        *(f"{whole:.3f} → {beside:.3f}" for whole, beside in means),
-        flush=True,
-    )
+    print("mean of the texts:", *(f"{a:.3f} → {b:.3f}" for a, b in means), flush=True)
     most = needed(model, lines, len(true[Role.INDUCTION]))
     print(f"needed: {sorted(most)}")
-    for name, (own, _) in zip(texts, scores, strict=True):
+    for name, own in of_induction.items():
         print(f"{name}: {' → '.join(f'{ap:.2f}' for ap in aps_of(own, most))}")
     return 0
 
