@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -29,7 +29,8 @@ from regard.models import LanguageModel
 from regard.record import Layer
 
 Head = tuple[int, int]
-Pairs = list[tuple[float, float]]
+Pairs = list[tuple[float, ...]]
+Shares = list[dict[Head, float]]
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {Role.INDUCTION: 0.2, Role.PREVIOUS: 0.3}
@@ -56,6 +57,11 @@ def average_precision(scores: Mapping[Head, float], true: Collection[Head]) -> f
     return sum(found / place for found, place in enumerate(places, 1)) / len(places)
 
 
+def aps_of(scores: Iterable[Mapping[Head, float]], true: Collection[Head]) -> tuple[float, ...]:
+    """Return the average precision of several scores."""
+    return tuple(average_precision(one, true) for one in scores)
+
+
 def text_of(name: str) -> str:
     """Return a file's text, or all documents of a genre."""
     if "/" in name:
@@ -63,35 +69,24 @@ def text_of(name: str) -> str:
     return "\n\n".join(one.text for one in documents() if one.genre == name)
 
 
-def of_whole_weight(model: LanguageModel, ids: list[int]) -> dict[Role, dict[Head, float]]:
-    """Return each head's mean share of its whole weight on the targets of both roles."""
-    text = torch.tensor(ids)
+def heads_of(model: LanguageModel, ids: list[int]) -> tuple[Heads, dict[Role, Shares]]:
+    """Return the heads as they are named, and by role their shares, whole and beside the sinks."""
+    text, names = torch.tensor(ids), tuple(model.tokenizer.tokens(ids))
     asked = with_targets(text, following=True)
 
-    def read(layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
+    def read(layer: Layer) -> tuple[Heads, tuple[torch.Tensor, torch.Tensor]]:
         found, back = layer.pattern.read(Repeats(text, following=True), regard.readouts.Lag(1))
-        return found[..., asked].mean(-1).flatten(), back.weights[..., 1:].mean(-1).flatten()
+        shares = found[..., asked].mean(-1).flatten(), back.weights[..., 1:].mean(-1).flatten()
+        return score_heads([layer], (names,), progress=False), shares
 
-    results, _ = model.read_layers(text, read)
-    return {
-        role: {
-            (layer.index, head): float(share)
-            for layer, shares in results
-            for head, share in zip(layer.heads, shares[place], strict=True)
-        }
-        for place, role in enumerate(LIMITS)
-    }
-
-
-def named_heads(model: LanguageModel, ids: list[int]) -> Heads:
-    """Return the heads as `regard.lens.heads` names them."""
-    names = tuple(model.tokenizer.tokens(ids))
-
-    def read(layer: Layer) -> Heads:
-        return score_heads([layer], (names,), progress=False)
-
-    results = model.read_layers(torch.tensor(ids), read)[0]
-    return Heads([head for _, heads in results for head in heads])
+    results = [one for _, one in model.read_layers(text, read)[0]]
+    heads = Heads([head for some, _ in results for head in some])
+    places = [(one.layer, one.head) for one in heads]
+    shares: dict[Role, Shares] = {}
+    for role, own in zip(LIMITS, zip(*(one for _, one in results), strict=True), strict=True):
+        both = torch.cat(own).tolist(), [one.share(role) or 0.0 for one in heads]
+        shares[role] = [dict(zip(places, one, strict=True)) for one in both]
+    return heads, shares
 
 
 def needed(model: LanguageModel, lines: list[list[int]], count: int) -> set[Head]:
@@ -109,41 +104,40 @@ def needed(model: LanguageModel, lines: list[list[int]], count: int) -> set[Head
 def row(name: str, tokens: int, heads: Heads, true: Mapping[Role, set[Head]], aps: Pairs) -> str:
     """Return a row of the table: of each role how many are named, rightly and falsely."""
     cells = [name, str(tokens)]
-    written = [f"{whole:.2f} → {beside:.2f}" for whole, beside in aps]
-    for (role, own), ap in zip(true.items(), written, strict=False):
+    for (role, own), (whole, beside) in zip(true.items(), aps, strict=True):
         named = {(one.layer, one.head) for one in heads if one.role is role}
-        cells += [f"{len(named & own)} of {len(own)}", str(len(named - own)), ap]
-    return f"| {' | '.join([*cells, *written[len(true) :]])} |"
+        found = f"{len(named & own)} of {len(own)}"
+        cells += [found, str(len(named - own)), f"{whole:.2f} → {beside:.2f}"]
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table, then the average precision of induction against what is needed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", default="smollm2")
     model = regard.models.open(parser.parse_args().model)
     lines = [random_twice(model, seed)[0] for seed in SEEDS]
-    shares = [of_whole_weight(model, line) for line in lines]
+    shares = [heads_of(model, line)[1] for line in lines]
     true: dict[Role, set[Head]] = {}
     for role, limit in LIMITS.items():
-        total = {head: sum(one[role][head] for one in shares) for head in shares[0][role]}
+        total = {head: sum(one[role][0][head] for one in shares) for head in shares[0][role][0]}
         true[role] = {head for head, share in total.items() if share > limit * len(lines)}
         print(f"{role}: {len(true[role])} of {len(total)}: {sorted(true[role])}")
-    goals = [*true.values(), needed(model, lines, len(true[Role.INDUCTION]))]
-    print(f"needed: {sorted(goals[-1])}", flush=True)
-    every: list[Pairs] = []
     texts = {name: [*model.read(text_of(name)).ids[:most]] for name, most in TEXTS.items()}
     texts |= {f"`probe`, seed {seed}": random_twice(model, seed)[0] for seed in PROBED}
+    of_induction: dict[str, Shares] = {}
+    every: list[Pairs] = []
     for name, ids in texts.items():
-        heads = named_heads(model, ids)
-        whole, pairs = of_whole_weight(model, ids), []
-        for role, goal in zip([*LIMITS, Role.INDUCTION], goals, strict=True):
-            beside = {(one.layer, one.head): one.share(role) or 0.0 for one in heads}
-            before, after = (average_precision(scores, goal) for scores in (whole[role], beside))
-            pairs.append((before, after))
-        every.append(pairs)
-        print(row(name, len(ids), heads, true, pairs), flush=True)
+        heads, scores = heads_of(model, ids)
+        of_induction[name] = scores[Role.INDUCTION]
+        every.append([aps_of(scores[role], true[role]) for role in LIMITS])
+        print(row(name, len(ids), heads, true, every[-1]), flush=True)
     means = torch.tensor(every[: len(TEXTS)]).mean(0).tolist()
-    print("mean of the texts:", *(f"{whole:.3f} → {beside:.3f}" for whole, beside in means))
+    print("mean of the texts:", *(f"{a:.3f} → {b:.3f}" for a, b in means), flush=True)
+    most = needed(model, lines, len(true[Role.INDUCTION]))
+    print(f"needed: {sorted(most)}")
+    for name, own in of_induction.items():
+        print(f"{name}: {' → '.join(f'{ap:.2f}' for ap in aps_of(own, most))}")
     return 0
 
 
