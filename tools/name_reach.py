@@ -1,11 +1,12 @@
 """How many heads are named rightly on ten texts, by the whole weight and beside the sinks.
 
-``python tools/name_reach.py [MODEL]``, smollm2 by default, prints a table in Markdown; ten minutes
-on two cores. `docs/real-models.md` has it. For true are taken the heads that, as a mean over four
-lines of random tokens twice over, of other seeds than `regard.lens.probe` is run with, give more
-than 0.2 of their whole weight to what followed the token before, or 0.3 to the token before. The
-same number of heads is *needed*: those without which, by their mean context of each position, the
-second copy of such a line loses most of its log-probability.
+``python tools/name_reach.py [MODEL]``, smollm2 by default, prints a table in Markdown, in eleven
+minutes of a busy machine with two cores; `docs/real-models.md` has it. For true are taken the heads
+that, as a mean over four lines of random tokens twice over, of other seeds than `regard.lens.probe`
+is run with, give more than 0.2 of their whole weight to what followed the token before, or 0.3 to
+the token before. Last, and longest, as many heads as are true are found *needed* for induction:
+those without which, by their mean context of each position, the second copy of such a line loses
+most of its log-probability.
 """
 
 from __future__ import annotations
