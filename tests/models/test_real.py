@@ -141,7 +141,7 @@ def hooked(smollm2, text, edits, target):
     return number
 
 
-@pytest.mark.parametrize("direction", ["denoise", "noise"])
+@pytest.mark.parametrize("direction", ["denoise", pytest.param("noise", marks=pytest.mark.thorough)])
 def test_patched_heads_of_smollm2_are_those_by_plain_hooks(smollm2, preference, direction):
     into, source = (CORRUPT, CLEAN) if direction == "denoise" else (CLEAN, CORRUPT)
     layers = sorted({layer for layer, _ in HEADS})
@@ -176,6 +176,7 @@ def test_patched_patterns_of_smollm2(smollm2, preference):
         assert value == pytest.approx(pattern, abs=0.006)
 
 
+@pytest.mark.thorough
 def test_a_mean_per_position_takes_nothing_from_a_head_that_says_the_same_in_every_text(
     smollm2, preference
 ):
@@ -198,6 +199,7 @@ def test_a_mean_per_position_takes_nothing_from_a_head_that_says_the_same_in_eve
         assert abs(effect(by)) < 0.3
 
 
+@pytest.mark.thorough
 def test_edges_of_smollm2_are_estimated_and_measured(smollm2):
     text = "When Mary and John went to the store, John gave a drink to"
     edges = regard.lens.effects(smollm2, text, " Mary", over="edges")

@@ -403,6 +403,7 @@ def test_a_row_of_pixels_is_made_of_the_blocks_that_it_overlaps(queries, rows, b
 # Inputs as they come
 
 
+@pytest.mark.thorough
 def test_strides_of_the_inputs_change_nothing():
     query, key = inputs(5, 35)
     ways = {
