@@ -141,7 +141,9 @@ def hooked(smollm2, text, edits, target):
     return number
 
 
-@pytest.mark.parametrize("direction", ["denoise", pytest.param("noise", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "direction", ["denoise", pytest.param("noise", marks=pytest.mark.thorough)]
+)
 def test_patched_heads_of_smollm2_are_those_by_plain_hooks(smollm2, preference, direction):
     into, source = (CORRUPT, CLEAN) if direction == "denoise" else (CLEAN, CORRUPT)
     layers = sorted({layer for layer, _ in HEADS})
