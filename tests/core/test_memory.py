@@ -74,7 +74,7 @@ def test_memory_stays_far_below_the_matrix_and_the_measurement_sees_one(length, 
     # longest mask of a block of queries is 4 MiB too. The rest is what the allocator keeps.
     assert len(peaks) == 4
     assert max(peaks[:3]) < matrix / 4
-    # Of what stands in place of the weights a block has factors and logarithms beside them, and each
-    # of two threads keeps what it freed: for the smaller matrix 43 MiB were seen.
+    # Of what stands in place of the weights a block has factors and logarithms beside them, and
+    # each of two threads keeps what it freed: for the smaller matrix 43 MiB were seen.
     assert peaks[3] < matrix * 0.6
     assert with_matrix > matrix
