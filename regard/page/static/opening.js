@@ -42,28 +42,26 @@ const isAddressed = (/** @type {Run} */ run) => {
 async function open(run, free) {
   set({ choosing: run });
   const { layer, head } = get().sides.first;
-  const best = await choose(run, free);
+  const isWritten = get().about?.writes && run.next && run.kept !== false && headCount(run) > MANY;
+  const writer = isWritten ? await writerOf(run) : null;
+  if (get().plain !== run) return;
+  if (writer) set({ writer: { ...writer, run: run.id } });
+  const isWriter = free && writer != null;
+  const best = isWriter ? writer : await choose(run, free);
   if (get().plain !== run) return;
   const now = get().sides.first;
   if (free && now.query == null && now.layer === layer && now.head === head) {
-    own = best ?? { layer, head };
+    own = best ? { layer: best.layer, head: best.head } : { layer, head };
     chooseHead(own.layer, own.head, "first");
   }
   set({ choosing: null });
-  if (get().about?.writes && run.next && run.kept !== false && headCount(run) > MANY) await nameWriter(run);
+  if (isWriter) await tellRests(run); // behind what is shown at first
 }
 
-/**
- * Of many heads the one that writes the next token is found behind all that is shown at first; it is shown then,
- * unless another was chosen meanwhile.
- */
-async function nameWriter(/** @type {Run} */ run) {
-  const writer = await writerOf(run);
-  if (!writer || get().plain !== run) return;
-  set({ writer: { ...writer, run: run.id } });
-  if (!isOwn() || get().sides.first.query != null) return;
-  own = { layer: writer.layer, head: writer.head };
-  chooseHead(own.layer, own.head, "first");
+/** Tell on which keys the model's heads rest. */
+async function tellRests(/** @type {Run} */ run) {
+  const sinks = await sinksOf(run);
+  if (get().plain === run) set({ rests: { run: run.id, keys: restsOf(sinks.flat()) } });
 }
 
 /**
