@@ -138,12 +138,12 @@ EXERCISES = (
             Mistake(
                 "the other way round",
                 [2.0, -3.0, 0.0, 0.0],
-                "That is drum − kite: positive is what speaks for “drum”.",
+                "That is drum − kite: what adds to “drum” is positive there.",
             ),
             Mistake(
                 "no signs",
                 [2.0, 3.0, 0.0, 0.0],
-                "The embedding speaks for “drum”, so it counts against “kite”.",
+                "The embedding adds more to “drum” than to “kite”: 1 − 3 is negative.",
             ),
             Mistake(
                 "“kite” alone",
@@ -190,7 +190,7 @@ EXERCISES = (
                 lambda weights, value, output, direction: _shares(
                     weights, value, output, direction
                 ).abs(),
-                "What speaks against the word counts negative. Leave out the absolute value.",
+                "What lowers the word's logit counts negative. Leave out the absolute value.",
             ),
             Mistake(
                 "a direction of length 1",

@@ -66,8 +66,8 @@ def explain(
 
     Score: strength of the role compared with controls, ± the 95 % interval, over so many queries.
 
-    Resting: mean weight on the keys where the head rests, first: on the first token. All else is of
-    the weight beside the keys where it rests.
+    Resting: mean weight on the keys on which the head rests. First: on the first token. All other
+    columns are of the weight beside the keys on which it rests.
 
     Previous, current, next: mean weight on the previous, the current and the next token.
 

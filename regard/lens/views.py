@@ -275,11 +275,16 @@ def views(model: Any, text: str | Int[Tensor, " T"], answer: int | None = None) 
     Example:
         >>> import regard
         >>> text = "Tom had a kite and Ella had a drum. Tom lost the"
-        >>> seen = regard.lens.views(regard.models.open(), text)
-        >>> for name in ("weight", "toward"):  # at " kite", token 3, and from " drum"
-        ...     print(name, int(seen.of(name, 2)[1, -1].abs().argmax()))
-        weight 3
-        toward 8
+        >>> model = regard.models.open()
+        >>> text = "Tom had a red kite and a blue drum. Tom wanted the blue"
+        >>> tokens = model.tokenizer.tokens(model.read(text).ids)
+        >>> seen = regard.lens.views(model, text)
+        >>> for name in ("weight", "moved", "toward", "without"):  # head 2.2, at the last token
+        ...     print(name, tokens[int(seen.of(name, 2)[2, -1].abs().argmax())])
+        weight  kite
+        moved  drum
+        toward  drum
+        without  kite
     """
     ids = (
         torch.tensor(model.read(text).ids, device="cpu")

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from textwrap import shorten
@@ -30,7 +31,7 @@ from regard.models.text import PretrainedTokenizer
 
 __all__ = ["load_gguf", "load_pretrained"]
 
-_UNREADABLE = (OSError, ValueError, ImportError, KeyError, IndexError, SafetensorError)
+_UNREADABLE = (OSError, ValueError, KeyError, IndexError, SafetensorError)
 """Exceptions of the libraries for files that are missing, damaged, or of an unknown model."""
 _SHOWN = 200  # characters of their messages
 _ROWS = 2**12  # rows of an embedding that are dequantised at a time
@@ -57,6 +58,8 @@ def load_pretrained(
         from transformers.utils import GENERATION_CONFIG_NAME
     _require_no_code(folder)
     with _reading(folder), _quiet():
+        if device_map is not None:
+            import_module("accelerate")  # by which transformers spreads a model
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         kind = _class_for(config, folder)
         quantised = getattr(config, "quantization_config", None) is not None
@@ -360,6 +363,8 @@ def _reading(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"{path} needs the library {error.name}: pip install {error.name}"
         ) from None
+    except ImportError as error:  # of a checkpoint that another library quantised
+        raise CheckpointError(f"{path} needs a library that is not installed: {error}") from None
     except (*_UNREADABLE, json.JSONDecodeError, NotImplementedError, RuntimeError) as error:
         reason = shorten(str(error) or type(error).__name__, _SHOWN, placeholder=" …")
         raise CheckpointError(

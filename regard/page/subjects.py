@@ -251,13 +251,12 @@ class ModelSubject:
         Raises:
             PageError: the run is changed, the model has no next token, or no head's share is known.
         """
-        if run.before is not None or run.following is None:
+        if run.before is not None or run.probabilities is None:
             raise PageError("which head writes the next token is found of a text as it is")
         if "writer" not in run.effects:
             ids = self._ids(run)
             try:
-                logits = self._model.logits_at(ids, [len(ids) - 1])[0]
-                by = leading_head(self._model, ids.tolist(), logits)
+                by = leading_head(self._model, ids.tolist(), run.probabilities.log())
             except Error as error:
                 raise PageError(str(error)) from error
             assert by.part.place is not None, "it is a head"

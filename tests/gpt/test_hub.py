@@ -139,6 +139,11 @@ def test_what_stands_in_the_way_of_fetching_is_named_with_the_cure(model, monkey
     none = pytest.raises(CheckpointError, match="no such model, or a private one; check the name")
     with hub.served({NAME: model}, monkeypatch), none:
         load("owner/another", fetch=True)
+    consent = pytest.raises(
+        CheckpointError, match=r"consent; give it on https://.*/owner/gated, and"
+    )
+    with hub.served({"owner/gated": None}, monkeypatch), consent:
+        load("owner/gated", fetch=True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(CheckpointError, match="refused; check the connection to the network"):

@@ -52,5 +52,5 @@ def test_discoveries_are_relations_that_hold_among_all_heads():
     among = Heads([*alone, head(1, Role.MIXED, 0.8), head(2, Role.ALONE, None)])
     assert among.discoveries() == []
     assert among.discoveries(0.1) == alone
-    with pytest.raises(ValueError, match="rate is 5; expected a part between 0 and 1"):
+    with pytest.raises(ValueError, match="rate is 5; expected a fraction between 0 and 1"):
         among.discoveries(5)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 
 import gguf
 import numpy as np
@@ -255,6 +256,19 @@ def test_a_model_that_does_not_fit_into_memory_is_refused(folder, monkeypatch):
 def test_options_that_do_not_fit(folder, options, error, message):
     with pytest.raises(error, match=message):
         regard.models.open(folder, **options)
+
+
+def test_a_library_that_a_checkpoint_needs_is_named(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(CheckpointError, match="needs the library accelerate: pip install"):
+        regard.models.open(folder, device_map="auto")
+    quantised = tmp_path / "quantised"
+    shutil.copytree(folder, quantised)
+    config = json.loads((quantised / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (quantised / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="needs a library that is not installed: .*GPTQ"):
+        regard.models.open(quantised)
 
 
 def test_options_of_the_hub_and_of_others_do_not_fit_the_shipped_model():

@@ -35,7 +35,7 @@ def served(models, monkeypatch, *, before=lambda file: None):
     """Serve models by name, each a folder; yields the names of the files that were sent.
 
     Args:
-        models: the folders.
+        models: the folders; None for a model whose owner asks for consent.
         monkeypatch: points the hub's library to the server.
         before: called when half of a file has been sent.
     """
@@ -69,7 +69,9 @@ def _handler(models, sent, before):
         def answer(self, *, body):
             path = self.path.partition("?")[0].strip("/")
             if path.startswith("api/models/"):
-                self.describe(models.get(path.removeprefix("api/models/")))
+                name = path.removeprefix("api/models/")
+                gated = name in models and models[name] is None
+                self.describe(models.get(name), *([403, "GatedRepo"] if gated else []))
                 return
             name, _, file = path.partition("/resolve/")
             file = models[name] / file.partition("/")[2]
@@ -86,9 +88,9 @@ def _handler(models, sent, before):
                 before(file.name)
                 self.wfile.write(data[len(data) // 2 :])
 
-        def describe(self, folder):
+        def describe(self, folder, status=404, why="RepoNotFound"):
             if folder is None:
-                self.refuse()
+                self.refuse(status, why)
                 return
             files = [{"rfilename": f.name, "size": f.stat().st_size} for f in folder.iterdir()]
             data = json.dumps({"id": folder.name, "sha": COMMIT, "siblings": files}).encode()
@@ -97,9 +99,9 @@ def _handler(models, sent, before):
             self.end_headers()
             self.wfile.write(data)
 
-        def refuse(self):
-            self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound")
+        def refuse(self, status, why):
+            self.send_response(status)
+            self.send_header("X-Error-Code", why)
             self.send_header("Content-Length", "0")
             self.end_headers()
 

@@ -20,7 +20,7 @@ _MANY = 500  # degrees of freedom; of more, Student's t is the normal distributi
 def false_discovery_rates(p_values: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
     """Return the smallest false discovery rate at which each test is a discovery.
 
-    Of the tests with a rate up to q, at most a part q is expected to be false, if they are
+    Of the tests with a rate up to q, at most a fraction q is expected to be false, if they are
     independent or positively dependent: the step-up procedure of Benjamini and Hochberg 1995,
     "Controlling the False Discovery Rate", as adjusted p-values.
 

@@ -78,7 +78,7 @@ class Means:
                 score=mean,
                 margin=plus_minus if is_known else None,
                 queries=int(count),
-                p_value=_chance(mean, standard, different) if is_known and score is lead else None,
+                p_value=_p_value(mean, standard, different) if is_known and score is lead else None,
             )
             found.append(one if count else None)
         return found
@@ -130,7 +130,7 @@ def itself(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return share, torch.ones_like(share), torch.zeros_like(control)
 
 
-def _chance(score: float, error: float, tokens: int) -> float:
+def _p_value(score: float, error: float, tokens: int) -> float:
     """Return the one-sided p-value of a lead against one of `LEAD`."""
     above = score - LEAD
     t = above / error if error > 0 else math.copysign(math.inf, above)

@@ -185,10 +185,10 @@ class Heads(Sequence[HeadScores]):
     def discoveries(self, rate: float = 0.05) -> list[HeadScores]:
         """Return the heads whose relation holds although so many heads were tested.
 
-        Of 270 heads without any relation, a test of each at 5 % names some. Among these heads at
-        most a part `rate` is expected to be named wrongly: Benjamini and Hochberg 1995, over the
-        p-values of all heads (`HeadScores.p_value`). `spread evenly`, `nearby tokens` and `mixed`
-        are no relations and never among them.
+        Of 270 heads without any relation, a test of each at 5 % names some. Of the heads that are
+        returned, at most a fraction `rate` is expected to be named wrongly: Benjamini and Hochberg
+        1995, over the p-values of all heads (`HeadScores.p_value`). `spread evenly`, `nearby
+        tokens` and `mixed` are no relations and never among them.
 
         Args:
             rate: the false discovery rate, between 0 and 1.
@@ -203,7 +203,7 @@ class Heads(Sequence[HeadScores]):
             0
         """
         if not 0 <= rate <= 1:
-            raise ValueError(f"rate is {rate}; expected a part between 0 and 1, such as 0.05")
+            raise ValueError(f"rate is {rate}; expected a fraction between 0 and 1, such as 0.05")
         tested = [one for one in self._scores if one.p_value is not None]
         values = [one.p_value for one in tested]
         rates = false_discovery_rates(torch.tensor(values, dtype=torch.float64, device="cpu"))

@@ -196,7 +196,8 @@ class Evidence:
     queries: int
     """How many it was measured over."""
     p_value: float | None = None
-    """Of a relation, the chance of such a score if the lead were `LEAD`; None without a margin."""
+    """Of a relation, the probability of such a score or a higher one if the lead were `LEAD`; None
+    without a margin."""
 
     @property
     def leads(self) -> bool:
