@@ -267,7 +267,7 @@ def test_a_library_that_a_checkpoint_needs_is_named(folder, tmp_path, monkeypatc
     config = json.loads((quantised / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
     (quantised / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="needs a library that is not installed: .*GPTQ"):
+    with pytest.raises(CheckpointError, match=r"needs a library that is not installed: .*GPTQ"):
         regard.models.open(quantised)
 
 
