@@ -74,7 +74,7 @@ def norms(model: nn.Module | HasModule) -> Keep:
         weight = weight.cpu() if weight.device.type == "mps" else weight  # where there is no QR
         return torch.linalg.qr(weight.mT, mode="r").R.mT
 
-    of = _HeadMaps(model, factor)
+    of = HeadMaps(model, factor)
     return lambda path, value: {"norm": of(path, value).norm(dim=-1)}
 
 
@@ -111,7 +111,7 @@ def directions(
         if along.ndim != 2:
             raise ValueError(f"tokens has shape {tuple(along.shape)}, but directions are (n, E)")
     else:
-        along = _unembedding_rows(model, tokens)
+        along = unembedding_rows(model, tokens)
 
     def factor(weight: Float[Tensor, "H Dv E"]) -> Float[Tensor, "H Dv n"]:
         if along.shape[1] != weight.shape[2]:
@@ -121,11 +121,11 @@ def directions(
             )
         return weight @ along.to(weight).mT
 
-    of = _HeadMaps(model, factor)
+    of = HeadMaps(model, factor)
     return lambda path, value: {"direction": of(path, value)}
 
 
-class _HeadMaps:
+class HeadMaps:
     """Multiplies the values of each head by a matrix that is made of its slice of W_O.
 
     Args:
@@ -195,7 +195,7 @@ def _require_check(model: Any, name: str) -> None:
 
 
 @torch.no_grad()
-def _unembedding_rows(model: Any, tokens: Any) -> Float[Tensor, "n E"]:
+def unembedding_rows(model: Any, tokens: Any) -> Float[Tensor, "n E"]:
     """Return the directions of tokens: rows of the unembedding behind the final norm's gain."""
     index = tensor_of([tokens] if isinstance(tokens, int) else tokens)
     if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:

@@ -17,7 +17,7 @@ from regard._shapes import Float
 from regard.lens.naming.discoveries import upper_tail
 from regard.lens.naming.roles import ENOUGH, LEAD, VARIED, Evidence
 
-__all__ = ["Means", "Score", "Tally", "itself", "lead", "mean_of", "nearness"]
+__all__ = ["Means", "Score", "Tally", "evidence", "itself", "lead", "mean_of", "nearness"]
 
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """A function of the mean share and of the mean of its strongest control, ``(H,)`` each: the score,
@@ -66,22 +66,41 @@ class Means:
         tokens = (self.queries > 0).sum(-1)
         free = (tokens - 1).clamp_min(1)
         error = (residual.square().sum(-1) * tokens / free).sqrt()
-        margin = _student(free) * error
-        found: list[Evidence | None] = []
-        for mean, plus_minus, standard, count, different in zip(
-            *(value.tolist(), margin.tolist(), error.tolist()),
-            *(self.queries.sum(-1).tolist(), tokens.tolist()),
-            strict=True,
-        ):
-            is_known = count >= ENOUGH and different >= VARIED
-            one = Evidence(
-                score=mean,
-                margin=plus_minus if is_known else None,
-                queries=int(count),
-                p_value=_p_value(mean, standard, different) if is_known and score is lead else None,
-            )
-            found.append(one if count else None)
-        return found
+        return evidence(value, error, self.queries.sum(-1), tokens, is_lead=score is lead)
+
+
+def evidence(
+    value: Float[Tensor, " H"],
+    error: Float[Tensor, " H"],
+    queries: Float[Tensor, " H"],
+    clusters: Float[Tensor, " H"],
+    *,
+    is_lead: bool,
+) -> list[Evidence | None]:
+    """Make the evidence of scores; None for a head without queries.
+
+    Args:
+        value: the scores.
+        error: their standard errors.
+        queries: how many they are measured over.
+        clusters: number of distinct tokens, or of documents, among which they vary.
+        is_lead: whether the scores are leads, which are tested against `LEAD`.
+    """
+    margin = _student((clusters - 1).clamp_min(1)) * error
+    found: list[Evidence | None] = []
+    for mean, plus_minus, standard, count, different in zip(
+        *(value.tolist(), margin.tolist(), error.tolist(), queries.tolist(), clusters.tolist()),
+        strict=True,
+    ):
+        is_known = count >= ENOUGH and different >= VARIED
+        one = Evidence(
+            score=mean,
+            margin=plus_minus if is_known else None,
+            queries=int(count),
+            p_value=_p_value(mean, standard, int(different)) if is_known and is_lead else None,
+        )
+        found.append(one if count else None)
+    return found
 
 
 def mean_of(tallies: Sequence[Tally]) -> Means:

@@ -24,9 +24,9 @@ from regard.record import Recording
 from regard.record.layer import Layer, Tokens, require_one_run
 from regard.record.readings import bar
 
-__all__ = ["score_heads"]
+__all__ = ["SCORE_OF", "head_of", "score_heads"]
 
-_SCORES: Mapping[Role, tuple[str, Score]] = {
+SCORE_OF: Mapping[Role, tuple[str, Score]] = {
     Role.INDUCTION: ("induction", lead),
     Role.DUPLICATE: ("duplicate_token", lead),
     Role.PREVIOUS: ("previous_token", lead),
@@ -85,23 +85,23 @@ def _of_layer(layer: Layer, texts: Sequence[_Text], read: Read) -> list[HeadScor
         for text, ids in zip(texts, tokens, strict=True)
         if len(ids) > 1
     ]
-    tallies = [one for one, _ in found]
+    tallies = [one.tallies for one in found]
     sinks: list[tuple[int, ...]] | list[None] = [None] * len(layer.heads)
     if len(texts) == len(found) == 1:
-        rows, start = found[0][1], texts[0].start
+        rows, start = found[0].sinks, texts[0].start
         sinks = [tuple((start + row.nonzero().flatten()).tolist()) for row in rows]
     means = {
         name: mean_of([one[name] for one in tallies if name in one])
-        for name in (*(name for name, _ in _SCORES.values()), "entropy", "resting")
+        for name in (*(name for name, _ in SCORE_OF.values()), "entropy", "resting")
         if any(name in one for one in tallies)
     }
     evidence = {
         role: means[name].evidence(score)
-        for role, (name, score) in _SCORES.items()
+        for role, (name, score) in SCORE_OF.items()
         if name in means
     }
     return [
-        _head(
+        head_of(
             layer.index,
             head,
             sinks[place],
@@ -112,13 +112,14 @@ def _of_layer(layer: Layer, texts: Sequence[_Text], read: Read) -> list[HeadScor
     ]
 
 
-def _head(
+def head_of(
     layer: int,
     head: int,
     sinks: tuple[int, ...] | None,
     scores: PatternScores,
     evidence: Mapping[Role, Evidence],
 ) -> HeadScores:
+    """Name a head by the evidence for each role."""
     role, undecided = role_of(evidence)
     shown = undecided if role.is_open else role
     rests_on = None if shown is None else evidence.get(shown)

@@ -5,8 +5,8 @@ Axes: H heads of a layer, T tokens of the text, K distinct tokens of all texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,14 +19,33 @@ from regard.lens.naming.repeats import Controlled, ControlledRepeats, with_targe
 from regard.lens.naming.roles import VARIED
 from regard.lens.sink_keys import READOUTS, RESTING, mean_weights
 from regard.pattern import Pattern
-from regard.pattern.readouts import Distance, Entropy, LagWeights, Mass, Received
+from regard.pattern.readouts import Distance, Entropy, LagWeights, Mass, Readout, Received
 
-__all__ = ["Read", "Tallier", "uniform_pattern"]
+__all__ = ["Read", "Tallier", "TextTallies", "uniform_pattern"]
 
 Read = Callable[..., tuple[Any, ...]]
 """A function of a pattern and readouts."""
 
 _NEAR = 128  # rows whose weights on the last keys are read at once
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TextTallies:
+    """The tallies of one text, with the patterns they are of."""
+
+    tallies: dict[str, Tally]
+    sinks: Bool[Tensor, "H T"]
+    """True for the keys on which a head rests."""
+    beside: Pattern
+    """The pattern without the sinks."""
+    uniform: Pattern
+    """Uniform heads over the same keys."""
+    entropy: Float[Tensor, "H T"]
+    """Of each row beside the sinks."""
+    received: Float[Tensor, "H T"]
+    """Of each key beside the sinks."""
+    also: tuple[Any, ...]
+    """Results of the further readouts, of the pattern beside the sinks."""
 
 
 class Tallier:
@@ -46,8 +65,16 @@ class Tallier:
         self._count = count
         self._separators = separators
 
-    def of_text(self, pattern: Pattern, read: Read) -> tuple[dict[str, Tally], Bool[Tensor, "H T"]]:
-        """Return the tallies of a text of two tokens or more, ``(H, T, T)``, and the sinks."""
+    def of_text(
+        self, pattern: Pattern, read: Read, also: Sequence[Readout[Any, Any]] = ()
+    ) -> TextTallies:
+        """Tally a text of two tokens or more.
+
+        Args:
+            pattern: its pattern, ``(H, T, T)``.
+            read: takes readouts of a pattern, as `Pattern.read` does.
+            also: further readouts, to take in the same pass beside the sinks.
+        """
         first, *of_keys = read(pattern, Mass(0), *READOUTS)
         sinks, resting = _resting(pattern, *of_keys)
         beside = pattern.without(sinks) if bool(sinks.any()) else pattern
@@ -61,8 +88,10 @@ class Tallier:
             later_marks[0] = False  # the first token has a share of its own
             marks = (Mass(later_marks),)
         entropy, distance, received, *others = read(
-            beside, Entropy(), Distance(), Received(), *marks, *repeats
+            beside, Entropy(), Distance(), Received(), *marks, *repeats, *also
         )
+        further = tuple(others[len(others) - len(also) :])
+        del others[len(others) - len(also) :]
         uniform = uniform_pattern(beside)
         highest, far, *of_marks = uniform.read(Entropy(), Distance(), *marks)
         seers, seen, sees_first = _sight(pattern)
@@ -96,7 +125,15 @@ class Tallier:
             ((copies, successors),) = others
             result["duplicate_token"] = self._of_targets(copies, even, following=False)
             result["induction"] = self._of_targets(successors, even, following=True)
-        return result, sinks
+        return TextTallies(
+            tallies=result,
+            sinks=sinks,
+            beside=beside,
+            uniform=uniform,
+            entropy=entropy,
+            received=received,
+            also=further,
+        )
 
     def _of_targets(
         self, repeats: Controlled, even: Float[Tensor, "H T"], *, following: bool

@@ -1,0 +1,341 @@
+"""`atlas`: reads a corpus document by document, and keeps what was read after any interruption."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard._arguments import check_whole
+from regard.errors import Error
+from regard.lens.atlas.corpus import Corpus, Plan, documents_of, plan
+from regard.lens.atlas.examples import hashes
+from regard.lens.atlas.first_order import head_effects
+from regard.lens.atlas.reading import Document, Reader
+from regard.lens.atlas.result import Atlas, document_numbers, token_ids
+from regard.lens.atlas.state import State
+from regard.record.readings import bar
+
+__all__ = ["atlas", "join"]
+
+_SECONDS = 60  # between two savings
+_EFFECTS = "effect"
+_LENGTH = 2048  # tokens of a window of a model without a known context
+_TRIED = 128  # tokens on which the time is estimated
+
+
+def atlas(
+    model: Any,
+    corpus: Corpus | Iterable[str | Path] | str | Path,
+    *,
+    tokens: int | None = None,
+    length: int | None = None,
+    effects: float = 0.05,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    shard: tuple[int, int] = (0, 1),
+    resume: bool = False,
+    progress: bool | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> Atlas:
+    """Read what each head of a model does, over a corpus.
+
+    In one forward pass a document: scores against controls beside each head's sinks, with intervals
+    clustered by document; the share at rest; how far heads reach; what they move, and toward the
+    next token; examples. Exact, in memory O(heads × length) beside the model, whatever the corpus.
+    On a sample of documents, one backward pass more measures effects to first order.
+
+    The same corpus, seed and options give the same atlas, in any number of shards, interrupted or
+    not, on one kind of processor with one number of threads.
+
+    Args:
+        model: a `regard.models.LanguageModel`.
+        corpus: texts, or paths of files and folders; see `Corpus`.
+        tokens: after so many tokens no further document is begun; None reads all.
+        length: tokens that are read at once; a longer document is read in windows, one behind the
+            other. None is the model's context.
+        effects: the share of documents on which effects are measured, drawn by the seed.
+        seed: of the samples.
+        folder: keeps the state of the reading, in ``shards/``; None keeps none.
+        shard: which part of the documents is read, and of how many: (0, 4) is every fourth one.
+            `join` puts the parts together, in the folder or as atlases.
+        resume: whether to go on with what is in the folder.
+        progress: whether to show a progress bar; None shows it on a terminal.
+        announce: takes a line about what will be read, and how long it takes.
+
+    Raises:
+        ValueError: for numbers out of range.
+        Error: for a corpus without text, a file that is not text, or a folder that holds another
+            atlas, or, without `resume`, this one.
+        OSError: where a state can't be written; what was written before is kept.
+
+    Example:
+        >>> import regard
+        >>> texts = ["Tom had a red kite. Tom wanted the red kite.", "The cat sat. The cat ran."]
+        >>> atlas = regard.lens.atlas(regard.models.open(), texts, effects=1.0)
+        >>> atlas.about["tokens"], [row["role"] for row in atlas.rows][:1]
+        (22, ['text too short to tell'])
+    """
+    _check(shard, effects, seed, tokens, length)
+    place, count = shard
+    texts = _corpus(corpus)
+    longest = length or model.context or _LENGTH
+    if model.context is not None and longest > model.context:
+        raise ValueError(f"length is {longest}, but the model's context is {model.context}")
+    counted = plan(texts, model, tokens=tokens, length=longest)
+    about = _about(model, texts, counted, length=longest, effects=effects, seed=seed)
+    path = None if folder is None else _path(Path(folder), shard)
+    state = _state(path, about, shard, resume=resume)
+    run = _Run(model, state, shard, path)
+    if announce is not None:
+        announce(run.estimate(texts, counted, longest))
+    sources: dict[int, str] = {}
+    with bar(counted.tokens, progress=progress, title="reading documents") as advance:
+        for document in documents_of(texts, model, tokens=tokens, length=longest):
+            sources[document.number] = document.source
+            if document.number % count == place and document.number >= state.next_document:
+                run.read(document)
+            advance(document.tokens)
+    state.next_document = counted.last
+    run.save()
+    return _finished(model, state, sources)
+
+
+def join(
+    model: Any, corpus: Corpus | Iterable[str | Path] | str | Path, folder: str | Path
+) -> Atlas:
+    """Put the shards of an atlas together, which were read into one folder.
+
+    Args:
+        model: the model, for the texts of tokens.
+        corpus: the corpus, for the names of its documents.
+        folder: where the shards are.
+
+    Raises:
+        Error: for shards that are missing, not finished, or do not belong together.
+
+    Example:
+        >>> import regard, tempfile
+        >>> model, texts = regard.models.open(), ["The cat sat.", "Tom had a red kite."]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for part in range(2):
+        ...         _ = regard.lens.atlas(model, texts, folder=folder, shard=(part, 2))
+        ...     regard.lens.join_atlas(model, texts, folder).about["documents"]
+        2
+    """
+    paths = sorted((Path(folder) / "shards").glob("*.safetensors"))
+    if not paths:
+        raise Error(f"{folder} holds no shards of an atlas")
+    states = [State.load(path) for path in paths]
+    count = int(states[0].shards[0].split("/")[1])
+    found = {one for state in states for one in state.shards}
+    missing = [f"{place}/{count}" for place in range(count) if f"{place}/{count}" not in found]
+    unfinished = [s.shards[0] for s in states if s.next_document < s.about["last_document"]]
+    if missing or unfinished:
+        raise Error(
+            f"{folder} lacks shards: "
+            + ", ".join(
+                [f"{one} is missing" for one in missing]
+                + [f"{one} is not finished" for one in unfinished]
+            )
+        )
+    whole = states[0]
+    for state in states[1:]:
+        whole.merge(state)
+    sources = {number: text.source for number, text in enumerate(_corpus(corpus))}
+    return _finished(model, whole, sources)
+
+
+def _check(
+    shard: tuple[int, int], effects: float, seed: int, tokens: int | None, length: int | None
+) -> None:
+    place, count = shard
+    for name, value in (("shard", place), ("shard", count), ("seed", seed)):
+        check_whole(value, name)
+    if not 0 <= place < count:
+        raise ValueError(f"shard is {shard}: expected a part from 0 and their number, as (0, 4)")
+    if not 0 <= effects <= 1:
+        raise ValueError(f"effects is {effects}; expected a share of documents between 0 and 1")
+    if not 0 <= seed < 2**31:
+        raise ValueError(f"seed is {seed}; expected a whole number from 0 to {2**31 - 1}")
+    for name, number in (("tokens", tokens), ("length", length)):
+        if number is not None and number < 2:
+            raise ValueError(f"{name} is {number}; expected at least 2")
+
+
+def _corpus(corpus: Corpus | Iterable[str | Path] | str | Path) -> Corpus:
+    return corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+
+
+class _Run:
+    """Reads documents into a state, which it saves every minute.
+
+    Args:
+        model: the model.
+        state: what was read so far.
+        shard: as for `atlas`.
+        path: the state's file; None for none.
+    """
+
+    def __init__(self, model: Any, state: State, shard: tuple[int, int], path: Path | None) -> None:
+        self._model = model
+        self._state = state
+        self._shard = shard
+        self._path = path
+        self._reader = Reader(model, seed=state.about["seed"])
+        self._saved = time.monotonic()
+
+    def read(self, document: Document) -> None:
+        """Read one document, and add it to the state."""
+        state = self._state
+        effects = self._effects(document)
+        read = self._reader.read(document, lowest=state.lowest, below=state.below, effects=effects)
+        if effects is not None:
+            state.effects += 1
+            read.clustered[_EFFECTS] = _saved_loss(effects)
+        state.unmeasured |= self._reader.unmeasured
+        if read.clustered:  # of no window of two tokens there is nothing
+            state.add(read, self._reader.heads)
+        state.next_document = document.number + 1
+        if time.monotonic() - self._saved > _SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Write the state, if it has a file."""
+        if self._path is not None:
+            self._state.save(self._path)
+        self._saved = time.monotonic()
+
+    def _effects(self, document: Document) -> list[Tensor] | None:
+        """Return the effects of a document's windows; None if it is not in their sample."""
+        about = self._state.about
+        drawn = int(hashes(about["seed"] + 1, document.number, 1)) / 2**62
+        if drawn >= about["effects"] or not self._model.predicts:
+            return None
+        if "toward" in self._reader.unmeasured and "moved" in self._reader.unmeasured:
+            return None  # W_O is not known
+        heads = _head_counts(self._model)
+        return [
+            head_effects(self._model, ids, heads) if len(ids) > 1 else torch.zeros(sum(heads), 1)
+            for ids in document.windows
+        ]
+
+    def estimate(self, texts: Corpus, counted: Plan, length: int) -> str:
+        """Describe what will be read and about how long it takes, from a trial on a short text."""
+        first = next(documents_of(texts, self._model, tokens=None, length=min(length, _TRIED)))
+        trial = Document(number=first.number, source="", windows=first.windows[:1])
+        trial_reader = Reader(self._model, seed=0)
+        trial_reader.read(trial, lowest={}, below=0)
+        begun = time.perf_counter()
+        trial_reader.read(trial, lowest={}, below=0)
+        seconds = (time.perf_counter() - begun) / trial.tokens * counted.tokens / self._shard[1]
+        left_out = [
+            f"{number:,} {what}"
+            for number, what in (
+                (counted.duplicates, "duplicates left out"),
+                (counted.too_short, "texts too short left out"),
+                (counted.strided, f"longer than {length:,} tokens, read in windows"),
+            )
+            if number
+        ]
+        notes = "; ".join(["", *left_out])
+        return (
+            f"{counted.tokens:,} tokens of {counted.documents:,} documents{notes}; estimated time: "
+            f"{_duration(seconds)}, more where documents are long"
+        )
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    if minutes < 1:
+        return "less than a minute"
+    return f"{minutes:.0f} minutes" if minutes < 100 else f"{minutes / 60:.1f} hours"
+
+
+def _saved_loss(effects: list[Tensor]) -> Tensor:
+    """Return, of each head, the number of predictions and the loss that it saves of them."""
+    joined = torch.cat(effects, dim=1)
+    known = ~joined.isnan()
+    return torch.stack([known.sum(1).double(), -joined.nan_to_num().sum(1)], dim=-1)
+
+
+def _head_counts(model: Any) -> list[int]:
+    """Return the number of heads of each layer that has some."""
+    ids = torch.tensor([0, 1], device=model.device)
+    layers, _ = model.read_layers(ids, lambda layer: len(layer.heads))
+    return [count for _, count in layers]
+
+
+def _path(folder: Path, shard: tuple[int, int]) -> Path:
+    return folder / "shards" / f"{shard[0]}-of-{shard[1]}.safetensors"
+
+
+def _state(
+    path: Path | None, about: dict[str, Any], shard: tuple[int, int], *, resume: bool
+) -> State:
+    """Return the state to begin with: that of the folder, or an empty one."""
+    if path is None or not path.exists():
+        return State(about, [f"{shard[0]}/{shard[1]}"])
+    if not resume:
+        raise Error(f"{path} was begun before: give resume=True, or another folder")
+    state = State.load(path)
+    differing = [key for key, own in about.items() if state.about.get(key) != own]
+    if differing:
+        key = differing[0]
+        raise Error(
+            f"{path} was read of something else, so it can't be resumed: {key} was "
+            f"{state.about.get(key)!r}, and is {about[key]!r}"
+        )
+    return state
+
+
+def _about(
+    model: Any, texts: Corpus, counted: Plan, *, length: int, effects: float, seed: int
+) -> dict[str, Any]:
+    """Return what states must have in common to be added."""
+    return {
+        "model": model.name,
+        "model_fingerprint": _fingerprint(model.module),
+        "corpus": list(texts.names),
+        "corpus_fingerprint": counted.fingerprint,
+        "documents": counted.documents,
+        "tokens": counted.tokens,
+        "duplicates": counted.duplicates,
+        "too_short": counted.too_short,
+        "strided": counted.strided,
+        "last_document": counted.last,
+        "length": length,
+        "effects": effects,
+        "seed": seed,
+        "made_with": f"regard {version('regard')}",
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _fingerprint(module: nn.Module) -> str:
+    """Return a hash of all parameters and buffers, by name."""
+    digest = blake2b(digest_size=16)
+    for name, tensor in module.state_dict().items():
+        if not isinstance(tensor, Tensor):
+            continue
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        own = tensor.detach().cpu().contiguous()
+        digest.update(own.reshape(-1).view(torch.uint8).numpy().tobytes() if own.numel() else b"")
+    return digest.hexdigest()
+
+
+def _finished(model: Any, state: State, sources: dict[int, str]) -> Atlas:
+    ids = token_ids(state)
+    kept = document_numbers(state)
+    return Atlas(
+        state,
+        tokens=dict(zip(ids, model.tokenizer.tokens(ids), strict=True)),
+        sources={number: name for number, name in sources.items() if number in kept},
+    )

@@ -1,0 +1,302 @@
+"""What an atlas reads of one layer over one window: sums over its rows, and rows for examples.
+
+Axes: H heads of the layer, T tokens, C classes of tokens, b bins of distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard._shapes import Bool, Float, Int
+from regard.lens.atlas.examples import LINKS, Examples, link_tokens, window
+from regard.lens.atlas.token_classes import CLASSES, token_classes
+from regard.lens.naming.separators import is_separator
+from regard.lens.naming.tallies import Tallier, TextTallies
+from regard.pattern import Pattern
+from regard.pattern.readouts import Max, Offsets, Received
+
+__all__ = ["BINS", "CONTROLS", "DISTANCES", "KINDS", "LISTS", "LayerReading", "WindowTokens"]
+
+KINDS = ("first token", "separator", "other")
+"""Kinds of keys on which heads rest."""
+LISTS = ("moved", "received", "effect")
+"""Lists of the strongest places."""
+CONTROLS = ("uniform", "others", "shuffled")
+"""Controls of a relation, whose sums stand behind queries and share; one that it lacks is 0."""
+BINS = 10
+"""Of the histogram of each row's largest weight."""
+DISTANCES = (0, *(2**power for power in range(24)))
+"""Least distance of each bin of the profile, in tokens."""
+
+
+class WindowTokens:
+    """The tokens of a window, as its layers need them.
+
+    Args:
+        ids: their ids.
+        names: their texts.
+        document: number of the document.
+        start: the window's first token in it.
+        device: of the patterns that are read.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[int],
+        names: Sequence[str],
+        *,
+        document: int,
+        start: int,
+        device: torch.device,
+    ) -> None:
+        self.ids = list(ids)
+        self.document = document
+        self.start = start
+        numbers = torch.tensor(self.ids, device="cpu").unique(return_inverse=True)[1]
+        marks = torch.tensor([is_separator(name) for name in names], device="cpu")
+        self.tallier = Tallier(numbers.to(device), int(numbers.max()) + 1, marks.to(device))
+        place = {name: number for number, name in enumerate(CLASSES)}
+        self.classes: Int[Tensor, " T"] = torch.tensor(
+            [place[name] for name in token_classes(names)], device="cpu"
+        )
+        """Index of each token's class."""
+        self.kinds: Int[Tensor, " T"] = torch.where(marks, 1, 2)
+        """Index of each token's kind, were it a sink."""
+        self.kinds[0] = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def by_class(self, values: Float[Tensor, "H t"]) -> Float[Tensor, "H C"]:
+        """Sum values of the first t tokens by their class."""
+        values = values.cpu().double()
+        place = self.classes[: values.shape[-1]].expand(values.shape)
+        return values.new_zeros(len(values), len(CLASSES)).scatter_add_(1, place, values)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerReading:
+    """One layer over one window.
+
+    Attributes:
+        index: the layer's.
+        heads: indices of its heads.
+        clustered: numbers of each head whose products are summed too, by name.
+        plain: likewise, without products.
+        best: of each list, each head's best place; value −∞ where it is not better than asked.
+        sampled: the sampled rows, one after another.
+    """
+
+    index: int
+    heads: Sequence[int]
+    clustered: Mapping[str, Float[Tensor, "H w"]]
+    plain: Mapping[str, Float[Tensor, "H w"]]
+    best: Mapping[str, Examples]
+    sampled: Examples
+
+    @classmethod
+    def of(
+        cls,
+        pattern: Pattern,
+        tokens: WindowTokens,
+        *,
+        index: int,
+        heads: Sequence[int],
+        norm: Float[Tensor, "H T"] | None,
+        effects: Float[Tensor, "H T"] | None,
+        lowest: Mapping[str, Float[Tensor, " H"]],
+        sampled: Sequence[int],
+    ) -> LayerReading:
+        """Read a pattern.
+
+        Args:
+            pattern: the layer's, ``(H, T, T)``.
+            tokens: the window's, two or more.
+            index: the layer's.
+            heads: indices of its heads.
+            norm: ‖v W‖ of each key; None if W is not known.
+            effects: of each head at each position; None if they are not measured here.
+            lowest: of each list, the value above which a place is better than those known.
+            sampled: rows of the uniform sample.
+        """
+        text = tokens.tallier.of_text(pattern, Pattern.read, (Max(), Offsets(len(tokens))))
+        rest, moved = _of_values(pattern, tokens, text.sinks, norm)
+        rows = _Rows(pattern, tokens, text.sinks, norm, rest.sum(-1), moved, effects)
+        largest: Tensor = text.also[0]
+        values = {"moved": moved, "received": text.received, "effect": effects}
+        length = torch.full((len(heads), 1), float(len(tokens)), dtype=torch.float64, device="cpu")
+        clustered = {f"relation.{name}": _sums(tally) for name, tally in text.tallies.items()}
+        if moved is not None:
+            clustered["moved"] = torch.cat([length, _total(moved)], dim=-1)
+        return cls(
+            index=index,
+            heads=heads,
+            clustered=clustered,
+            plain={
+                "rows": length - 1,
+                "rest": rest[:, 1:].double().sum(1).cpu(),
+                "histogram": _histogram(largest),
+                **_profiles(text),
+                **_classes(tokens, text, rest.sum(-1), moved),
+            },
+            best={
+                name: rows.best(own, lowest[name], of_key=name == "received")
+                for name, own in values.items()
+                if own is not None
+            },
+            sampled=rows.sampled(sampled, largest),
+        )
+
+
+def _total(values: Float[Tensor, "H T"]) -> Float[Tensor, "H 1"]:
+    return values.double().sum(-1, keepdim=True).cpu()
+
+
+def _of_values(
+    pattern: Pattern,
+    tokens: WindowTokens,
+    sinks: Bool[Tensor, "H T"],
+    norm: Float[Tensor, "H T"] | None,
+) -> tuple[Float[Tensor, "H T 3"], Float[Tensor, "H T"] | None]:
+    """Return each row's share on sinks by kind, and the norm that it moves beside them."""
+    kinds = tokens.kinds.to(sinks.device)
+    of_keys = [sinks & (kinds == kind) for kind in range(len(KINDS))]
+    columns = [one.to(pattern.dtype) for one in of_keys]
+    if norm is not None:
+        columns.append(norm.to(pattern.dtype).masked_fill(sinks, 0))
+    sums = pattern @ torch.stack(columns, dim=-1)
+    return sums[..., : len(KINDS)], None if norm is None else sums[..., -1]
+
+
+def _sums(tally: object) -> Float[Tensor, "H 5"]:
+    """Return the sums of a tally over all tokens: queries, share, and each of `CONTROLS`."""
+    controls: Mapping[str, Tensor] = tally.controls
+    share: Tensor = tally.share.sum(-1)
+    columns = [tally.queries.sum(-1), share]
+    columns += [
+        controls[name].sum(-1) if name in controls else torch.zeros_like(share) for name in CONTROLS
+    ]
+    return torch.stack(columns, dim=-1).cpu()
+
+
+def _histogram(largest: Float[Tensor, "H T"]) -> Float[Tensor, "H bins"]:
+    """Count rows by their largest weight, but for the first row, which has no choice."""
+    place = (largest[:, 1:].double() * BINS).long().clamp(0, BINS - 1).cpu()
+    counts = torch.zeros(len(place), BINS, dtype=torch.float64, device="cpu")
+    return counts.scatter_add_(1, place, torch.ones(place.shape, dtype=torch.float64, device="cpu"))
+
+
+def _profiles(text: TextTallies) -> dict[str, Float[Tensor, "H b"]]:
+    """Sum weight by distance, in bins, beside the sinks and of a uniform head."""
+    length = text.sinks.shape[-1]
+    # The mean at a distance is over the queries that see such a key.
+    seen = (~text.sinks).double().cumsum(-1).flip(-1).cpu()
+    distance = torch.arange(length, device="cpu").clamp(max=DISTANCES[-1])
+    place = torch.searchsorted(torch.tensor(DISTANCES, device="cpu"), distance, right=True) - 1
+
+    def binned(means: Float[Tensor, "H T"]) -> Float[Tensor, "H b"]:
+        sums = means.double().cpu() * seen
+        empty = torch.zeros(len(sums), len(DISTANCES), dtype=torch.float64, device="cpu")
+        return empty.scatter_add_(1, place.expand(sums.shape), sums)
+
+    (even,) = text.uniform.read(Offsets(length))
+    return {"profile": binned(text.also[1]), "profile_uniform": binned(even)}
+
+
+def _classes(
+    tokens: WindowTokens,
+    text: TextTallies,
+    rest: Float[Tensor, "H T"],
+    moved: Float[Tensor, "H T"] | None,
+) -> dict[str, Float[Tensor, "H C"]]:
+    (even,) = text.uniform.read(Received())
+    sums = {
+        "class_queries": torch.ones_like(rest),
+        "class_rest": rest,
+        "class_entropy": text.entropy,
+        "class_keys": text.received,
+        "class_keys_uniform": even,
+    }
+    if moved is not None:
+        sums["class_moved"] = moved
+    return {name: tokens.by_class(values) for name, values in sums.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Makes examples of the rows and columns of a pattern."""
+
+    pattern: Pattern
+    tokens: WindowTokens
+    sinks: Bool[Tensor, "H T"]
+    norm: Float[Tensor, "H T"] | None
+    rest: Float[Tensor, "H T"]
+    moved: Float[Tensor, "H T"] | None
+    effects: Float[Tensor, "H T"] | None
+
+    def best(
+        self, values: Float[Tensor, "H T"], lowest: Float[Tensor, " H"], *, of_key: bool
+    ) -> Examples:
+        """Return each head's best place, if its value is above the lowest."""
+        found = Examples.empty(len(values), 1)
+        most, place = values.double().max(-1)
+        for head in (most.cpu() > lowest).nonzero().flatten().tolist():
+            position = int(place[head])
+            if of_key:
+                weights = self.pattern[head, :, position]
+                norm = None if self.norm is None else self.norm[head, position].expand_as(weights)
+            else:
+                weights = self.pattern[head, position].masked_fill(self.sinks[head], 0)
+                norm = None if self.norm is None else self.norm[head]
+            self._put(found, (head, 0), head, position, float(most[head]), weights, norm, of_key)
+        return found
+
+    def sampled(self, rows: Sequence[int], largest: Float[Tensor, "H T"]) -> Examples:
+        """Return some rows of all heads, whose value is their largest weight."""
+        heads = len(largest)
+        found = Examples.empty(heads, len(rows))
+        if not rows:
+            return found
+        every = self.pattern[:, list(rows)]
+        for place, row in enumerate(rows):
+            for head in range(heads):
+                weights = every[head, place].masked_fill(self.sinks[head], 0)
+                norm = None if self.norm is None else self.norm[head]
+                value = float(largest[head, row])
+                self._put(found, (head, place), head, row, value, weights, norm, of_key=False)
+        return found
+
+    def _put(
+        self,
+        found: Examples,
+        place: tuple[int, int],
+        head: int,
+        position: int,
+        value: float,
+        weights: Float[Tensor, " T"],
+        norm: Float[Tensor, " T"] | None,
+        of_key: bool,  # noqa: FBT001 - of the two callers above
+    ) -> None:
+        tokens, top = self.tokens, weights.topk(min(LINKS, len(weights)))
+        some = top.values > 0
+        index, weight = top.indices[some], top.values[some]
+        carried = torch.full_like(weight, torch.nan) if norm is None else weight * norm[index]
+        first, ids = window(tokens.ids, position, turned=of_key)
+        numbers = [self.rest, self.moved, None, self.effects]
+        found.put(
+            *place,
+            value=value,
+            document=tokens.document,
+            position=tokens.start + position,
+            window=(tokens.start + first, ids),
+            numbers=torch.tensor(
+                [torch.nan if one is None else float(one[head, position]) for one in numbers],
+                device="cpu",
+            ),
+            links=(tokens.start + index.cpu(), weight.cpu(), carried.cpu()),
+            tokens=[link_tokens(tokens.ids, one) for one in index.tolist()],
+        )
