@@ -9,6 +9,7 @@ from regard.lens._fidelity import Fidelity, HeadFidelity, fidelity
 from regard.lens._kept import directions, norms, values
 from regard.lens._rollout import rollout
 from regard.lens.effect import Check, Contexts, Effect, Effects, contexts, effects, patch
+from regard.lens.head_atlas import Atlas, Corpus, atlas, join_atlas
 from regard.lens.monitor import (
     Alarm,
     AlarmWarning,
@@ -40,8 +41,10 @@ __all__ = [
     "AlarmWarning",
     "Alert",
     "Answer",
+    "Atlas",
     "Check",
     "Contexts",
+    "Corpus",
     "Effect",
     "Effects",
     "Fidelity",
@@ -65,12 +68,14 @@ __all__ = [
     "Views",
     "Writer",
     "WriterWarning",
+    "atlas",
     "circuits",
     "contexts",
     "directions",
     "effects",
     "fidelity",
     "heads",
+    "join_atlas",
     "leading_head",
     "link_weights",
     "norms",

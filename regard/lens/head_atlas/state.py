@@ -19,10 +19,10 @@ from torch import Tensor
 from regard._files import replace_file
 from regard._shapes import Int
 from regard.errors import Error
-from regard.lens.atlas.examples import Examples
-from regard.lens.atlas.layer_reading import LISTS
-from regard.lens.atlas.reading import DocumentRead
-from regard.lens.atlas.sums import DocumentSums
+from regard.lens.head_atlas.examples import Examples
+from regard.lens.head_atlas.layer_reading import LISTS
+from regard.lens.head_atlas.reading import DocumentRead
+from regard.lens.head_atlas.sums import DocumentSums
 
 __all__ = ["KEPT", "SAMPLED", "State"]
 

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from regard._arguments import check_whole
 from regard.errors import Error
-from regard.lens.atlas.corpus import Corpus, Plan, documents_of, plan
-from regard.lens.atlas.examples import hashes
-from regard.lens.atlas.first_order import head_effects
-from regard.lens.atlas.reading import Document, Reader
-from regard.lens.atlas.result import Atlas, document_numbers, token_ids
-from regard.lens.atlas.state import State
+from regard.lens.head_atlas.corpus import Corpus, Plan, documents_of, plan
+from regard.lens.head_atlas.examples import hashes
+from regard.lens.head_atlas.first_order import head_effects
+from regard.lens.head_atlas.reading import Document, Reader
+from regard.lens.head_atlas.result import Atlas, document_numbers, token_ids
+from regard.lens.head_atlas.state import State
 from regard.record.readings import bar
 
-__all__ = ["atlas", "join"]
+__all__ = ["atlas", "join_atlas"]
 
 _SECONDS = 60  # between two savings
 _EFFECTS = "effect"
@@ -64,7 +64,7 @@ def atlas(
         seed: of the samples.
         folder: keeps the state of the reading, in ``shards/``; None keeps none.
         shard: which part of the documents is read, and of how many: (0, 4) is every fourth one.
-            `join` puts the parts together, in the folder or as atlases.
+            `join_atlas` puts the parts together, in the folder or as atlases.
         resume: whether to go on with what is in the folder.
         progress: whether to show a progress bar; None shows it on a terminal.
         announce: takes a line about what will be read, and how long it takes.
@@ -80,7 +80,7 @@ def atlas(
         >>> texts = ["Tom had a red kite. Tom wanted the red kite.", "The cat sat. The cat ran."]
         >>> atlas = regard.lens.atlas(regard.models.open(), texts, effects=1.0)
         >>> atlas.about["tokens"], [row["role"] for row in atlas.rows][:1]
-        (22, ['text too short to tell'])
+        (20, ['nearby tokens'])
     """
     _check(shard, effects, seed, tokens, length)
     place, count = shard
@@ -107,7 +107,7 @@ def atlas(
     return _finished(model, state, sources)
 
 
-def join(
+def join_atlas(
     model: Any, corpus: Corpus | Iterable[str | Path] | str | Path, folder: str | Path
 ) -> Atlas:
     """Put the shards of an atlas together, which were read into one folder.

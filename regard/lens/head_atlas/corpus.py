@@ -14,7 +14,7 @@ from typing import Any
 
 from regard._extras import needing
 from regard.errors import Error
-from regard.lens.atlas.reading import Document
+from regard.lens.head_atlas.reading import Document
 
 __all__ = ["Corpus", "Plan", "Text", "documents_of", "plan"]
 
@@ -35,9 +35,9 @@ class Corpus:
     """Texts in a fixed order, which can be read more than once.
 
     Args:
-        parts: texts as `str`, or files and folders as `Path`, or one of them. A file is one text, but for JSON lines
-            (``.jsonl``) and Parquet (``.parquet``), whose field ``text`` holds one a row. Of a
-            folder all files are taken, sorted by path, hidden ones left out.
+        parts: texts as `str`, or files and folders as `Path`, or one of them. A file is one text,
+            but for JSON lines (``.jsonl``) and Parquet (``.parquet``), whose field ``text`` holds
+            one a row. Of a folder all files are taken, sorted by path, hidden ones left out.
 
     Raises:
         FileNotFoundError: for a path that does not exist.

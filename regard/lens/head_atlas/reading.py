@@ -24,9 +24,9 @@ from regard.errors import Error
 from regard.intercept import Call, observe_calls
 from regard.lens._kept import norms, unembedding_rows
 from regard.lens._norm import LinearNorm
-from regard.lens.atlas.examples import Examples, hashes
-from regard.lens.atlas.layer_reading import LISTS, LayerReading, WindowTokens
 from regard.lens.circuits import matrix_of
+from regard.lens.head_atlas.examples import Examples, hashes
+from regard.lens.head_atlas.layer_reading import LISTS, LayerReading, WindowTokens
 from regard.record import Layer
 
 __all__ = ["Document", "DocumentRead", "Reader"]

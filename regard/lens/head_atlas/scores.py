@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.lens.atlas.columns import COLUMNS
-from regard.lens.atlas.layer_reading import CONTROLS, DISTANCES
-from regard.lens.atlas.sums import DocumentSums, variance
+from regard.lens.head_atlas.columns import COLUMNS
+from regard.lens.head_atlas.layer_reading import CONTROLS, DISTANCES
+from regard.lens.head_atlas.sums import DocumentSums, variance
 from regard.lens.naming.evidence import Score, evidence, itself, lead
 from regard.lens.naming.head_scores import SCORE_OF, head_of
 from regard.lens.naming.heads import Heads, HeadScores

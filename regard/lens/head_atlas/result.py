@@ -13,12 +13,12 @@ import torch
 
 from regard._files import replace_file
 from regard.errors import Error
-from regard.lens.atlas.columns import COLUMNS
-from regard.lens.atlas.examples import Examples
-from regard.lens.atlas.layer_reading import BINS, DISTANCES, KINDS, LISTS
-from regard.lens.atlas.scores import heads_of, rows_of
-from regard.lens.atlas.state import State
-from regard.lens.atlas.token_classes import CLASSES
+from regard.lens.head_atlas.columns import COLUMNS
+from regard.lens.head_atlas.examples import Examples
+from regard.lens.head_atlas.layer_reading import BINS, DISTANCES, KINDS, LISTS
+from regard.lens.head_atlas.scores import heads_of, rows_of
+from regard.lens.head_atlas.state import State
+from regard.lens.head_atlas.token_classes import CLASSES
 from regard.lens.naming.heads import Heads
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Float, Int
-from regard.lens.atlas.examples import LINKS, Examples, link_tokens, window
-from regard.lens.atlas.token_classes import CLASSES, token_classes
+from regard.lens.head_atlas.examples import LINKS, Examples, link_tokens, window
+from regard.lens.head_atlas.token_classes import CLASSES, token_classes
 from regard.lens.naming.separators import is_separator
 from regard.lens.naming.tallies import Tallier, TextTallies
 from regard.pattern import Pattern
