@@ -92,7 +92,7 @@ def test_a_changed_model_corpus_or_option_is_refused(model, tmp_path):
     again = {"folder": tmp_path, "resume": True}
     with pytest.raises(Error, match="corpus_fingerprint was"):
         atlas(model, [*TEXTS[:-1], "Ben liked to play with the ball."], **again)
-    with pytest.raises(Error, match="effects was 0.05, and is 0.25"):
+    with pytest.raises(Error, match=r"effects was 0\.05, and is 0\.25"):
         atlas(model, TEXTS, effects=0.25, **again)
     with pytest.raises(Error, match="seed was 0, and is 1"):
         atlas(model, TEXTS, seed=1, **again)
