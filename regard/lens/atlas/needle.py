@@ -203,9 +203,9 @@ class Retrieval:
         >>> import regard
         >>> from regard.lens.atlas.needle import retrieval
         >>> text = "The sun rose over the hill. The hens ran out. " * 20
-        >>> found = retrieval(regard.models.open(None), [text])
+        >>> found = retrieval(regard.models.open(None), [text], length=96)
         >>> found.score.shape, found.haystacks
-        (torch.Size([4, 4]), 20)
+        (torch.Size([4, 5]), 5)
     """
 
     layers: tuple[int, ...]
@@ -365,9 +365,7 @@ def _cut(model: _Model, needle: Needle) -> _Cut | None:
     """Return a needle in tokens; None if its answer has others in the fact than at the end."""
     # A space before it, as before a sentence in a text.
     fact = model.read(f" {needle.fact}", special=False)
-    asked = model.read(
-        f"\n\nQuestion: {needle.question}\nAnswer: {needle.answer}", special=False
-    )
+    asked = model.read(f"\n\nQuestion: {needle.question}\nAnswer: {needle.answer}", special=False)
     inside, after = (_last(prompt, needle.answer) for prompt in (fact, asked))
     if [fact.ids[place] for place in inside] != [asked.ids[place] for place in after]:
         return None
