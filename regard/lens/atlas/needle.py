@@ -252,8 +252,8 @@ def retrieval(
     """Measure how often each head looks at an answer inside a needle as it is predicted.
 
     `regard.lens.atlas.needle` defines the score. Parts of the text are drawn as 20 haystacks: each
-    of four lengths, the longest and its halves, with a needle at each of five depths, after the end
-    of a sentence where there is one. Two forward passes a haystack, with the needle and with
+    of four lengths, the longest and its halves, with a needle at each of five depths, where a
+    sentence ends. Two forward passes a haystack, with the needle and with
     another; memory O(T).
 
     Args:
@@ -296,7 +296,7 @@ def retrieval(
     return _joined(texts, every)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Text:
     """A haystack with its needle, and the same with another needle in its place."""
 
@@ -310,7 +310,7 @@ class _Text:
     """The tokens of the other answer inside the other needle."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Cut:
     """A needle in tokens."""
 
@@ -390,11 +390,11 @@ def _drawn(model: _Model, whole: str, tokens: int, draw: random.Random) -> tuple
 
 
 def _sentence_end(model: _Model, ids: Sequence[int], depth: float, most: int) -> int:
-    """Return the number of tokens before a needle: up to the last sentence that ends by a depth."""
+    """Return the number of tokens before a needle: to the end of a sentence, near a depth."""
     cut = round(depth * most)
-    names = model.tokenizer.tokens(ids[:cut])
+    names = model.tokenizer.tokens(ids[:most])
     ends = [place for place, name in enumerate(names, 1) if name.rstrip(" ").endswith(_ENDS)]
-    return ends[-1] if ends else cut
+    return min(ends, key=lambda place: abs(place - cut), default=cut)
 
 
 def _text(before: tuple[int, ...], ids: tuple[int, ...], cut: int, one: _Cut, other: _Cut) -> _Text:
