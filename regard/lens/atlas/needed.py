@@ -139,7 +139,7 @@ def needed(
 
     Raises:
         TypeError: for a string in place of documents.
-        ValueError: for no document of two tokens or more.
+        ValueError: for no document of two tokens or more, and for ids of another shape.
 
     Example:
         >>> import regard
@@ -154,10 +154,7 @@ def needed(
     check_whole(seed, "seed")
     if isinstance(documents, str):
         raise TypeError("documents must be texts or token ids, such as a list of strings")
-    every = [read_in(model, document) for document in documents]
-    every = [ids for ids in every if len(ids) > 1]
-    if not every:
-        raise ValueError("documents holds none of two tokens or more; give at least one")
+    every = _ids(model, documents)
     named = [
         head
         for head in heads
@@ -178,6 +175,21 @@ def needed(
         if one is not None:
             found[place] = one
     return found
+
+
+def _ids(model: TextModel, documents: Sequence[str | Int[Tensor, " T"]]) -> list[Int[Tensor, " T"]]:
+    """Return the token ids of the documents of two tokens or more."""
+    every = [read_in(model, document) for document in documents]
+    for number, ids in enumerate(every):
+        if not isinstance(ids, Tensor) or ids.ndim != 1 or ids.is_floating_point():
+            what = tuple(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
+            raise ValueError(
+                f"documents[{number}] is {what}, but must be a text, or a tensor of token ids (T,)"
+            )
+    every = [ids.to(model.device) for ids in every if len(ids) > 1]
+    if not every:
+        raise ValueError("documents holds none of two tokens or more; give at least one")
+    return every
 
 
 def _control(head: HeadScores, heads: Iterable[HeadScores], seed: int) -> Place | None:

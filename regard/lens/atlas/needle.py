@@ -329,7 +329,7 @@ def _texts(
     whole = "\n\n".join(text for text in haystacks if text.strip())
     if not whole:
         raise ValueError("haystacks holds no text; give at least one that is not empty")
-    prompt = model.read(whole[:_CHARACTERS])
+    prompt = model.read("a")  # with what the tokenizer adds to every text
     before = tuple(prompt.ids[: [*prompt.added].index(False)])
     needles = [cut for needle in NEEDLES if (cut := _cut(model, needle)) is not None]
     if len(needles) < 2:

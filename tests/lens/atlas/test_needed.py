@@ -168,6 +168,8 @@ def test_documents_that_hold_nothing_are_refused(model):
         needed(model, names(), "a cat")
     with pytest.raises(ValueError, match="none of two tokens or more"):
         needed(model, names(), [torch.tensor([1])])
+    with pytest.raises(ValueError, match=r"documents\[1\] is \(1, 9\), but must be a text"):
+        needed(model, names(), ["a cat", torch.ones(1, 9, dtype=torch.int64)])
 
 
 def test_an_induction_head_of_the_shipped_model_is_needed():
