@@ -17,7 +17,18 @@ from regard._shapes import Float
 from regard.lens.naming.discoveries import upper_tail
 from regard.lens.naming.roles import ENOUGH, LEAD, VARIED, Evidence
 
-__all__ = ["Means", "Score", "Tally", "evidence", "itself", "lead", "mean_of", "nearness"]
+__all__ = [
+    "Means",
+    "Score",
+    "Tally",
+    "beside_control",
+    "difference",
+    "evidence",
+    "itself",
+    "lead",
+    "mean_of",
+    "nearness",
+]
 
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """A function of the mean share and of the mean of its strongest control, ``(H,)`` each: the score,
@@ -120,6 +131,34 @@ def mean_of(tallies: Sequence[Tally]) -> Means:
             name: mean([tally.controls[name] for tally in tallies]) for name in tallies[0].controls
         },
     )
+
+
+def beside_control(
+    sums: Float[Tensor, "H K"], controls: Float[Tensor, "H K"], queries: Float[Tensor, "H K"]
+) -> list[Evidence | None]:
+    """Return mean − control over the queries, with its interval from the variance between clusters.
+
+    Args:
+        sums: what was measured, summed over the queries of each of K clusters, such as documents.
+        controls: the same under the control.
+        queries: number of queries in each cluster.
+
+    Returns:
+        For each of H heads the evidence; None without queries.
+
+    >>> sums, queries = torch.tensor([[3.0, 4.0, 5.0, 4.0]]), torch.full((1, 4), 10.0)
+    >>> (one,) = beside_control(sums, torch.ones(1, 4), queries)
+    >>> round(one.score, 3), round(one.margin, 3), one.queries
+    (0.3, 0.129, 40)
+    """
+    total = queries.sum(-1, keepdim=True).clamp_min(1)
+    means = Means(queries, queries / total, sums / total, {"control": controls / total})
+    return means.evidence(difference)
+
+
+def difference(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return share − control, and its derivatives."""
+    return share - control, torch.ones_like(share), -torch.ones_like(control)
 
 
 def lead(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
