@@ -6,7 +6,8 @@ import { UNMEASURED, percent } from "./facts.js";
 /**
  * Columns beside each other.
  * @param {string} label
- * @param {{name: string, value: number|null, even?: number|null, words: string}[]} entries even: what is marked by a line
+ * @param {{name: string, short: string, value: number|null, even?: number|null, words: string}[]} entries
+ *   short: what stands below the column; even: what is marked by a line
  */
 export function columnChart(label, entries) {
   const most = Math.max(1e-9, ...entries.flatMap(({ value, even }) => [value ?? 0, even ?? 0]));
@@ -18,7 +19,7 @@ export function columnChart(label, entries) {
       role: "img",
       "aria-label": `${label}: ${entries.map(({ name, words }) => `${name}: ${words}`).join("; ")}`,
     },
-    ...entries.map(({ name, value, even, words }) =>
+    ...entries.map(({ name, short, value, even, words }) =>
       make(
         "span",
         { title: `${name}: ${words}` },
@@ -28,11 +29,14 @@ export function columnChart(label, entries) {
           value ? make("i", { className: "bar", style: { height: high(value) } }) : null,
           even == null ? null : make("i", { className: "even", style: { bottom: high(even) } }),
         ),
-        make("small", { textContent: name.replace(" tokens", "") }),
+        make("small", { textContent: short }),
       ),
     ),
   );
 }
+
+/** 1024 as 1k, where there is little room. */
+const thousands = (/** @type {number} */ value) => (value < 1000 ? String(value) : `${Math.floor(value / 1000)}k`);
 
 /** A distance's bin: 4–7, or 256 and more. */
 export const binName = (/** @type {number[]} */ edges, /** @type {number} */ k) => {
@@ -73,6 +77,7 @@ export function profileChart(/** @type {NonNullable<AtlasDetails["profile"]>} */
     "Weight beside the sinks by distance in tokens, and that of a head that looks everywhere alike",
     share.map((value, k) => ({
       name: binName(edges, k),
+      short: k + 1 < share.length ? thousands(edges[k]) : `${thousands(edges[k])}+`,
       value,
       even: uniform[k],
       words: `${word(value)}, everywhere alike ${word(uniform[k])}`,
@@ -86,6 +91,7 @@ export const histogramChart = (/** @type {NonNullable<AtlasDetails["histogram"]>
     "Rows by their largest weight beside the sinks",
     counts.map((value, k) => ({
       name: `${edges[k]}–${edges[k + 1] ?? 1}`,
+      short: String(edges[k]),
       value,
       words: `${count(value)} rows`,
     })),

@@ -12,7 +12,7 @@ const LISTS = {
   received: ["received", "The keys that are looked at most; arcs go to the queries that look at them."],
   effect: ["effect", "The positions at which the log-probability of the document changes most with the head off"],
   deciles: ["tenths", "From the lowest to the highest tenth of all rows, by their largest weight beside the sinks."],
-  sample: ["any", "A uniform sample of all rows: what the head does at a usual token."],
+  sample: ["sample", "A uniform sample of all rows: what the head does at a usual token."],
 };
 const NAMES = /** @type {AtlasList[]} */ (Object.keys(LISTS));
 
@@ -73,7 +73,13 @@ export function startExamples(/** @type {AtlasDetails} */ details) {
   return make(
     "section",
     { id: "shown", "aria-label": "Examples" },
-    make("div", { className: "row choices" }, make("h3", { textContent: "Where does it look?" }), lists, entries),
+    make(
+      "div",
+      { className: "row choices" },
+      make("h3", { textContent: "Where does it look?" }),
+      make("span", { className: "choice" }, "most by ", lists),
+      make("span", { className: "choice" }, "arcs ", entries),
+    ),
     meaning,
     legend,
     list,
@@ -99,6 +105,9 @@ function legendOf(/** @type {AtlasList} */ name) {
   ];
 }
 
+/** A token as it is shown: of one that is white space alone, its signs. */
+const labelOf = (/** @type {string} */ token) => (token.trim() ? token : token.replaceAll(" ", "␣"));
+
 /**
  * An example, and what draws its arcs once it has its place.
  * @param {AtlasExample} example @param {AtlasList} list @param {AtlasDetails} details
@@ -122,7 +131,7 @@ function exampleOf(example, list, { sources }) {
       className: k === at ? `token ${list === "received" ? "key" : "query"}` : "token",
       title: `token ${start + k}${link ? `: weight ${weight(link[1])}, moved ${weight(link[2])}` : ""}`,
     });
-    span.append(...piecesOf((character && hexOf(token)) || (token.trim() ? token : token.replaceAll(" ", "␣"))));
+    span.append(...piecesOf((character && hexOf(token)) || labelOf(token)));
     const size = Math.min(1, Math.abs(parts[k]));
     if (link && k !== at)
       span.style.setProperty(
@@ -176,8 +185,7 @@ function factsOf(/** @type {AtlasExample} */ example, /** @type {AtlasList} */ l
 function linkOf([place, , , snippet, at = 0], size, [, position, start], window_) {
   const distance = place - position;
   const far = distance === 0 ? "itself" : `${count(Math.abs(distance))} ${distance < 0 ? "before" : "after"}`;
-  const label = (/** @type {string} */ token) => (token.trim() ? token : token.replaceAll(" ", "␣"));
-  const around = snippet == null ? null : snippet.split("\n").map(label);
+  const around = snippet == null ? null : snippet.split("\n").map(labelOf);
   const words = around
     ? [
         `… ${isolated(around.slice(0, at).join("").replaceAll("↵", "↵ "))}`,
@@ -189,7 +197,7 @@ function linkOf([place, , , snippet, at = 0], size, [, position, start], window_
             .replaceAll("↵", "↵ "),
         )} …`,
       ]
-    : [make("b", { textContent: said(label(window_[place - start] ?? "")) })];
+    : [make("b", { textContent: said(labelOf(window_[place - start] ?? "").trim()) })];
   return make(
     "li",
     { className: around ? "outside" : "" },

@@ -7,7 +7,8 @@ export const UNMEASURED = "not measured";
 /** Data of this page alone. @returns {any} */
 export const own = () => JSON.parse(document.getElementById("data")?.textContent ?? "null");
 
-export const { about, columns } = regardAtlas;
+export const about = regardAtlas.about;
+export const columns = regardAtlas.columns;
 
 /** @type {Record<string, string>} */
 const GROUPS = {
@@ -29,9 +30,12 @@ export const pageOf = (/** @type {HeadPlace} */ { layer, head }) => `L${layer}H$
 /** A share in percent: figures that count, and never a 0 that is none. */
 export function percent(/** @type {number} */ value) {
   const size = Math.abs(100 * value);
-  if (size > 0 && size < 0.005) return "under 0.01 %";
-  return `${signed(100 * value, size >= 9.95 || size === 0 ? 0 : size >= 0.995 ? 1 : 2)} %`;
+  if (size > 0 && size < 0.005) return "under 0.01 %";
+  return `${signed(100 * value, size >= 9.95 || size === 0 ? 0 : size >= 0.995 ? 1 : 2)} %`;
 }
+
+/** A count in a sentence, on one line. */
+export const unbroken = (/** @type {string} */ text) => text.replace(/(?<=\d) (?=\d)/g, " ");
 
 /** A number in its unit. */
 export function written(/** @type {number|null|undefined} */ value, /** @type {string} */ unit) {

@@ -15,7 +15,7 @@ export function startFilters(heads, show) {
     autocomplete: "off",
     spellcheck: false,
   });
-  const role = make("select", { id: "role" }, make("option", { value: "", textContent: "any" }), ...roles(heads));
+  const role = make("select", { id: "of-role" }, make("option", { value: "", textContent: "any" }), ...roles(heads));
   role.value = given.get("role") ?? "";
   const column = make(
     "select",
@@ -33,7 +33,7 @@ export function startFilters(heads, show) {
   const apply = () => {
     const at = column.value === "" ? null : Number(column.value);
     const isShare = at != null && columns[at].unit === "share";
-    least.disabled = at == null;
+    least.hidden = at == null;
     percent.hidden = !isShare;
     const bound = at == null || least.value === "" ? null : Number(least.value) / (isShare ? 100 : 1);
     const finds = finder(search.value);
@@ -60,7 +60,7 @@ export function startFilters(heads, show) {
   column.onchange = () => {
     least.value = "";
     apply();
-    if (!least.disabled) least.focus();
+    if (!least.hidden) least.focus();
   };
   const root = make(
     "form",

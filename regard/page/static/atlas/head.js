@@ -29,7 +29,8 @@ export function showHead(/** @type {HTMLElement} */ main, /** @type {AtlasDetail
         { className: "says" },
         "Head ",
         make("em", { textContent: nameOf(row) }),
-        about.model ? ` of ${about.model}: ` : ": ",
+        ...(about.model ? [" of ", make("span", { textContent: about.model })] : []),
+        ": ",
         row.words || row.role || UNMEASURED,
         ".",
       ),
@@ -104,7 +105,7 @@ function needed(/** @type {AtlasDetails} */ { needed: one, row }) {
     make(
       "p",
       {},
-      `On ${one.tokens} the loss ${change < 0 ? "falls" : "rises"} by `,
+      `On ${one.tokens}, the loss ${change < 0 ? "falls" : "rises"} by `,
       make("em", { textContent: signed(Math.abs(change), 2) }),
       `${margin(one.margin, "nats")} nats without it`,
       one.without_control == null

@@ -4,7 +4,7 @@ import { byId, lookUp, make, targetOf } from "../dom.js";
 import { count, plural } from "../format.js";
 import { themeNow } from "../theme.js";
 import { address, columnNamed, columnOptions, keep } from "./choices.js";
-import { UNMEASURED, about, columns, margin, nameOf, pageOf, unitName, written } from "./facts.js";
+import { UNMEASURED, about, columns, margin, nameOf, pageOf, unbroken, unitName, written } from "./facts.js";
 import { startFilters } from "./filters.js";
 import { startTable } from "./heads_table.js";
 
@@ -103,7 +103,7 @@ function opening(/** @type {AtlasHead[]} */ heads) {
     make("em", { textContent: plural(heads.length, "head") }),
     ` in ${plural(layers, "layer")} of `,
     make("em", { textContent: about.model ?? "a model" }),
-    ` does${over}.`,
+    unbroken(` does${over}.`),
   );
 }
 
