@@ -103,7 +103,9 @@ def test_tokens_and_names_end_no_script(tmp_path):
     atlas.about = {"model": f"{SCRIPT} {{{{DATA}}}}", "corpus": [SCRIPT]}
     write_atlas(atlas, tmp_path)
     page = tmp_path / "L0H0" / "index.html"
-    assert any(SCRIPT in one[3] and BYTES[0] in one[3] for one in data_of(page)["examples"]["moved"])
+    assert any(
+        SCRIPT in one[3] and BYTES[0] in one[3] for one in data_of(page)["examples"]["moved"]
+    )
     text = page.read_text("utf-8")
     assert "<img" not in text
     assert text.count("</script>") == 3
@@ -120,4 +122,6 @@ def test_it_reaches_nothing_outside_its_folder(folder):
         assert len(own) == 3
         assert all((page.parent / link).is_file() for link in own)
     code = (folder / "static" / "atlas.js").read_text("utf-8")
-    assert not re.search(r"^(?:import|export)\b|\bfetch\(|\binnerHTML\b|\beval\(", code, re.MULTILINE)
+    assert not re.search(
+        r"^(?:import|export)\b|\bfetch\(|\binnerHTML\b|\beval\(", code, re.MULTILINE
+    )

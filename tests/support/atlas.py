@@ -5,25 +5,59 @@ import random
 LAYERS, HEADS = 5, 7
 WINDOW, LINKS, EXAMPLES = 40, 5, 10
 SCRIPT = "</script><img src=x onerror=alert(1)>"
-WORDS = (
-    "the of and to in that was his he it with as had for at by on not be her you which him she they "
-    "said all but from were when we there would out an so been what up one into them then some time "
-    "command returns the value option file output Mr Darcy Elizabeth because although"
-).split()
+TEXT = """the of and to in that was his he it with as had for at by on not be her you which him she
+they said all but from were when we there would out an so been what up one into them then some time
+command returns the value option file output Mr Darcy Elizabeth because although"""
+WORDS = TEXT.split()
 BYTES = ["<0xE2>", "<0x82>", "<0xAC>"]  # a character of three tokens
 COLUMNS = [
-    ("induction", "lead", "roles", "How much more weight than its control goes to the token after an earlier same one."),
-    ("previous_token", "lead", "roles", "How much more weight than its control goes to the token before."),
-    ("duplicate_token", "lead", "roles", "How much more weight than its control goes to an earlier same token."),
+    (
+        "induction",
+        "lead",
+        "roles",
+        "How much more weight than its control goes to the token after an earlier same one.",
+    ),
+    (
+        "previous_token",
+        "lead",
+        "roles",
+        "How much more weight than its control goes to the token before.",
+    ),
+    (
+        "duplicate_token",
+        "lead",
+        "roles",
+        "How much more weight than its control goes to an earlier same token.",
+    ),
     ("resting", "share", "rest", "The share of the weight on the keys that the head rests on."),
     ("first_token", "share", "rest", "The share of the weight on the first token."),
     ("distance", "tokens", "reach", "How far away the keys are, weighted, beside the sinks."),
     ("entropy", "nats", "reach", "How widely the weight is spread beside the sinks."),
-    ("window_90", "tokens", "reach", "The window that holds nine tenths of the weight beside the sinks."),
-    ("moved", "", "moved", "What arrives at a token on average: weight times the length of the value."),
-    ("toward", "", "moved", "What the head adds to the logit of the token that follows, on average."),
+    (
+        "window_90",
+        "tokens",
+        "reach",
+        "The window that holds nine tenths of the weight beside the sinks.",
+    ),
+    (
+        "moved",
+        "",
+        "moved",
+        "What arrives at a token on average: weight times the length of the value.",
+    ),
+    (
+        "toward",
+        "",
+        "moved",
+        "What the head adds to the logit of the token that follows, on average.",
+    ),
     ("copying", "lead", "headvis", "Whether the tokens that are looked at become likelier."),
-    ("needed", "nats", "needed", "What the loss gains on the tokens of its name with the head off."),
+    (
+        "needed",
+        "nats",
+        "needed",
+        "What the loss gains on the tokens of its name with the head off.",
+    ),
 ]
 CLASSES = ["punctuation", "name", "digit", "code", "word", "other"]
 ROLES = [
@@ -37,8 +71,8 @@ ROLES = [
 class MadeUp:
     """What `regard.page.atlas.write_atlas` takes, and no more."""
 
-    def __init__(self, *, layers=LAYERS, heads=HEADS, seed=0):
-        self.seed = seed
+    def __init__(self, *, layers=LAYERS, heads=HEADS, examples=EXAMPLES, seed=0):
+        self.examples, self.seed = examples, seed
         draw = random.Random(seed)
         self.about = {
             "model": "made-up-35",
@@ -65,7 +99,9 @@ class MadeUp:
             }
             for name, unit, group, meaning in COLUMNS
         ]
-        self.rows = [self._row(draw, layer, head) for layer in range(layers) for head in range(heads)]
+        self.rows = [
+            self._row(draw, layer, head) for layer in range(layers) for head in range(heads)
+        ]
 
     def _row(self, draw, layer, head):
         role, words = draw.choices(ROLES, [1, 1, 3, 2])[0]
@@ -74,7 +110,7 @@ class MadeUp:
             "head": head,
             "role": role,
             "words": words.format(rest=draw.uniform(50, 95)),
-            "evidence": f"{draw.uniform(0.2, 0.9):.2f} ± {draw.uniform(0.01, 0.1):.2f} over {draw.randrange(100, 9000)} queries",
+            "evidence": f"{draw.uniform(0.2, 0.9):.2f} ± 0.05 over {draw.randrange(9000)} queries",
             "discovery": draw.random() < 0.7,
         }
         for name, unit, *_ in COLUMNS:
@@ -141,7 +177,7 @@ class MadeUp:
         }
 
     def _examples(self, draw, kind):
-        made = [self._example(draw, kind, k) for k in range(EXAMPLES)]
+        made = [self._example(draw, kind, k) for k in range(self.examples)]
         return made if kind == "deciles" else sorted(made, key=lambda one: -one["value"])
 
     def _example(self, draw, kind, k):
@@ -153,7 +189,11 @@ class MadeUp:
             tokens[3:6], tokens[7] = BYTES, SCRIPT
         start = draw.randrange(100, 1500)
         position = start + (5 if kind == "received" else WINDOW - 9)
-        span = range(position + 1, position + 60) if kind == "received" else range(start - 50, position)
+        span = (
+            range(position + 1, position + 60)
+            if kind == "received"
+            else range(start - 50, position)
+        )
         weights = sorted((draw.random() ** 2 / 2 for _ in range(LINKS)), reverse=True)
         return {
             "document": draw.randrange(431),

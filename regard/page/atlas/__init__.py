@@ -90,7 +90,9 @@ def write_atlas(atlas: AtlasPages, folder: str | os.PathLike[str]) -> Path:
     model = str(atlas.about.get("model", "a model"))
     _write(folder / "static" / "atlas.js", _script())
     _write(folder / "static" / "atlas.css", style() + static("atlas/atlas.css"))
-    shared = embedded({"about": dict(atlas.about), "columns": [dict(column) for column in atlas.columns]})
+    shared = embedded(
+        {"about": dict(atlas.about), "columns": [dict(column) for column in atlas.columns]}
+    )
     _write(folder / "static" / "about.js", f"const regardAtlas = {shared};\n")
     for place, head in enumerate(heads):
         around = {
@@ -163,10 +165,11 @@ def _example(example: Mapping[str, Any], sources: list[str]) -> list[Any]:
     start, window = int(example["start"]), example["tokens"]
     links = []
     for link in example["links"]:
-        place = [int(link["position"]), *(_number(link.get(n), 3) for n in ("weight", "moved"))]
-        if not start <= place[0] < start + len(window):
-            place += [_joined(link["tokens"]), int(link["at"])]
-        links.append(place)
+        place = int(link["position"])
+        around = (
+            [] if start <= place < start + len(window) else [_joined(link["tokens"]), link["at"]]
+        )
+        links.append([place, *(_number(link.get(n), 3) for n in ("weight", "moved")), *around])
     numbers = [_number(example.get(n), 3) for n in ("value", "rest", "moved", "toward", "effect")]
     return [
         sources.index(source),

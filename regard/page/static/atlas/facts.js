@@ -30,12 +30,12 @@ export const pageOf = (/** @type {HeadPlace} */ { layer, head }) => `L${layer}H$
 /** A share in percent: figures that count, and never a 0 that is none. */
 export function percent(/** @type {number} */ value) {
   const size = Math.abs(100 * value);
-  if (size > 0 && size < 0.005) return "under 0.01 %";
-  return `${signed(100 * value, size >= 9.95 || size === 0 ? 0 : size >= 0.995 ? 1 : 2)} %`;
+  if (size > 0 && size < 0.005) return "under 0.01\u00a0%";
+  return `${signed(100 * value, size >= 9.95 || size === 0 ? 0 : size >= 0.995 ? 1 : 2)}\u00a0%`;
 }
 
 /** A count in a sentence, on one line. */
-export const unbroken = (/** @type {string} */ text) => text.replace(/(?<=\d) (?=\d)/g, " ");
+export const unbroken = (/** @type {string} */ text) => text.replace(/(?<=\d) (?=\d)/g, "\u00a0");
 
 /** A number in its unit. */
 export function written(/** @type {number|null|undefined} */ value, /** @type {string} */ unit) {

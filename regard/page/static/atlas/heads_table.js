@@ -14,7 +14,8 @@ export function startTable(choose) {
   let by = columnNamed(name);
   let down = way !== "up";
   let marked = 0;
-  let share = (/** @type {number} */ _value) => 0;
+  /** How much of the scale a value of it is. @type {(value: number) => number} */
+  let share = () => 0;
   /** @type {AtlasHead[]} */
   let heads = [];
   const body = make("tbody");
