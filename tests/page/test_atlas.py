@@ -1,4 +1,4 @@
-"""The pages of an atlas as files: all heads are there, text is harmless, a head takes little room."""
+"""The pages of an atlas as files: all heads are there, text is harmless, each is small."""
 
 import json
 import re

@@ -77,7 +77,7 @@ export function startExamples(/** @type {AtlasDetails} */ details) {
       "div",
       { className: "row choices" },
       make("h3", { textContent: "Where does it look?" }),
-      make("span", { className: "choice" }, "most by ", lists),
+      make("span", { className: "choice" }, "by ", lists),
       make("span", { className: "choice" }, "arcs ", entries),
     ),
     meaning,
