@@ -73,10 +73,11 @@ def test_a_heads_folder_is_small(folder):
         assert own < LARGEST
 
 
-def test_an_example_keeps_its_tokens_and_links(folder, atlas):
+@pytest.mark.parametrize("kind", ["moved", "received"])  # links before the position, and after
+def test_an_example_keeps_its_tokens_and_links(folder, atlas, kind):
     data = data_of(folder / "L3H2" / "index.html")
-    given = atlas.details(3, 2)["examples"]["received"]
-    for one, true in zip(data["examples"]["received"], given, strict=True):
+    given = atlas.details(3, 2)["examples"][kind]
+    for one, true in zip(data["examples"][kind], given, strict=True):
         source, position, start, tokens, value, *_, decile, links = one
         assert data["sources"][source] == true["source"]
         assert (position, start, decile) == (true["position"], true["start"], None)

@@ -166,10 +166,10 @@ def _example(example: Mapping[str, Any], sources: list[str]) -> list[Any]:
     links = []
     for link in example["links"]:
         place = int(link["position"])
-        around = (
-            [] if start <= place < start + len(window) else [_joined(link["tokens"]), link["at"]]
-        )
-        links.append([place, *(_number(link.get(n), 3) for n in ("weight", "moved")), *around])
+        numbers = [_number(link.get(name), 3) for name in ("weight", "moved")]
+        is_inside = start <= place < start + len(window)
+        around = [] if is_inside else [_joined(link["tokens"]), link["at"]]
+        links.append([place, *numbers, *around])
     numbers = [_number(example.get(n), 3) for n in ("value", "rest", "moved", "toward", "effect")]
     return [
         sources.index(source),

@@ -1,6 +1,6 @@
 /** Which heads of an atlas are listed: by a search, a role, the least that a column must have. */
 import { make } from "../dom.js";
-import { count } from "../format.js";
+import { count, plural } from "../format.js";
 import { columns } from "./facts.js";
 import { address, columnNamed, columnOptions, keep } from "./choices.js";
 
@@ -48,7 +48,7 @@ export function startFilters(heads, show) {
     keep("least", at == null || bound == null ? "" : `${columns[at].name}:${least.value}`);
     note.textContent =
       shown.length === heads.length
-        ? `all ${count(heads.length)} heads`
+        ? `all: ${plural(heads.length, "head")}`
         : shown.length
           ? `${count(shown.length)} of ${count(heads.length)} heads`
           : `none of ${count(heads.length)} heads: search for less, or take a lower minimum`;

@@ -99,7 +99,7 @@ function opening(/** @type {AtlasHead[]} */ heads) {
   return make(
     "h2",
     { className: "says" },
-    "What each of the ",
+    heads.length === 1 ? "What the " : "What each of the ",
     make("em", { textContent: plural(heads.length, "head") }),
     ` in ${plural(layers, "layer")} of `,
     make("em", { textContent: about.model ?? "a model" }),
@@ -145,7 +145,9 @@ function provenance() {
 function gridOf(/** @type {AtlasHead[]} */ heads) {
   const across = Math.max(...heads.map(({ head }) => head)) + 1;
   const layers = [...new Set(heads.map(({ layer }) => layer))].sort((a, b) => a - b);
-  const every = Math.ceil(across / 16); // of many heads not each has room for its number
+  // Of many heads not each has room for its number, and then no layer has.
+  const every = Math.ceil(across / 16);
+  const isSmall = across > 24;
   const pointed = make("p", { id: "pointed", className: "note" });
   const hint = "Point at a head, or press it to open its page.";
   const cells = heads.map((head) =>
@@ -159,7 +161,7 @@ function gridOf(/** @type {AtlasHead[]} */ heads) {
   );
   const root = make(
     "div",
-    { id: "grid-of-heads", role: "group", "aria-label": "Heads, a row a layer" },
+    { id: "grid-of-heads", className: isSmall ? "small" : "", role: "group", "aria-label": "Heads, a row a layer" },
     ...Array.from({ length: across }, (_, k) =>
       make("span", {
         className: "number",
@@ -172,7 +174,7 @@ function gridOf(/** @type {AtlasHead[]} */ heads) {
       make("span", {
         className: "row-name",
         "aria-hidden": "true",
-        textContent: String(layer),
+        textContent: isSmall && k % 4 ? "" : String(layer),
         style: { gridRow: String(k + 2) },
       }),
     ),
@@ -222,6 +224,7 @@ function gridOf(/** @type {AtlasHead[]} */ heads) {
 
 /** A column's number of a head with the column's name. */
 function valueOf(/** @type {AtlasHead} */ head, /** @type {number} */ k) {
+  if (!columns[k]) return UNMEASURED;
   const { title, unit } = columns[k];
   const value = head.values[k];
   if (value == null) return `${title}: ${UNMEASURED}`;
