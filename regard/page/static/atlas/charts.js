@@ -38,10 +38,10 @@ export function columnChart(label, entries) {
 /** 1024 as 1k, where there is little room. */
 const thousands = (/** @type {number} */ value) => (value < 1000 ? String(value) : `${Math.floor(value / 1000)}k`);
 
-/** A distance's bin: 4–7, or 256 and more. */
+/** A distance's bin: 4–7, or 256 or more. */
 export const binName = (/** @type {number[]} */ edges, /** @type {number} */ k) => {
   const stop = edges[k + 1];
-  if (stop == null) return `${edges[k]}+`;
+  if (stop == null) return `${edges[k]} or more`;
   return stop - edges[k] === 1 ? String(edges[k]) : `${edges[k]}–${stop - 1}`;
 };
 

@@ -123,7 +123,9 @@ function exampleOf(example, list, { sources }) {
   links.forEach(([place], k) => {
     if (place - start in tokens) parts[place - start] = sizes[k] / most;
   });
-  const text = make("div", { className: "tokens" });
+  const order = [...links.keys()].sort((a, b) => Math.abs(sizes[b]) - Math.abs(sizes[a]));
+  // As high as the highest arc that may begin in the first line.
+  const text = make("div", { className: "tokens", style: { paddingTop: `${14 + 28 * greatestOf(parts)}px` } });
   const spans = putTokens(text, tokens, 0, tokens.length, (k, character) => {
     const token = tokens[k];
     const link = links.find(([place]) => place === start + k);
@@ -148,7 +150,7 @@ function exampleOf(example, list, { sources }) {
     make(
       "ul",
       { className: "links", "aria-label": "Strongest links" },
-      ...links.map((link, k) => linkOf(link, sizes[k], example, tokens)),
+      ...order.map((k) => linkOf(links[k], sizes[k], example, tokens)),
     ),
   );
   return { root, draw: () => drawArcs(text, spans, { query: at, parts, first: 0, animate: false }) };
