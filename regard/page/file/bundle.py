@@ -104,9 +104,14 @@ def script(
     return "\n".join(_modules(entry, instead or {}, folder or _FOLDER).values())
 
 
-def embedded(content: object) -> str:
-    """Write JSON that may stand inside a script element: no < and no > is left to end it."""
-    text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+def embedded(content: object, *, ascii_only: bool = True) -> str:
+    """Write JSON that may stand inside a script element: no < and no > is left to end it.
+
+    Args:
+        content: what `json` can write.
+        ascii_only: False leaves letters as they are, half as long where they are Chinese.
+    """
+    text = json.dumps(content, ensure_ascii=ascii_only, separators=(",", ":"), allow_nan=False)
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
