@@ -23,7 +23,7 @@ from regard.lens.head_atlas.result import Atlas, document_numbers, token_ids
 from regard.lens.head_atlas.state import State
 from regard.record.readings import bar
 
-__all__ = ["Job", "Run", "atlas", "fingerprint", "finished", "join_atlas"]
+__all__ = ["Job", "Run", "atlas", "finished", "join_atlas", "made_by"]
 
 _SECONDS = 60  # between two savings
 _EFFECTS = "effect"
@@ -342,7 +342,6 @@ def _about(
     """Return what states must have in common to be added."""
     return {
         "model": model.name,
-        "model_fingerprint": fingerprint(model.module),
         "corpus": list(texts.names),
         "corpus_fingerprint": counted.fingerprint,
         "documents": counted.documents,
@@ -354,13 +353,21 @@ def _about(
         "length": length,
         "effects": effects,
         "seed": seed,
+        **made_by(model),
+    }
+
+
+def made_by(model: Any) -> dict[str, Any]:
+    """Return what the numbers of an atlas depend on, beside the corpus and the processor."""
+    return {
+        "model_fingerprint": _fingerprint(model.module),
         "made_with": f"regard {version('regard')}",
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
     }
 
 
-def fingerprint(module: nn.Module) -> str:
+def _fingerprint(module: nn.Module) -> str:
     """Return a hash of all parameters and buffers, by name."""
     digest = blake2b(digest_size=16)
     for name, tensor in module.state_dict().items():
