@@ -26,8 +26,6 @@ from regard.record.readings import bar
 
 __all__ = ["BatchReader", "atlas_on_ray"]
 
-_RETRIES = 5  # so that a document which ends each process that reads it ends the reading, too
-
 
 def atlas_on_ray(
     model: str | None,
@@ -52,11 +50,11 @@ def atlas_on_ray(
     and the model; that it is the same one is checked by the hash of its weights. It returns the
     state of a batch, which is added here.
 
-    A state arrives whole, or not at all. Where a process or a machine dies, Ray starts another, and
-    the batch that was being read is read again, from its beginning; what it had read of it counts
-    for nothing. After five times, the error of that batch ends the reading. A state that came twice
-    would be refused. If this process or its machine dies, everything is lost: `regard.lens.atlas`
-    with a folder can be resumed.
+    A state arrives whole, or not at all. Where a process or a machine dies, Ray starts another
+    process, which reads the batch again from its beginning; what had been read of it counts for
+    nothing, and a state that came twice would be refused. Ray does so without end: a document for
+    which a machine's memory does not suffice stops nothing, and shows in Ray's log alone. If this
+    process dies, everything is lost; `regard.lens.atlas` with a folder can be resumed.
 
     The cluster is the one that this process is connected to; else that of the environment variable
     ``RAY_ADDRESS``; else one is started on this machine, without a dashboard and without statistics
@@ -115,9 +113,13 @@ def atlas_on_ray(
             fn_constructor_args=(model, job.about),
             batch_size=None,  # a batch is a table
             batch_format="numpy",
-            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=count, initial_size=count),
+            compute=ray.data.ActorPoolStrategy(
+                min_size=1,  # where a machine is lost, a worker that has nothing to do makes room
+                max_size=count,
+                initial_size=count,
+                max_tasks_in_flight_per_actor=1,  # none waits for a worker while another has none
+            ),
             num_cpus=threads,
-            max_task_retries=_RETRIES,
         )
         for row in states.iter_rows():
             whole.merge(State.unpacked(row["state"].tobytes(), "a worker's state"))

@@ -127,7 +127,9 @@ def changed(monkeypatch, before_reading):
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
-def test_a_cluster_reads_the_same_although_a_process_is_killed(ray, local, monkeypatch, tmp_path):
+def test_a_cluster_reads_the_same_although_a_process_is_killed(
+    ray, local, monkeypatch, tmp_path, threads
+):
     ray.init(num_cpus=2, object_store_memory=STORE, **QUIET)
     killed = tmp_path / "killed"
 
@@ -140,10 +142,9 @@ def test_a_cluster_reads_the_same_although_a_process_is_killed(ray, local, monke
     found = atlas_on_ray(None, TEXTS, **OPTIONS, workers=2, batch=40)
     assert killed.exists()
     assert same(found, local)
+    threads(3)
     with pytest.raises(Error, match="no machine of the cluster has 3 processors"):
-        torch.set_num_threads(3)
         atlas_on_ray(None, TEXTS, **OPTIONS)
-    torch.set_num_threads(1)
 
 
 @pytest.mark.thorough
