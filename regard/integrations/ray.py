@@ -81,6 +81,7 @@ def atlas_on_ray(
         ModuleNotFoundError: without Ray, which the extra ``ray`` installs.
 
     Example:
+        >>> from pathlib import Path
         >>> from regard.integrations.ray import atlas_on_ray
         >>> atlas_on_ray("HuggingFaceTB/SmolLM2-135M", Path("corpus"))  # doctest: +SKIP
     """
@@ -90,7 +91,7 @@ def atlas_on_ray(
             if number < 1:
                 raise ValueError(f"{name} is {number}; expected at least 1")
     with needing("ray"):
-        import pyarrow as pa  # type: ignore[import-not-found] # it comes with the extra
+        import pyarrow as pa
         import ray.data
 
     opened = models.open(model)
@@ -122,6 +123,8 @@ def atlas_on_ray(
             num_cpus=threads,
         )
         for row in states.iter_rows():
+            if row["error"]:
+                raise Error(row["error"])
             whole.merge(State.unpacked(row["state"].tobytes(), "a worker's state"))
             advance(int(row["tokens"]))
     if whole.sums.documents != job.counted.documents:
@@ -140,7 +143,7 @@ class BatchReader:
         about: what is read, as the process has it that adds the states.
 
     Example:
-        >>> import regard
+        >>> import numpy as np, regard
         >>> from regard.integrations.ray import BatchReader
         >>> atlas = regard.lens.atlas(regard.models.open(), ["The cat sat."])
         >>> reader = BatchReader(None, atlas.state.about)
@@ -161,9 +164,23 @@ class BatchReader:
             batch: ``number`` of each document, and its ``ids``.
 
         Returns:
-            One row: ``state``, the bytes of its `State`, and ``tokens``, their number.
+            One row: ``state``, the bytes of its `State`, ``tokens``, their number, and ``error``,
+            the message of an `Error`, else empty. Ray would hand on no more than a traceback.
         """
-        if self._reader is None:  # here, since an error would not arrive from the constructor
+        state, tokens, error = b"", 0, ""
+        try:
+            state, tokens = self._read(batch)
+        except Error as raised:
+            error = str(raised)
+        return {
+            "state": np.frombuffer(state, dtype=np.uint8)[None],
+            "tokens": np.array([tokens]),
+            "error": np.array([error]),
+        }
+
+    def _read(self, batch: Mapping[str, np.ndarray[Any, Any]]) -> tuple[bytes, int]:
+        # Not in the constructor, which Ray calls in another thread: torch counts threads in each.
+        if self._reader is None:
             self._reader = self._opened()
         numbers = batch["number"].tolist()
         state = State(self._about, [f"documents {min(numbers)} to {max(numbers)}"])
@@ -174,8 +191,7 @@ class BatchReader:
             run.read(document)
             tokens += document.tokens
         state.next_document = self._about["last_document"]
-        packed = np.frombuffer(state.packed(), dtype=np.uint8)
-        return {"state": packed[None], "tokens": np.array([tokens])}
+        return state.packed(), tokens
 
     def _opened(self) -> Reader:
         """Open the model, and compare it with the one whose atlas it is."""

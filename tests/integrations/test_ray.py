@@ -19,12 +19,10 @@ from regard.lens.head_atlas.state import State
 
 TEXTS = [
     "Tom had a red kite. Tom wanted the red kite, and the cat sat on it.",
-    "Lily ran to the park. Lily ran to the park again with her small dog.",
     "The cat sat. The cat ran.",
-    "One day Ben saw a bird. The bird was blue, and Ben was glad.",
+    "Lily ran to the park again.",
     "The cat sat. The cat ran.",  # left out
-    "Mum said: do not go. Ben did not go, but Lily did.",
-    "A frog, a fish and a fox met. The frog sang. The fish swam. The fox ran.",
+    "A frog, a fish and a fox met.",
 ]
 OPTIONS = {"effects": 0.5, "length": 17}
 
@@ -54,7 +52,7 @@ def same(found, expected):
 def documents(model):
     """The documents that are read, as a worker takes them."""
     ids = [np.array(model.read(text).ids, dtype=np.int32) for text in TEXTS]
-    return [(number, one) for number, one in enumerate(ids) if number != 4]
+    return [(number, one) for number, one in enumerate(ids) if number != 3]
 
 
 def test_states_of_batches_add_up_in_any_order(local):
@@ -63,7 +61,7 @@ def test_states_of_batches_add_up_in_any_order(local):
     rest = documents(regard.models.open())
     random.Random(0).shuffle(rest)
     states, tokens = [], 0
-    for size in (2, 1, 3):
+    for size in (1, 2, 1):
         batch, rest = rest[:size], rest[size:]
         numbers, ids = zip(*batch, strict=True)
         row = reader({"number": np.array(numbers), "ids": ids})
@@ -80,8 +78,8 @@ def test_states_of_batches_add_up_in_any_order(local):
 
 def test_a_worker_with_another_model_is_refused(local):
     about = {**local.state.about, "model_fingerprint": "0" * 32}
-    with pytest.raises(Error, match="would read something else: its model_fingerprint is"):
-        BatchReader(None, about)({"number": np.array([0]), "ids": [np.array([3, 5])]})
+    row = BatchReader(None, about)({"number": np.array([0]), "ids": [np.array([3, 5])]})
+    assert "would read something else: its model_fingerprint is" in row["error"][0]
 
 
 @pytest.mark.parametrize("name", ["workers", "batch"])
@@ -134,12 +132,12 @@ def test_a_cluster_reads_the_same_although_a_process_is_killed(
     killed = tmp_path / "killed"
 
     def die_once(number):
-        if number == 3 and not killed.exists():  # in the middle of its batch
+        if number == 2 and not killed.exists():  # in the middle of its batch
             killed.write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGKILL)
 
     changed(monkeypatch, die_once)
-    found = atlas_on_ray(None, TEXTS, **OPTIONS, workers=2, batch=40)
+    found = atlas_on_ray(None, TEXTS, **OPTIONS, workers=2, batch=30)
     assert killed.exists()
     assert same(found, local)
     threads(3)
@@ -173,7 +171,7 @@ def test_a_cluster_reads_the_same_although_a_machine_is_lost(ray, local, monkeyp
     changed(monkeypatch, wait_to_be_lost)
     threading.Thread(target=lose, daemon=True).start()
     try:
-        found = atlas_on_ray(None, TEXTS, **OPTIONS, workers=2, batch=20)
+        found = atlas_on_ray(None, TEXTS, **OPTIONS, workers=2, batch=5)
     finally:
         ray.shutdown()
         cluster.shutdown()
