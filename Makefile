@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # What is installed: enough for the command, for the tests too, for the benchmark's peers too, for
-# the test in JupyterLab too, for wheels of every platform too. And first, in seconds, for the checks
-# that do not import the package.
+# the test in JupyterLab too, for the thorough tests too, for wheels of every platform too. And first,
+# in seconds, for the checks that do not import the package.
 COMMAND := $(VENV)/installed-command
 TOOLS := $(VENV)/installed-tools
 TESTS := $(VENV)/installed-tests
 PEERS := $(VENV)/installed-peers
 LAB := $(VENV)/installed-lab
+THOROUGH := $(VENV)/installed-thorough
 WHEELS := $(VENV)/installed-wheels
 # kvpress needs another transformers than the tests.
 KVPRESS := build/kvpress
@@ -68,7 +69,7 @@ other-checks: $(TESTS)
 check: $(TESTS) ## check one room in about a minute: make check ROOM=record
 	@OMP_NUM_THREADS=1 $(BIN)/python tools/check.py "$(ROOM)"
 
-thorough: $(TESTS) ## run what make test leaves out: more of the page, other instruction sets, whole graphs and more
+thorough: $(THOROUGH) ## run what make test leaves out: more of the page, other instruction sets, whole graphs and more
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m thorough
 
 throttled: $(TESTS) ## run the browser tests with the browser's processor throttled to a fifth
@@ -217,6 +218,11 @@ $(CHECKERS): $(JAVASCRIPT)/package-lock.json
 
 $(LAB): $(TESTS)
 	$(BIN)/python tools/install.py test lab
+	@touch $@
+
+# A local cluster of Ray, for the atlas.
+$(THOROUGH): $(TESTS)
+	$(BIN)/python tools/install.py test thorough
 	@touch $@
 
 $(WHEELS): $(TESTS)

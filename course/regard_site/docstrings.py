@@ -17,7 +17,7 @@ _INTERNAL = {"attention", "backends", "cli", "errors", "inputs", "intercept", "p
 """Modules whose names are not for users, or stand in `regard` or another room already."""
 _INSIDE = (
     "gpt.stories",
-    *(f"integrations.{name}" for name in ("lightning", "tensorboard", "trackio")),
+    *(f"integrations.{name}" for name in ("lightning", "ray", "tensorboard", "trackio")),
     *(f"integrations.{name}" for name in ("transformers", "wandb")),
     "lens.circuits",
 )

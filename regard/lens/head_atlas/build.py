@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from regard.lens.head_atlas.result import Atlas, document_numbers, token_ids
 from regard.lens.head_atlas.state import State
 from regard.record.readings import bar
 
-__all__ = ["atlas", "join_atlas"]
+__all__ = ["Job", "Run", "atlas", "finished", "join_atlas", "made_by"]
 
 _SECONDS = 60  # between two savings
 _EFFECTS = "effect"
@@ -82,29 +83,27 @@ def atlas(
         >>> atlas.about["tokens"], [row["role"] for row in atlas.rows][:1]
         (20, ['nearby tokens'])
     """
-    _check(shard, effects, seed, tokens, length)
     place, count = shard
-    texts = _corpus(corpus)
-    longest = length or model.context or _LENGTH
-    if model.context is not None and longest > model.context:
-        raise ValueError(f"length is {longest}, but the model's context is {model.context}")
-    counted = plan(texts, model, tokens=tokens, length=longest)
-    about = _about(model, texts, counted, length=longest, effects=effects, seed=seed)
+    for value in shard:
+        check_whole(value, "shard")
+    if not 0 <= place < count:
+        raise ValueError(f"shard is {shard}: expected a part from 0 and their number, as (0, 4)")
+    job = Job.of(model, corpus, tokens=tokens, length=length, effects=effects, seed=seed)
     path = None if folder is None else _path(Path(folder), shard)
-    state = _state(path, about, shard, resume=resume)
-    run = _Run(model, state, shard, path)
+    state = _state(path, job.about, shard, resume=resume)
+    run = Run(Reader(model, seed=seed), state, path)
     if announce is not None:
-        announce(run.estimate(texts, counted, longest))
+        announce(job.estimate(count))
     sources: dict[int, str] = {}
-    with bar(counted.tokens, progress=progress, title="reading documents") as advance:
-        for document in documents_of(texts, model, tokens=tokens, length=longest):
+    with bar(job.counted.tokens, progress=progress, title="reading documents") as advance:
+        for document in job.documents():
             sources[document.number] = document.source
             if document.number % count == place and document.number >= state.next_document:
                 run.read(document)
             advance(document.tokens)
-    state.next_document = counted.last
+    state.next_document = job.counted.last
     run.save()
-    return _finished(model, state, sources)
+    return finished(model, state, sources)
 
 
 def join_atlas(
@@ -149,46 +148,112 @@ def join_atlas(
     for state in states[1:]:
         whole.merge(state)
     sources = {number: text.source for number, text in enumerate(_corpus(corpus))}
-    return _finished(model, whole, sources)
-
-
-def _check(
-    shard: tuple[int, int], effects: float, seed: int, tokens: int | None, length: int | None
-) -> None:
-    place, count = shard
-    for name, value in (("shard", place), ("shard", count), ("seed", seed)):
-        check_whole(value, name)
-    if not 0 <= place < count:
-        raise ValueError(f"shard is {shard}: expected a part from 0 and their number, as (0, 4)")
-    if not 0 <= effects <= 1:
-        raise ValueError(f"effects is {effects}; expected a share of documents between 0 and 1")
-    if not 0 <= seed < 2**31:
-        raise ValueError(f"seed is {seed}; expected a whole number from 0 to {2**31 - 1}")
-    for name, number in (("tokens", tokens), ("length", length)):
-        if number is not None and number < 2:
-            raise ValueError(f"{name} is {number}; expected at least 2")
+    return finished(model, whole, sources)
 
 
 def _corpus(corpus: Corpus | Iterable[str | Path] | str | Path) -> Corpus:
     return corpus if isinstance(corpus, Corpus) else Corpus(corpus)
 
 
-class _Run:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """What an atlas will read of which corpus: the same for every part of it.
+
+    Attributes:
+        model: the model.
+        texts: the corpus.
+        tokens: after so many tokens no further document is begun.
+        length: tokens of a window.
+        counted: what will be read.
+        about: what states must have in common to be added.
+    """
+
+    model: Any
+    texts: Corpus
+    tokens: int | None
+    length: int
+    counted: Plan
+    about: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        corpus: Corpus | Iterable[str | Path] | str | Path,
+        *,
+        tokens: int | None,
+        length: int | None,
+        effects: float,
+        seed: int,
+    ) -> Self:
+        """Check the arguments of `atlas`, and count what it will read."""
+        check_whole(seed, "seed")
+        if not 0 <= effects <= 1:
+            raise ValueError(f"effects is {effects}; expected a share between 0 and 1")
+        if not 0 <= seed < 2**31:
+            raise ValueError(f"seed is {seed}; expected a whole number from 0 to {2**31 - 1}")
+        for name, number in (("tokens", tokens), ("length", length)):
+            if number is not None and number < 2:
+                raise ValueError(f"{name} is {number}; expected at least 2")
+        texts = _corpus(corpus)
+        longest = length or model.context or _LENGTH
+        if model.context is not None and longest > model.context:
+            raise ValueError(f"length is {longest}, but the model's context is {model.context}")
+        counted = plan(texts, model, tokens=tokens, length=longest)
+        about = _about(model, texts, counted, length=longest, effects=effects, seed=seed)
+        return cls(
+            model=model, texts=texts, tokens=tokens, length=longest, counted=counted, about=about
+        )
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents that will be read, in order."""
+        return documents_of(self.texts, self.model, tokens=self.tokens, length=self.length)
+
+    def estimate(self, parts: int) -> str:
+        """Describe what will be read and about how long it takes, from a trial on a short text.
+
+        Args:
+            parts: in how many parts it is read.
+        """
+        counted = self.counted
+        short = min(self.length, _TRIED)
+        first = next(documents_of(self.texts, self.model, tokens=None, length=short))
+        trial = Document(number=first.number, source="", windows=first.windows[:1])
+        reader = Reader(self.model, seed=0)
+        reader.read(trial, lowest={}, below=0)
+        begun = time.perf_counter()
+        reader.read(trial, lowest={}, below=0)
+        seconds = (time.perf_counter() - begun) / trial.tokens * counted.tokens / parts
+        left_out = [
+            f"{number:,} {what}"
+            for number, what in (
+                (counted.duplicates, "duplicates left out"),
+                (counted.too_short, "texts too short left out"),
+                (counted.strided, f"longer than {self.length:,} tokens, read in windows"),
+            )
+            if number
+        ]
+        notes = "; ".join(["", *left_out])
+        return (
+            f"{counted.tokens:,} tokens of {counted.documents:,} documents{notes}; estimated time: "
+            f"{_duration(seconds)}, more where documents are long"
+        )
+
+
+class Run:
     """Reads documents into a state, which it saves every minute.
 
     Args:
-        model: the model.
+        reader: reads with the model, by the state's seed.
         state: what was read so far.
-        shard: as for `atlas`.
         path: the state's file; None for none.
     """
 
-    def __init__(self, model: Any, state: State, shard: tuple[int, int], path: Path | None) -> None:
-        self._model = model
+    def __init__(self, reader: Reader, state: State, path: Path | None = None) -> None:
+        self._model = reader.model
         self._state = state
-        self._shard = shard
         self._path = path
-        self._reader = Reader(model, seed=state.about["seed"])
+        self._reader = reader
         self._saved = time.monotonic()
 
     def read(self, document: Document) -> None:
@@ -225,30 +290,6 @@ class _Run:
             head_effects(self._model, ids, heads) if len(ids) > 1 else torch.zeros(sum(heads), 1)
             for ids in document.windows
         ]
-
-    def estimate(self, texts: Corpus, counted: Plan, length: int) -> str:
-        """Describe what will be read and about how long it takes, from a trial on a short text."""
-        first = next(documents_of(texts, self._model, tokens=None, length=min(length, _TRIED)))
-        trial = Document(number=first.number, source="", windows=first.windows[:1])
-        trial_reader = Reader(self._model, seed=0)
-        trial_reader.read(trial, lowest={}, below=0)
-        begun = time.perf_counter()
-        trial_reader.read(trial, lowest={}, below=0)
-        seconds = (time.perf_counter() - begun) / trial.tokens * counted.tokens / self._shard[1]
-        left_out = [
-            f"{number:,} {what}"
-            for number, what in (
-                (counted.duplicates, "duplicates left out"),
-                (counted.too_short, "texts too short left out"),
-                (counted.strided, f"longer than {length:,} tokens, read in windows"),
-            )
-            if number
-        ]
-        notes = "; ".join(["", *left_out])
-        return (
-            f"{counted.tokens:,} tokens of {counted.documents:,} documents{notes}; estimated time: "
-            f"{_duration(seconds)}, more where documents are long"
-        )
 
 
 def _duration(seconds: float) -> str:
@@ -301,7 +342,6 @@ def _about(
     """Return what states must have in common to be added."""
     return {
         "model": model.name,
-        "model_fingerprint": _fingerprint(model.module),
         "corpus": list(texts.names),
         "corpus_fingerprint": counted.fingerprint,
         "documents": counted.documents,
@@ -313,6 +353,14 @@ def _about(
         "length": length,
         "effects": effects,
         "seed": seed,
+        **made_by(model),
+    }
+
+
+def made_by(model: Any) -> dict[str, Any]:
+    """Return what the numbers of an atlas depend on, beside the corpus and the processor."""
+    return {
+        "model_fingerprint": _fingerprint(model.module),
         "made_with": f"regard {version('regard')}",
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
@@ -331,7 +379,14 @@ def _fingerprint(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _finished(model: Any, state: State, sources: dict[int, str]) -> Atlas:
+def finished(model: Any, state: State, sources: dict[int, str]) -> Atlas:
+    """Return the atlas of what was read.
+
+    Args:
+        model: the model, for the texts of tokens.
+        state: of all documents.
+        sources: where each document comes from, by number.
+    """
     ids = token_ids(state)
     kept = document_numbers(state)
     return Atlas(

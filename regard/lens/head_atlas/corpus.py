@@ -195,8 +195,7 @@ def documents_of(
             continue
         seen.add(key)
         total += len(ids)
-        windows = tuple(ids[start : start + length] for start in range(0, len(ids), length))
-        yield Document(number=number, source=text.source, windows=windows)
+        yield Document.of(number, text.source, ids, length)
 
 
 def plan(corpus: Iterable[Text], model: Any, *, tokens: int | None, length: int) -> Plan:

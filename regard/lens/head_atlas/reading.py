@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,12 @@ class Document:
     number: int
     source: str
     windows: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, number: int, source: str, ids: Sequence[int], length: int) -> Self:
+        """Cut a text's tokens into windows, one behind the other."""
+        cut = tuple(tuple(ids[at : at + length]) for at in range(0, len(ids), length))
+        return cls(number=number, source=source, windows=cut)
 
     @property
     def tokens(self) -> int:

@@ -125,12 +125,8 @@ class State:
             {name: torch.cat([one, more[name]], dim=1)[:, order] for name, one in tensors.items()}
         )
 
-    def save(self, path: Path) -> None:
-        """Replace a file by this state; if that fails, the old one is kept.
-
-        Raises:
-            OSError: such as for a full disk.
-        """
+    def packed(self) -> bytes:
+        """Return the state as one file in the format safetensors."""
         from safetensors.torch import save
 
         tensors = {"hashes": self.hashes}
@@ -148,8 +144,40 @@ class State:
             "documents": self.sums.documents,
             "effects": self.effects,
         }
+        return save(tensors, {"atlas": json.dumps(header)})
+
+    @classmethod
+    def unpacked(cls, packed: bytes, origin: str) -> Self:
+        """Restore what `packed` returned.
+
+        Args:
+            packed: the file.
+            origin: where it comes from, for an error's message.
+
+        Raises:
+            Error: for a file that is damaged, or of another kind or version.
+        """
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            tensors = load(packed)  # which checks the header's length
+            size = int.from_bytes(packed[:8], "little")
+            header = json.loads(json.loads(packed[8 : 8 + size])["__metadata__"]["atlas"])
+            if header["format"] != _FORMAT:
+                raise Error(f"{origin} is of another version of regard's atlas: make it anew")
+            return cls._of(header, tensors)
+        except (SafetensorError, KeyError, ValueError, TypeError) as error:
+            raise Error(f"{origin} is no state of an atlas, or is damaged: make it anew") from error
+
+    def save(self, path: Path) -> None:
+        """Replace a file by this state; if that fails, the old one is kept.
+
+        Raises:
+            OSError: such as for a full disk.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, save(tensors, {"atlas": json.dumps(header)}))
+        replace_file(path, self.packed())
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -159,17 +187,7 @@ class State:
             Error: for a file that is damaged, or of another kind or version.
             OSError: for one that can't be read.
         """
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, "pt") as file:
-                header = json.loads((file.metadata() or {})["atlas"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if header["format"] != _FORMAT:
-                raise Error(f"{path} is of another version of regard's atlas: make it anew")
-            return cls._of(header, tensors)
-        except (SafetensorError, KeyError, ValueError, TypeError) as error:
-            raise Error(f"{path} is no state of an atlas, or is damaged: make it anew") from error
+        return cls.unpacked(path.read_bytes(), str(path))
 
     @classmethod
     def _of(cls, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
