@@ -38,7 +38,7 @@ ESTIMATED: Mapping[str, tuple[str, Score]] = {
     **{name: (f"relation.{name}", itself) for name in ("resting", "entropy", "distance")},
     **{name: (name, itself) for name in ("moved", "toward", "effect")},
 }
-"""The columns with an interval clustered by document: the name of each one's sums, and its score."""
+"""The columns with an interval by document: the name of each one's sums, and its score."""
 
 
 class Estimate(NamedTuple):
