@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from regard._shapes import Float
 from regard.errors import Error
 from regard.lens.head_atlas.columns import COLUMNS
 from regard.lens.head_atlas.scores import ESTIMATED, estimate
+from regard.lens.head_atlas.state import State
 from regard.lens.head_atlas.sums import DocumentSums
 from regard.lens.naming.discoveries import false_discovery_rates, upper_tail
 from regard.lens.naming.evidence import student
@@ -35,8 +36,6 @@ from regard.lens.naming.roles import ENOUGH, VARIED, Role
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from regard.lens.head_atlas.result import Atlas
 
 __all__ = ["AtlasDifference", "Change"]
 
@@ -47,6 +46,17 @@ _EQUAL = {
     "length": "the length of a window",
     "documents": "the number of documents",
 }
+
+
+class _Compared(Protocol):
+    """What is compared of an `Atlas`, which has the method that makes the difference."""
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def about(self) -> dict[str, Any]: ...
+    @property
+    def rows(self) -> list[dict[str, Any]]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +112,11 @@ class AtlasDifference:
         >>> import regard
         >>> texts = [f"Tom had {n} red kites. Tom wanted a red kite." for n in range(5)]
         >>> atlas = regard.lens.atlas(regard.models.open(), texts, effects=1.0)
-        >>> print(atlas.diff(atlas))
+        >>> print(str(atlas.diff(atlas)).splitlines()[0])
         the model that comes with regard, before and after: none of 20 heads changed
-        paired over 5 documents; 200 differences tested, false discovery rate 5 %
     """
 
-    def __init__(self, before: Atlas, after: Atlas) -> None:
+    def __init__(self, before: _Compared, after: _Compared) -> None:
         _require_same(before, after)
         self.before = before
         self.after = after
@@ -116,14 +125,16 @@ class AtlasDifference:
     def changes(self) -> list[Change]:
         """Every number that both atlases have of a head, by evidence, the strongest first."""
         tested = _tests(self.before.state.sums, self.after.state.sums)
+        names = [column.name for column in COLUMNS]
         if not self._reads_the_same_effects:
+            names.remove("effect")
             tested.pop("effect", None)
         known = [one for own in tested.values() for one in own if one is not None]
         p_values = torch.tensor([one.p_value for one in known], dtype=torch.float64, device="cpu")
         rates = dict(zip(map(id, known), false_discovery_rates(p_values).tolist(), strict=True))
         found = []
-        for column in COLUMNS:
-            name, own = column.name, tested.get(column.name, [None] * len(self.before.rows))
+        for name in names:
+            own = tested.get(name, [None] * len(self.before.rows))
             for test, one, other in zip(own, self.before.rows, self.after.rows, strict=True):
                 if one[name] is None or other[name] is None:
                     continue
@@ -297,7 +308,7 @@ def _is_discovery(change: Change) -> bool:
     return change.rate is not None and change.rate <= _RATE
 
 
-def _require_same(before: Atlas, after: Atlas) -> None:
+def _require_same(before: _Compared, after: _Compared) -> None:
     one, other = before.state, after.state
     for key, what in _EQUAL.items():
         if one.about[key] != other.about[key]:
