@@ -18,12 +18,17 @@ import torch
 import torch.nn.functional as F
 
 import regard
-from regard.lens import Atlas, Corpus
+from regard.lens import Atlas
 
 SEED = 0
-PIECE = 2000  # characters of a document, some 450 tokens
 HELD_OUT = 8  # documents whose loss is measured
 WARMUP = 10  # updates in which the learning rate rises
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def loss(model: Any, text: str) -> torch.Tensor:
@@ -50,8 +55,7 @@ def tune(model: Any, texts: list[str], updates: int, rate: float) -> None:
         own.backward()
         optimizer.step()
         if update % 10 == 0:
-            sys.stdout.write(f"update {update}: {float(own):.3f}\n")
-            sys.stdout.flush()
+            say(f"update {update}: {float(own):.3f}")
     optimizer.zero_grad(set_to_none=True)
     model.module.requires_grad_(requires_grad=False)
 
@@ -62,28 +66,29 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--updates", type=int, default=60)
+    parser.add_argument("--characters", type=int, default=2000, help="of a document")
     parser.add_argument("--rate", type=float, default=1e-4)
     chosen = parser.parse_args()
     torch.manual_seed(SEED)
     texts = [text for _, text in sorted(topics.items())]
-    tuned_on = [text[at : at + PIECE] for text in texts[::2] for at in range(0, len(text), PIECE)]
+    size = chosen.characters
+    tuned_on = [text[at : at + size] for text in texts[::2] for at in range(0, len(text), size)]
     Random(SEED).shuffle(tuned_on)
-    read = [text[:PIECE] for text in texts[1::2]]
+    read = [text[:size] for text in texts[1::2]]
     model = regard.models.open(chosen.model)
     atlases: list[Atlas] = []
     for name in ("base", "tuned"):
         if name == "tuned":
-            begun = time.monotonic()
+            begun = time.process_time()
             tune(model, tuned_on, chosen.updates, chosen.rate)
-            sys.stdout.write(f"tuned for {(time.monotonic() - begun) / 60:.1f} minutes\n")
-        sys.stdout.write(f"{name}: held-out loss {held_out(model, read):.3f} nats a token\n")
-        begun = time.monotonic()
-        atlases.append(regard.lens.atlas(model, Corpus(read)))
+            say(f"tuned for {(time.process_time() - begun) / 60:.1f} minutes of one core")
+        say(f"{name}: held-out loss {held_out(model, read):.3f} nats a token")
+        begun = time.process_time()
+        atlases.append(regard.lens.atlas(model, read, effects=0.0))
         atlases[-1].save(chosen.folder / name)
-        sys.stdout.write(f"{atlases[-1]!r} in {(time.monotonic() - begun) / 60:.1f} minutes\n")
-        sys.stdout.flush()
+        say(f"{atlases[-1]!r} in {(time.process_time() - begun) / 60:.1f} minutes of one core")
     before, after = atlases
-    sys.stdout.write(f"{before.diff(after)}\n")
+    say(str(before.diff(after)))
 
 
 if __name__ == "__main__":

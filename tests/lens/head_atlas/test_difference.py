@@ -89,7 +89,7 @@ def test_a_difference_and_its_interval_are_those_of_the_definition(count, groups
             (own,) = (one for one in difference.of(layer, head) if one.column == column)
             wanted, margin = by_definition(before[name], after[name], place, groups)
             assert own.difference == pytest.approx(wanted, abs=1e-10)
-            assert own.margin == pytest.approx(margin, rel=1e-4)  # of the quantile
+            assert own.margin == pytest.approx(margin, rel=1e-3)  # of the quantile
             (row,) = (
                 one for one in difference.rows if (one["layer"], one["head"]) == (layer, head)
             )
@@ -155,7 +155,7 @@ def test_atlases_of_other_things_are_refused():
     ):
         with pytest.raises(Error, match=words):
             one.diff(atlas_of(numbers, **about))
-    with pytest.raises(Error, match="has read 5 of the documents and the other 4: .*shards"):
+    with pytest.raises(Error, match="has read 5 of the documents and the other 4: read or join"):
         one.diff(atlas_of({name: own[:4] for name, own in numbers.items()}))
 
 
@@ -168,7 +168,8 @@ def test_effects_on_other_documents_are_not_compared():
 
 
 def test_a_planted_change_is_found_and_a_copy_has_none(tmp_path):
-    texts = [f"Tom had {what}. Tom wanted it." for what in ("a kite", "a hat", "tea", "fun", "it")]
+    things = ("a kite", "a hat", "tea", "fun", "it", "a dog", "ten hats")
+    texts = [f"Tom had {what}. Tom wanted {what}." for what in things]
     base, changed = regard.models.open(), regard.models.open()
     layer, head, width = 3, 1, 32
     weight = dict(changed.module.named_parameters())[f"h.{layer}.attn.c_proj.weight"]
