@@ -14,6 +14,7 @@ import torch
 from regard._files import replace_file
 from regard.errors import Error
 from regard.lens.head_atlas.columns import COLUMNS
+from regard.lens.head_atlas.difference import AtlasDifference
 from regard.lens.head_atlas.examples import Examples
 from regard.lens.head_atlas.layer_reading import BINS, DISTANCES, KINDS, LISTS
 from regard.lens.head_atlas.scores import heads_of, rows_of
@@ -235,6 +236,20 @@ class Atlas:
             "effect": effect,
             "links": links,
         }
+
+    def diff(self, after: Atlas) -> AtlasDifference:
+        """Return what changed in each head from this atlas to another, of the same documents.
+
+        Such as a base model and a tuned one, two checkpoints, or a model and its quantised form;
+        only the two atlases are needed, made or loaded. See `AtlasDifference`.
+
+        Args:
+            after: the other atlas: same corpus, same length of windows, a model of the same shape.
+
+        Raises:
+            Error: for an atlas of another corpus, length or number of heads.
+        """
+        return AtlasDifference(self, after)
 
     # Files.
 

@@ -28,6 +28,7 @@ __all__ = [
     "lead",
     "mean_of",
     "nearness",
+    "student",
 ]
 
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -97,7 +98,7 @@ def evidence(
         clusters: number of distinct tokens, or of documents, among which they vary.
         is_lead: whether the scores are leads, which are tested against `LEAD`.
     """
-    margin = _student((clusters - 1).clamp_min(1)) * error
+    margin = student((clusters - 1).clamp_min(1)) * error
     found: list[Evidence | None] = []
     for mean, plus_minus, standard, count, different in zip(
         *(value.tolist(), margin.tolist(), error.tolist(), queries.tolist(), clusters.tolist()),
@@ -195,7 +196,7 @@ def _p_value(score: float, error: float, tokens: int) -> float:
     return upper_tail(t, tokens - 1)
 
 
-def _student(free: Tensor) -> Tensor:
+def student(free: Tensor) -> Tensor:
     """Return the 97.5 % quantile of Student's t by degrees of freedom, to 1 % from three on.
 
     Abramowitz and Stegun 1964, equation 26.7.5.

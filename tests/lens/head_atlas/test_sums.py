@@ -46,8 +46,8 @@ def test_the_variance_is_that_of_the_documents_residuals():
     """Of a ratio Σ s / Σ n, written out document by document."""
     numbers = torch.rand(7, 3, 2, dtype=torch.float64) + 0.5  # documents, heads, (n, s)
     sums = DocumentSums()
-    for one in numbers:
-        sums.add({"ratio": one}, {"plain": one[:, :1]})
+    for number, one in enumerate(numbers):
+        sums.add(number, {"ratio": one}, {"plain": one[:, :1]})
     n, s = numbers.sum(0).T
     ratio = s / n
     residual = (numbers[..., 1] - ratio * numbers[..., 0]) / n
