@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"
 QUERIES, KEYS = 257, 331
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(cases(dtypes=[torch.float32, *HALF]))
 def test_flex_is_as_exact_as_torch_s_own_kernel(case):
     with flex_on_cpu():
