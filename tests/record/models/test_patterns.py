@@ -68,6 +68,7 @@ def worst(recording, name):
     return float(max(errors))
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(("name", "how"), RUNS)
 def test_patterns_are_eager_weights(name, how):
     case, (arguments, real, _) = CASES[name], eager(name)
@@ -100,6 +101,7 @@ def test_patterns_are_eager_weights(name, how):
             assert torch.equal(ours.pattern.dense(), theirs.pattern.dense())
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("name", [name for name, how in RUNS if how == "eager"])
 def test_for_good(name):
     case, (arguments, real, expected) = CASES[name], eager(name)
@@ -187,6 +189,7 @@ MASKS = {
 }
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(
     ("name", "how"), [run for run in RUNS if run[0] in ("llama", "gemma2", "mistral", "gpt_oss")]
