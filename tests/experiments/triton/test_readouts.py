@@ -183,9 +183,9 @@ OTHERS = [one for one in itertools.product(WIDTHS, DTYPES) if one not in EACH_ON
 def test_heads_of_any_width_are_read(dim, dtype):
     query, key = normal(2, 35, dim).to(dtype), normal(1, 37, dim, seed=1).to(dtype)
     options = {"mask": regard.causal()}
-    exact = everything(regard.Pattern(query.double(), key.double(), **options), READOUTS)
+    exact = everything(regard.Pattern(query.double(), key.double(), **options), FEW)
     with kernels():
-        results = everything(regard.Pattern(moved(query), moved(key), **options), READOUTS)
+        results = everything(regard.Pattern(moved(query), moved(key), **options), FEW)
     assert_close(moved_back(results), exact, {"rtol": 1e-5, "atol": 2e-5})
 
 
@@ -332,7 +332,8 @@ def test_the_rest_of_the_batch_changes_no_bit(name):
 
     def read(entries):
         options = moved(masks(70, 37, entries)[name])
-        return everything(regard.Pattern(query[entries], key[entries], **options), FEW)
+        pattern = regard.Pattern(query[entries], key[entries], **options)
+        return dict(enumerate([*flat(pattern.read(*FEW)), pattern.logsumexp]))
 
     with kernels():
         whole = read(slice(None))
