@@ -161,4 +161,4 @@ def _show(atlas: Atlas, folder: Path) -> None:
         head = best[next(own for own in best if own.value == role)]
         table.add_row(role, str(count), f"{head.layer}.{head.head}", head.evidence)
     console.print(table)
-    console.print(f"open {folder / 'index.html'}")
+    console.print(f"open {folder / 'index.html'}", soft_wrap=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 from regard._shapes import Bool, Float, Int
 from regard.lens.head_atlas.examples import AFTER, BEFORE, LINKS, Examples
 from regard.lens.head_atlas.token_classes import CLASSES, token_classes
+from regard.lens.naming.evidence import Tally
 from regard.lens.naming.separators import is_separator
 from regard.lens.naming.tallies import Tallier, TextTallies
 from regard.pattern import Pattern
@@ -194,15 +195,14 @@ def _of_values(
     return sums[..., : len(KINDS)], None if norm is None else sums[..., -1]
 
 
-def _sums(tally: object) -> Float[Tensor, "H 5"]:
+def _sums(tally: Tally) -> Float[Tensor, "H 5"]:
     """Return the sums of a tally over all tokens: queries, share, and each of `CONTROLS`."""
-    controls: Mapping[str, Tensor] = tally.controls
-    share: Tensor = tally.share.sum(-1)
-    columns = [tally.queries.sum(-1), share]
-    columns += [
-        controls[name].sum(-1) if name in controls else torch.zeros_like(share) for name in CONTROLS
+    share = tally.share.sum(-1)
+    controls = [
+        tally.controls[name].sum(-1) if name in tally.controls else torch.zeros_like(share)
+        for name in CONTROLS
     ]
-    return torch.stack(columns, dim=-1).cpu()
+    return torch.stack([tally.queries.sum(-1), share, *controls], dim=-1).cpu()
 
 
 def _histogram(largest: Float[Tensor, "H T"]) -> Float[Tensor, "H bins"]:

@@ -41,16 +41,21 @@ class AtlasPages(Protocol):
 
     Example:
         >>> from regard.page.atlas import AtlasPages
-        >>> sorted(AtlasPages.__annotations__)
+        >>> [name for name in ("about", "columns", "rows") if hasattr(AtlasPages, name)]
         ['about', 'columns', 'rows']
     """
 
-    about: Mapping[str, Any]
-    """Where it comes from: model, corpus, documents, tokens and the like."""
-    columns: Sequence[Mapping[str, Any]]
-    """Name, title, meaning, unit and group of each column."""
-    rows: Sequence[Mapping[str, Any]]
-    """Layer, head, role, words, evidence, discovery and the columns of each head."""
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """Where it comes from: model, corpus, documents, tokens and the like."""
+
+    @property
+    def columns(self) -> Sequence[Mapping[str, Any]]:
+        """Name, title, meaning, unit and group of each column."""
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Layer, head, role, words, evidence, discovery and the columns of each head."""
 
     def details(self, layer: int, head: int) -> Mapping[str, Any]:
         """Distances, classes of tokens, examples and the like of one head."""
