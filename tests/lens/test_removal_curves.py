@@ -23,11 +23,11 @@ def test_what_is_left_is_clipped_where_the_answer_becomes_likelier():
 
 
 def test_the_magnitude_of_the_scores_counts():
-    order, scores = [3, 0, 2, 1], torch.tensor([3.0, -7.0, 2.0, 5.0])
+    order, scores = [3, 0, 2, 1], torch.tensor([5.0, -7.0, 4.0, 1.0])
     gone = removed(order, 4)
     assert gone == [[], [3], [3, 0], [3, 0, 2], [3, 0, 2, 1]]
-    # the share of scores that is left: 1, 0.5, 0.2, 0, 0; of the log-probability as above
-    areas = 1 / 2 + 1 + 1 + (0.2 + 0.2)  # 0.8 + 0.3 and 0.8 + 0.6, cut off at 1
+    # the share of scores that is left: 1, 0.9, 0.4, 0, 0; of the log-probability as above
+    areas = 1 / 2 + (0.8 + 0.1) + 1 + (0.2 + 0.2)  # 0.8 + 0.4 is cut off at 1
     assert magnitude_aligned(MOST, scores, gone) == pytest.approx(areas / 4)
 
 
