@@ -7,7 +7,7 @@ is run with, give more than 0.2 of their whole weight to what followed the token
 the token before. Last, and longest, as many heads as are true are found *needed* for induction:
 those without which, by their mean context of each position over the other lines, the second copy of
 a line loses most of its log-probability. That is a mean over three of the lines, cut to their first
-64 tokens twice over.
+32 tokens twice over.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Shares = list[dict[Head, float]]
 ROOT = Path(__file__).parents[1]
 LIMITS = {Role.INDUCTION: 0.2, Role.PREVIOUS: 0.3}
 SEEDS, PROBED = range(10, 14), range(3)
-NEEDED, WORDS = 3, 64
+NEEDED, WORDS = 3, 32
 TEXTS = {
     "docs/00-why-look-back.md": 600,
     "docs/16-is-attention-an-explanation.md": 600,
