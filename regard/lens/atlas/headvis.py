@@ -225,29 +225,24 @@ def _tiles(ids: Int[Tensor, " T"]) -> Iterator[_Tiles]:
 
 def _induction(pattern: Pattern, ids: Int[Tensor, " T"]) -> Float[Tensor, " H"]:
     """Sum the weights on keys that followed copies; of a causal pattern without a bias."""
-    problem, logsumexp = pattern.problem, pattern.logsumexp
-    length = len(ids)
-    start = problem.rows.start[0, 0].to(ids.device)
-    total = torch.zeros(pattern.shape[0], dtype=torch.float64, device=pattern.device)
+    problem = pattern.problem.cast(pattern.dtype)
+    query, key = problem.query.flatten(0, 1) * problem.scale, problem.key.flatten(0, 1)
+    grouped = (len(key), len(query) // len(key))
+    query, logsumexp = (t.unflatten(0, grouped) for t in (query, pattern.logsumexp))
+    start = problem.rows.start[0, 0].to(query.device)
+    total = query.new_zeros(grouped, dtype=torch.float64)
     for tiles in _tiles(ids):
-        side = tiles.keys.shape[-1]
-        at_once = max(1, _PAIRS_AT_ONCE // (pattern.shape[0] * side**2))
-        for queries, keys in zip(
-            tiles.queries.split(at_once), tiles.keys.split(at_once), strict=True
-        ):
-            counted = (keys[:, None] <= queries[..., None]) & (
-                keys[:, None] >= start[queries][..., None]
-            )
-            part = Pattern(
-                problem.query[0][:, queries].transpose(0, 1),
-                problem.key[0][:, keys.clamp(max=length - 1)].transpose(0, 1),
-                logsumexp=logsumexp[:, queries].transpose(0, 1),
-                scale=problem.scale,
-                softcap=problem.softcap,
-            ).dense()
-            counts = counted[:, None] & (part >= _THRESHOLD)
-            total += torch.where(counts, part, 0).sum(-1, dtype=torch.float64).sum((0, 2))
-    return total
+        at_once = max(1, _PAIRS_AT_ONCE // (pattern.shape[0] * tiles.keys.shape[-1] ** 2))
+        for rows, columns in zip(*(index.split(at_once) for index in tiles), strict=True):
+            position, seen = columns[:, None], rows[..., None]
+            counts = (position <= seen) & (position >= start[seen])
+            scores = query[:, :, rows] @ key[:, columns.clamp(max=len(ids) - 1)].mT[:, None]
+            if problem.softcap is not None:
+                scores.div_(problem.softcap).tanh_().mul_(problem.softcap)
+            weights = scores.sub_(logsumexp[:, :, rows][..., None]).exp_()
+            weights.mul_(counts & (weights >= _THRESHOLD))
+            total += weights.sum((-2, -1)).sum(-1, dtype=torch.float64)
+    return total.flatten()
 
 
 def _by_rows(pattern: Pattern, ids: Int[Tensor, " T"]) -> dict[str, Float[Tensor, " H"]]:
