@@ -241,7 +241,9 @@ class _Fields:
 
     def __init__(self, path: Path, content: object, prefix: str = "") -> None:
         if not isinstance(content, dict):
-            raise ValueError(f"{path}: {prefix.rstrip('.') or 'the whole'} must be an object")
+            raise ValueError(  # noqa: TRY004 - a file with a fault, not an argument
+                f"{path}: {prefix.rstrip('.') or 'the whole'} must be an object"
+            )
         self.path, self._content, self._prefix = path, content, prefix
 
     def error(self, name: str, says: str) -> ValueError:

@@ -12,7 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -149,7 +149,7 @@ def _config(
         "sparse_threshold": 0.0,
         "sample_seed": about["seed"],
         "warmup_size": 0,
-        "created_at": datetime.now(timezone.utc).isoformat(),
+        "created_at": datetime.now(UTC).isoformat(),
         "actual_sequences_processed": about["documents"],
         **sizes,
         "attention_layer_indices": layers,
