@@ -83,9 +83,9 @@ def export(
             is there for a whole.
     """
     about = atlas.about
-    name = str(about["model"]) if name is None else name
+    name = _file_name(str(about["model"]) if name is None else name, "name")
     dataset = ", ".join(about["corpus"]) if dataset is None else dataset
-    target = Path(folder) / _file_name(name, "name") / "headvis" / _file_name(dataset, "dataset")
+    target = Path(folder) / name / "headvis" / _file_name(dataset, "dataset")
     if (target / "config.json").exists():
         raise FileExistsError(f"{target} holds a tree already; give another folder, or remove it")
     for part in ("heads", "attributions"):

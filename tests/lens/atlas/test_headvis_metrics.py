@@ -150,5 +150,4 @@ def test_smollm2_is_as_transformers_computes_it(smollm2):
         for name, value in found.items():
             error = ((value - expected[name]).abs() / expected[name].abs().clamp_min(1e-3)).max()
             worst[name] = max(worst[name], error.item())
-    print({name: f"{value:.1e}" for name, value in worst.items()})
     assert all(worst[name] < 1e-5 for name in headvis.METRICS), worst

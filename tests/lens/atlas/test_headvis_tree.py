@@ -73,8 +73,9 @@ def loaded_by_their_requirements(exports):
     (run,) = exports.glob("*/headvis/*")
     config = json.loads((run / "config.json").read_text())
     merged = {**config, **config["pipeline_config"]}
-    keys = "model_name dataset_name n_sequences seq_len dtype attn_implementation".split()
-    assert all(merged[key] is not None for key in keys)
+    for key in ("model_name", "dataset_name", "n_sequences", "seq_len", "dtype"):
+        assert merged[key] is not None
+    assert merged["attn_implementation"] is not None
     assert merged["np_model_id"] == run.parent.parent.name
     assert (run / "server_config.json").read_text().strip() == "{}"
     assert (run / "attributions" / "manifest.json").read_text().strip() == "{}"
