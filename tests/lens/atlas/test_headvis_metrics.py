@@ -56,15 +56,17 @@ def test_any_pattern(options, length, kinds):
     query = torch.randn(6, length, 5, generator=generator)
     key = torch.randn(3, length, 5, generator=generator)  # two heads share a key head
     ids = torch.randint(kinds, (length,), generator=generator)
-    pattern = regard.Pattern(2 * query, key, **options)
-    expected = by_definition([(ids, pattern.dense())])
-    found = headvis.means(headvis.metrics(pattern, ids))
-    assert list(found) == list(headvis.METRICS)
-    for name, value in found.items():
-        torch.testing.assert_close(value, expected[name], rtol=2e-6, atol=1e-8, msg=name)
+    for dtype, bound in ((torch.float32, 2e-6), (torch.float64, 1e-12)):
+        pattern = regard.Pattern(2 * query.to(dtype), key.to(dtype), **options)
+        expected = by_definition([(ids, pattern.dense())])
+        found = headvis.means(headvis.metrics(pattern, ids))
+        assert list(found) == list(headvis.METRICS)
+        for name, value in found.items():
+            torch.testing.assert_close(value, expected[name], rtol=bound, atol=bound / 100)
 
 
 def test_documents_of_a_model_in_float64():
+    """Transformers takes the softmax in float32 all the same, so that is the bound."""
     config = LlamaConfig(
         vocab_size=11,
         hidden_size=28,
@@ -91,7 +93,7 @@ def test_documents_of_a_model_in_float64():
         expected = by_definition(documents)
         for name, value in headvis.means(added(sums)).items():
             assert value.dtype == torch.float64
-            torch.testing.assert_close(value, expected[name], rtol=1e-10, atol=1e-12, msg=name)
+            torch.testing.assert_close(value, expected[name], rtol=5e-6, atol=1e-8)
 
 
 def test_known_results_are_not_read_again():

@@ -190,6 +190,11 @@ def broken(path, change):
             lambda c: c["sequences"][0]["attention_indices"].__setitem__(0, 10**30),
             r"sequences\[0\]\.attention_indices holds",
         ),
+        (  # a key after its query
+            "heads/L0H0.json",
+            lambda c: c["sequences"][0]["attention_indices"].__setitem__(0, 9 * 11 + 10),
+            r"sequences\[0\]\.attention_indices holds",
+        ),
         (
             "heads/L0H0.json",
             lambda c: c["sequences"][0]["attention_values"].__setitem__(0, 10**400),
