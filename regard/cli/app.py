@@ -44,7 +44,18 @@ def _help(command: Callable[..., None]) -> str:
     return re.sub(r"(?<![:\n])\n(?!\n)", " ", inspect.getdoc(command) or "")
 
 
-for _command in (explain, effects, passages, atlas, explore, report, prepare, train, generate, doctor):
+for _command in (
+    explain,
+    effects,
+    passages,
+    atlas,
+    explore,
+    report,
+    prepare,
+    train,
+    generate,
+    doctor,
+):
     app.command(help=_help(_command))(_command)
 app.command(help=_help(check), context_settings={"ignore_unknown_options": True})(check)  # for -1
 

@@ -57,7 +57,9 @@ def atlas(
     seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
     shard: Annotated[
         str,
-        typer.Option(help="Read one of several parts of the corpus, counted from 0.", metavar="I/N"),
+        typer.Option(
+            help="Read one of several parts of the corpus, counted from 0.", metavar="I/N"
+        ),
     ] = "0/1",
     device: Device = "cpu",
     dtype: Dtype = None,
@@ -80,7 +82,9 @@ def atlas(
     """
     count, part = _number(tokens), _part(shard)
     if join and (resume or part != (0, 1)):
-        raise MisuseError("--join goes with neither --resume nor --shard: it puts all parts together")
+        raise MisuseError(
+            "--join goes with neither --resume nor --shard: it puts all parts together"
+        )
     with quiet_interrupts():
         from regard import lens
         from regard.cli.device import device_of

@@ -28,8 +28,10 @@ def test_parts_make_the_folder_that_one_run_makes(regard, corpus, tmp_path):
     done = regard("atlas", "--corpus", corpus, "--length", 31, "--out", whole)
     assert done.status == 0
     assert "of 3 documents; 2 longer than 31 tokens" in done.err
-    assert "20 heads over" in done.out and f"open {whole / 'index.html'}" in done.out
-    assert (whole / "index.html").is_file() and (whole / "L3H4" / "index.html").is_file()
+    assert "20 heads over" in done.out
+    assert f"open {whole / 'index.html'}" in done.out
+    assert (whole / "index.html").is_file()
+    assert (whole / "L3H4" / "index.html").is_file()
     options = ("--corpus", corpus, "--length", 31, "--out", parts)
     for part in ("0/2", "1/2"):
         done = regard("atlas", *options, "--shard", part)
@@ -53,14 +55,16 @@ def test_parts_make_the_folder_that_one_run_makes(regard, corpus, tmp_path):
         (("--shard", "0"), "--shard is '0'; expected a part from 0 and their number, as 0/4"),
         (("--effects", "2"), "--effects is 2.0; expected a share"),
         (("--length", "99999"), "--length is 99999, but the model's context is"),
-        (("--join", "--resume"), "--join goes with neither --resume nor --shard"),
+        (("--join", "--resume"), "--join puts all parts together, without --resume"),
         (("--join",), "holds no shards of an atlas"),
     ],
 )
 def test_what_has_no_meaning_is_refused_in_a_line(regard, corpus, tmp_path, options, message):
     done = regard("atlas", "--corpus", corpus, "--out", tmp_path / "atlas", *options)
     assert (done.status, done.out) == (2, "")
-    assert done.err.startswith("regard: ") and message in done.err and done.err.count("\n") == 1
+    assert done.err.startswith("regard: ")
+    assert message in done.err
+    assert done.err.count("\n") == 1
 
 
 def test_a_corpus_that_is_none_is_refused_in_a_line(regard, tmp_path):
@@ -75,13 +79,16 @@ def test_a_corpus_that_is_none_is_refused_in_a_line(regard, tmp_path):
     ):
         done = regard("atlas", "--corpus", tmp_path / path, "--out", tmp_path / "atlas")
         assert (done.status, done.out) == (2, "")
-        assert message in done.err and done.err.count("\n") == 1
+        assert message in done.err
+        assert done.err.count("\n") == 1
 
 
 def test_a_folder_that_was_begun_is_kept_unless_it_is_resumed(regard, corpus, tmp_path):
     options = ("atlas", "--out", tmp_path)
     assert regard(*options, "--corpus", corpus / "one.txt").status == 0
     done = regard(*options, "--corpus", corpus / "one.txt")
-    assert done.status == 2 and "give --resume, or another folder" in done.err
+    assert done.status == 2
+    assert "give --resume, or another folder" in done.err
     done = regard(*options, "--corpus", corpus / "two.txt", "--resume")
-    assert done.status == 2 and "can't be resumed" in done.err
+    assert done.status == 2
+    assert "can't be resumed" in done.err

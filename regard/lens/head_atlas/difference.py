@@ -111,7 +111,7 @@ class AtlasDifference:
     Example:
         >>> import regard
         >>> texts = [f"Tom had {n} red kites. Tom wanted a red kite." for n in range(5)]
-        >>> atlas = regard.lens.atlas(regard.models.open(), texts, effects=1.0)
+        >>> atlas = regard.lens.atlas(regard.models.open(), texts, effects=1.0, probes=False)
         >>> print(str(atlas.diff(atlas)).splitlines()[0])
         the model that comes with regard, before and after: none of 20 heads changed
     """
@@ -172,7 +172,8 @@ class AtlasDifference:
 
         Example:
             >>> import regard
-            >>> atlas = regard.lens.atlas(regard.models.open(), ["The cat sat.", "Tom ran home."])
+            >>> texts = ["The cat sat.", "Tom ran home."]
+            >>> atlas = regard.lens.atlas(regard.models.open(), texts, probes=False)
             >>> atlas.diff(atlas).discoveries()
             []
         """
@@ -220,7 +221,8 @@ class AtlasDifference:
 
         Example:
             >>> import regard
-            >>> atlas = regard.lens.atlas(regard.models.open(), ["The cat sat.", "Tom ran home."])
+            >>> texts = ["The cat sat.", "Tom ran home."]
+            >>> atlas = regard.lens.atlas(regard.models.open(), texts, probes=False)
             >>> {change.difference for change in atlas.diff(atlas).of(0, 1)}
             {0.0}
         """

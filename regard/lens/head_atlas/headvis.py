@@ -33,7 +33,7 @@ from regard._shapes import Bool, Float, Int
 from regard.pattern import Pattern
 from regard.pattern.readouts import Entropy, Offsets, Readout, queries_that_see
 
-__all__ = ["METRICS", "means", "metrics", "readouts"]
+__all__ = ["METRICS", "SUMS", "means", "metrics", "readouts"]
 
 METRICS = (
     "self_attention_score",
@@ -100,11 +100,7 @@ def metrics(
             f"{tuple(ids.shape)}; index the batch: pattern[0]"
         )
     repeated = int(_has_copy(ids).sum())
-    counts = {
-        "positions": length,
-        "previous_positions": length - 1,
-        "induction_positions": repeated,
-    }
+    counts = dict(zip(_COUNTS, (length, length - 1, repeated), strict=True))
     heads = torch.zeros(pattern.shape[0], dtype=torch.float64, device=pattern.device)
     if length < 2:
         return {name: torch.zeros_like(heads) for name in (*_SUMS, *counts)}
@@ -130,6 +126,9 @@ _SUMS = (
     "distance_squared",
     "induction",
 )
+_COUNTS = ("positions", "previous_positions", "induction_positions")
+SUMS = (*_SUMS, *_COUNTS)
+"""The names of what `metrics` returns, in its order."""
 
 
 def means(sums: Mapping[str, Float[Tensor, "*h"]]) -> dict[str, Float[Tensor, "*h"]]:

@@ -260,7 +260,7 @@ class _Fields:
     def take(self, name: str, kind: type) -> Any:
         value = self._content.get(name)
         if not isinstance(value, kind):
-            words = {str: "a string", list: "a list", dict: "an object"}
+            words: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
             missing = "is missing" if value is None else f"is a {type(value).__name__}"
             raise self.error(name, f"{missing}; expected {words[kind]}")
         return value

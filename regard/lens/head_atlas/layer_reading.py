@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Float, Int
+from regard.lens.head_atlas import headvis
 from regard.lens.head_atlas.examples import AFTER, BEFORE, LINKS, Examples
 from regard.lens.head_atlas.token_classes import CLASSES, token_classes
 from regard.lens.naming.evidence import Tally
@@ -145,22 +146,28 @@ class LayerReading:
             lowest: of each list, the value above which a place is better than those known.
             sampled: rows of the uniform sample.
         """
-        text = tokens.tallier.of_text(pattern, Pattern.read, (Max(), Offsets(len(tokens))))
+        length = len(tokens)
+        text = tokens.tallier.of_text(
+            pattern, Pattern.read, (Max(), Offsets(length)), headvis.readouts(length)
+        )
         rest, moved = _of_values(pattern, tokens, text.sinks, norm)
         rows = _Rows(pattern, tokens, text.sinks, norm, rest.sum(-1), moved, effects)
         largest: Tensor = text.also[0]
         saved = None if effects is None else -effects
         values = {"moved": moved, "received": text.received, "effect": saved}
-        length = torch.full((len(heads), 1), float(len(tokens)), dtype=torch.float64, device="cpu")
+        rows_read = torch.full((len(heads), 1), length - 1.0, dtype=torch.float64, device="cpu")
+        ids = torch.tensor(tokens.ids, device=pattern.device)
+        metrics = headvis.metrics(pattern, ids, text.whole)
         clustered = {f"relation.{name}": _sums(tally) for name, tally in text.tallies.items()}
         if moved is not None:
-            clustered["moved"] = torch.cat([length, _total(moved)], dim=-1)
+            clustered["moved"] = torch.cat([rows_read + 1, _total(moved)], dim=-1)
         return cls(
             index=index,
             heads=heads,
             clustered=clustered,
             plain={
-                "rows": length - 1,
+                "rows": rows_read,
+                "headvis": torch.stack([metrics[name] for name in headvis.SUMS], dim=-1).cpu(),
                 "rest": rest[:, 1:].double().sum(1).cpu(),
                 "histogram": _histogram(largest),
                 **_profiles(text),

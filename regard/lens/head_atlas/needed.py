@@ -118,8 +118,8 @@ def needed(
 ) -> dict[Place, Needed]:
     """Measure what the tokens that heads are named for lose when the heads are switched off.
 
-    `regard.lens.head_atlas.needed` defines tokens, control and "off". Each head is off in a copy of the
-    document, in batches; layers below it are not run again.
+    `regard.lens.head_atlas.needed` defines tokens, control and "off". Each head is off in a copy
+    of the document, in batches; layers below it are not run again.
 
     The result of a head does not depend on `places`: so heads can be measured some at a time.
 

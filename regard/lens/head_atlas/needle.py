@@ -251,10 +251,9 @@ def retrieval(
 ) -> Retrieval:
     """Measure how often each head looks at an answer inside a needle as it is predicted.
 
-    `regard.lens.head_atlas.needle` defines the score. Parts of the text are drawn as 20 haystacks: each
-    of four lengths, the longest and its halves, with a needle at each of five depths, where a
-    sentence ends. Two forward passes a haystack, with the needle and with
-    another; memory O(T).
+    `regard.lens.head_atlas.needle` defines the score. Parts of the text are drawn as 20 haystacks:
+    each of four lengths, the longest and its halves, with a needle at each of five depths, where a
+    sentence ends. Two forward passes a haystack, with the needle and with another; memory O(T).
 
     Args:
         model: a `regard.models.LanguageModel` with a next token.

@@ -52,11 +52,12 @@ class Atlas:
         sources: where the documents of the examples come from, by number.
         probes: further numbers, of a column by head such as "5.1".
         needed: of heads that carry a name, by head, what their tokens lose without them.
+        unmeasured: what could not be measured, and why.
 
     Example:
         >>> import regard
         >>> texts = ["Tom had a red kite. Tom wanted the red kite.", "The cat sat. The cat ran."]
-        >>> atlas = regard.lens.atlas(regard.models.open(), texts)
+        >>> atlas = regard.lens.atlas(regard.models.open(), texts, probes=False)
         >>> len(atlas.rows), atlas.about["documents"], sorted(atlas.details(0, 1)["examples"])
         (20, 2, ['deciles', 'moved', 'received', 'sample'])
     """
@@ -69,12 +70,14 @@ class Atlas:
         sources: Mapping[int, str],
         probes: Mapping[str, Mapping[str, float]] | None = None,
         needed: Mapping[str, Any] | None = None,
+        unmeasured: Mapping[str, str] | None = None,
     ) -> None:
         self.state = state
         self._tokens = dict(tokens)
         self._sources = dict(sources)
-        self._probes = {name: dict(own) for name, own in (probes or {}).items()}
-        self._needed = dict(needed or {})
+        self.probes = {name: dict(own) for name, own in (probes or {}).items()}
+        self.needed = dict(needed or {})
+        self.unmeasured = dict(state.unmeasured) | dict(unmeasured or {})
 
     @property
     def about(self) -> dict[str, Any]:
@@ -83,7 +86,7 @@ class Atlas:
         return {
             **state.about,
             "effects": {"documents": state.effects, "share": state.about["effects"]},
-            "unmeasured": dict(state.unmeasured),
+            "unmeasured": self.unmeasured,
         }
 
     @property
@@ -100,7 +103,7 @@ class Atlas:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The numbers of each head, layer by layer; None is what was not measured."""
-        return rows_of(self.state.sums, self.heads, self._probes)
+        return rows_of(self.state.sums, self.heads, self.probes)
 
     def frame(self) -> pd.DataFrame:
         """Return the rows as a pandas data frame."""
@@ -140,7 +143,7 @@ class Atlas:
                 "counts": [int(count) for count in self.state.sums["histogram"][number]],
             },
             "examples": self._examples(number),
-            "needed": self._needed.get(f"{layer}.{head}"),
+            "needed": self.needed.get(f"{layer}.{head}"),
         }
 
     def _profile(self, number: int) -> dict[str, list[float]]:
@@ -268,8 +271,9 @@ class Atlas:
             "rows": self.rows,
             "tokens": self._tokens,
             "sources": self._sources,
-            "probes": self._probes,
-            "needed": self._needed,
+            "probes": self.probes,
+            "needed": self.needed,
+            "unmeasured": self.unmeasured,
         }
         text = json.dumps(content, ensure_ascii=False, allow_nan=False)
         replace_file(folder / _TABLE, text.encode())
@@ -292,6 +296,7 @@ class Atlas:
                 sources={int(one): text for one, text in content["sources"].items()},
                 probes=content["probes"],
                 needed=content["needed"],
+                unmeasured=content["unmeasured"],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Error(f"{folder / _TABLE} is no table of an atlas: make it anew") from error

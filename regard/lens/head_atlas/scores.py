@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
+from regard.lens.head_atlas import headvis
 from regard.lens.head_atlas.columns import COLUMNS
 from regard.lens.head_atlas.layer_reading import CONTROLS, DISTANCES
 from regard.lens.head_atlas.sums import DocumentSums, variance
@@ -195,4 +196,5 @@ def _reach(sums: DocumentSums) -> dict[str, Float[Tensor, " N"]]:
 
 
 def _headvis(sums: DocumentSums) -> dict[str, Float[Tensor, " N"]]:
-    raise NotImplementedError
+    named = dict(zip(headvis.SUMS, sums["headvis"].T, strict=True))
+    return headvis.means(named)

@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard.errors import Error
-from regard.lens import Atlas, atlas, join_atlas
+from regard.lens import Atlas, join_atlas
 from regard.lens.head_atlas import build
 from regard.lens.head_atlas.reading import Reader
 from regard.lens.head_atlas.state import KEPT, State
@@ -23,6 +23,10 @@ TEXTS = [
     "One day Lily found a shell. Lily gave the shell to Sam.",
     "Ben liked to play. Ben had a ball. The ball was red, and Ben liked the ball.",
 ]
+
+
+def atlas(model, texts, **options):
+    return regard.lens.atlas(model, texts, probes=False, **options)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +61,7 @@ def test_shards_add_up_to_the_last_digit_in_any_order(model, whole, tmp_path, co
     for part in reversed(range(count)):
         options = {"effects": 0.5, "length": 29, "folder": tmp_path, "shard": (part, count)}
         atlas(model, TEXTS, **options)
-    same(join_atlas(model, TEXTS, tmp_path), whole)
+    same(join_atlas(model, TEXTS, tmp_path, probes=False), whole)
 
 
 def test_it_goes_on_after_any_document_and_is_the_same(model, whole, tmp_path, monkeypatch):
@@ -128,10 +132,10 @@ def test_a_full_disk_leaves_the_last_state(model, whole, tmp_path, monkeypatch):
 def test_shards_that_do_not_belong_together_are_refused(model, tmp_path):
     atlas(model, TEXTS, folder=tmp_path, shard=(0, 2))
     with pytest.raises(Error, match="lacks shards: 1/2 is missing"):
-        join_atlas(model, TEXTS, tmp_path)
+        join_atlas(model, TEXTS, tmp_path, probes=False)
     atlas(model, TEXTS, folder=tmp_path, shard=(1, 2), seed=3)
     with pytest.raises(Error, match="do not belong together: seed is 0 and 3"):
-        join_atlas(model, TEXTS, tmp_path)
+        join_atlas(model, TEXTS, tmp_path, probes=False)
     path = tmp_path / "shards" / "0-of-2.safetensors"
     state = State.load(path)
     with pytest.raises(Error, match="shard 0/2 would be counted twice"):
@@ -139,7 +143,7 @@ def test_shards_that_do_not_belong_together_are_refused(model, tmp_path):
     state.next_document = 1
     state.save(path)
     with pytest.raises(Error, match="0/2 is not finished"):
-        join_atlas(model, TEXTS, tmp_path)
+        join_atlas(model, TEXTS, tmp_path, probes=False)
     with pytest.raises(Error, match="holds no shards"):
         join_atlas(model, TEXTS, tmp_path / "none")
 

@@ -175,12 +175,12 @@ def test_a_planted_change_is_found_and_a_copy_has_none(tmp_path):
     weight = dict(changed.module.named_parameters())[f"h.{layer}.attn.c_proj.weight"]
     with torch.no_grad():
         weight[:, head * width : (head + 1) * width] *= 0.5
-    before = regard.lens.atlas(base, texts, effects=0.0)
+    before = regard.lens.atlas(base, texts, effects=0.0, probes=False)
     before.save(tmp_path)
     copy = Atlas.load(tmp_path)
     assert not copy.diff(before).discoveries()
     assert {one.difference for one in copy.diff(before).changes} == {0.0}
-    difference = copy.diff(regard.lens.atlas(changed, texts, effects=0.0))
+    difference = copy.diff(regard.lens.atlas(changed, texts, effects=0.0, probes=False))
     assert {(one.layer, one.head) for one in difference.discoveries()} == {(layer, head)}
     moved = difference.changes[0]
     assert (moved.column, moved.after / moved.before) == ("moved", pytest.approx(0.5))
