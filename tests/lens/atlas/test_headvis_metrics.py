@@ -16,7 +16,7 @@ def by_definition(documents):
     """Return the six metrics of heads, from (ids, attention (H, T, T)) of documents, in float64."""
     sums, counts = Counter(), Counter()
     for ids, attention in documents:
-        weights, length = attention.double(), len(ids)
+        weights, length, tokens = attention.double(), len(ids), ids.tolist()
         distance = (torch.arange(length)[:, None] - torch.arange(length)).abs().double()
         logs = weights.clamp_min(torch.finfo(torch.float32).tiny).log()
         sums["self_attention_score"] += weights.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -25,7 +25,7 @@ def by_definition(documents):
         sums["qk_distance"] += (weights * distance).sum((-2, -1))
         sums["second"] += (weights * distance**2).sum((-2, -1))
         for query in range(length):
-            copies = [key for key in range(query) if ids[key] == ids[query]]
+            copies = [key for key in range(query) if tokens[key] == tokens[query]]
             on_next = weights[:, query, [key + 1 for key in copies]]
             sums["induction_score"] += torch.where(on_next < THRESHOLD, 0, on_next).sum(-1)
             counts["induction_score"] += bool(copies)
