@@ -123,9 +123,9 @@ def test_another_text_is_refused():
 def test_smollm2_is_as_transformers_computes_it(smollm2):
     """Transformers' eager attention in float32, over documents that HeadVis would not cut.
 
-    Both round in float32: relative to the metric they were 9e-7 apart, and the
-    entropy of one head 3e-5. Where a weight lies within that rounding of induction's threshold, one side
-    might count it and the other not.
+    Both round in float32: relative to the metric they were 9e-7 apart, and the entropy of one head
+    3e-5. Where a weight lies within that rounding of induction's threshold, one side might count it
+    and the other not.
     """
     texts = [regard.lens.__doc__ * 9, regard.pattern.readouts.__doc__ * 5, regard.Pattern.__doc__]
     patterns, attentions, all_ids = [], [], []
