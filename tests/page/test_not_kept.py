@@ -24,19 +24,16 @@ def tight(network, monkeypatch):
     return ModelSubject(*network, title="a model", text=TEXT)
 
 
-@pytest.fixture(scope="module")
-def asked(ask_once, shared, network):
+@pytest.fixture
+def asked(ask, subject, tight):
     """Ask both servers for a part of their first text."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(FREE, lambda: 1001)
-        subject = ModelSubject(*network, title="a model", text=TEXT)
-        name, tight = subject.about()["runs"][0], ask_once(subject)
+    clients = [ask(subject), ask(tight)]
+    name = subject.about()["runs"][0]
 
-        def make(path, **given):
-            return [one.get(f"/api/runs/{name}{path}", params=given) for one in (shared, tight)]
+    def make(path, **given):
+        return [one.get(f"/api/runs/{name}{path}", params=given) for one in clients]
 
-        make.subject = subject
-        yield make
+    return make
 
 
 def test_it_is_said_why_and_what_happens(asked):
@@ -51,8 +48,8 @@ def test_it_is_said_why_and_what_happens(asked):
     assert read == kept
 
 
-def test_heads_are_named_and_pictured_without_another_run(asked, monkeypatch):
-    monkeypatch.setattr(asked.subject._model, "record", None)
+def test_heads_are_named_and_pictured_without_another_run(asked, tight, monkeypatch):
+    monkeypatch.setattr(tight._model, "record", None)
     kept, read = ([json.loads(line) for line in one.text.splitlines()] for one in asked("/heads"))
     assert read == kept
     for layer in range(2):
