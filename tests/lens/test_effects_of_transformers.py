@@ -36,7 +36,13 @@ MODELS = {
 }
 
 
-@pytest.fixture(params=MODELS)
+# Of a decoder of sliding windows and of an encoder; the others take part in make thorough.
+USUAL = {"gemma2", "bert"}
+
+
+@pytest.fixture(
+    params=[pytest.param(one, marks=[pytest.mark.thorough] * (one not in USUAL)) for one in MODELS]
+)
 def model(request):
     torch.manual_seed(0)
     kind, config = MODELS[request.param]

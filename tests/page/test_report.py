@@ -141,6 +141,7 @@ def test_too_many_weights_are_refused_with_the_length_that_fits():
     assert _report.WEIGHTS == 2 * 8192**2
 
 
+@pytest.mark.thorough
 def test_both_limits_name_one_length_that_is_within_both(monkeypatch):
     heads, length, dim = 5, 397, 13
     query, key = torch.randn(2, heads, length, dim, generator=torch.Generator().manual_seed(1))

@@ -140,6 +140,7 @@ def test_a_head_switched_off_undone_and_compared(page, settled, server):
     assert shown_weight(page) == pytest.approx(float(plain.row(*place[:3]).max()), abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_switch_shows_what_the_server_shows(page, settled, server):
     run = server.run(server.about()["runs"][0])
     place = (1, 3, 9)
@@ -156,6 +157,7 @@ def test_the_switch_shows_what_the_server_shows(page, settled, server):
 TITLES = "(all) => all.map((one) => one.title)"
 
 
+@pytest.mark.thorough
 def test_what_matters_here(page, settled, finding, server):
     table = {
         over: server.effects(server.run(server.about()["runs"][0]), over, lambda *_: None)
