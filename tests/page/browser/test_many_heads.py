@@ -195,7 +195,7 @@ def test_a_trackpad_s_pinch_enlarges_the_cells(page, canvas, settled):
     room = page.locator("#grid")
     width = "(one) => one.firstChild.clientWidth"
     before = room.evaluate(width)
-    box = canvas.bounding_box()
+    box = room.bounding_box()  # which may have been scrolled
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
     page.mouse.wheel(0, -80)
     settled(page)
