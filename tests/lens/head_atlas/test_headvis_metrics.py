@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 import torch
-from regard.lens.atlas import headvis
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import regard
+from regard.lens.head_atlas import headvis
 
 THRESHOLD = 0.01
 
