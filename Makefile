@@ -70,7 +70,8 @@ check: $(TESTS) ## check one room in about a minute: make check ROOM=record
 	@OMP_NUM_THREADS=1 $(BIN)/python tools/check.py "$(ROOM)"
 
 thorough: $(THOROUGH) ## run what make test leaves out: more of the page, other instruction sets, whole graphs and more
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m thorough
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal \
+		-m "thorough or hypothesis" --hypothesis-profile thorough
 
 throttled: $(TESTS) ## run the browser tests with the browser's processor throttled to a fifth
 	OMP_NUM_THREADS=1 REGARD_BROWSER=required REGARD_BROWSER_SLOWDOWN=5 $(BIN)/python -m pytest -m "" tests/page/browser

@@ -73,9 +73,10 @@ def import_core_checked() -> None:
 import_core_checked()
 
 # The same examples on every run: a failure is a change of the code, not of the dice.
-hypothesis.settings.register_profile(
-    "regard", deadline=None, derandomize=True, max_examples=40, database=None
-)
+for name, examples in {"regard": 15, "thorough": 80}.items():
+    hypothesis.settings.register_profile(
+        name, deadline=None, derandomize=True, max_examples=examples, database=None
+    )
 hypothesis.settings.load_profile("regard")
 
 

@@ -84,8 +84,8 @@ class Page:
 
 
 @cache
-def execute(path: Path) -> Page:
-    """Run a page as a reader would who starts afresh.
+def execute(path: Path, *, real: bool = True) -> Page:
+    """Run a page as a reader would who starts afresh; without its real model, if real is false.
 
     Numbers that a page prints are compared to as many digits as it prints: the last one may be off
     by one, since sums are rounded differently on different machines.
@@ -94,7 +94,7 @@ def execute(path: Path) -> Page:
         AssertionError: a claim does not hold, or an output differs; with page and line.
     """
     text = path.read_text("utf-8")
-    page = Page(text, [*_blocks(text)])
+    page = Page(text, [*_blocks(text, real=real)])
     with _afresh(), _opened_once():
         for block in page.blocks:
             for statement in block.statements:
@@ -102,14 +102,14 @@ def execute(path: Path) -> Page:
     return page
 
 
-def run(path: Path) -> dict[str, Any]:
+def run(path: Path, *, real: bool = True) -> dict[str, Any]:
     """Run a page, as `execute` does, and return the names that it has defined."""
-    return execute(path).namespace
+    return execute(path, real=real).namespace
 
 
-def _blocks(text: str) -> Iterator[Block]:
+def _blocks(text: str, *, real: bool) -> Iterator[Block]:
     for fence in _FENCE.finditer(text):
-        if fence["language"] == "python" and (not fence["real"] or _has_smollm2()):
+        if fence["language"] == "python" and (not fence["real"] or (real and _has_smollm2())):
             line = text.count("\n", 0, fence.start("code")) + 1
             yield Block(fence.start(), fence.end(), [*_statements(fence["code"], line)])
 

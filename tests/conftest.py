@@ -11,7 +11,7 @@ import torch
 from support.browser import browser, pages  # noqa: F401 - fixtures
 from support.cpu_paths import EACH_SET, SETS
 from support.firefox import firefox  # noqa: F401 - a fixture
-from support.pairwise import pairwise
+from support.pairwise import each_once, pairwise
 from support.real import smollm2  # noqa: F401 - a fixture
 
 from regard.backends.native import library
@@ -89,7 +89,7 @@ def unchecked():
 
 @pytest.hookimpl(tryfirst=True)  # before those of a marker are left out
 def pytest_collection_modifyitems(items):
-    """Leave out repetitions, and to `make thorough` the combinations beyond pairs of values."""
+    """Leave out repetitions, and to `make thorough` the combinations beyond those chosen."""
     _leave_out_repeated(items)
     for item in items:
         path = item.path.as_posix()
@@ -97,10 +97,15 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
     crossed = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("thorough") is None and len(values := _values(item)) > 2:
-            crossed[item.parent.nodeid, item.originalname].append((item, values))
-    for combinations in crossed.values():
-        chosen = pairwise([values for _, values in combinations])
+        if item.get_closest_marker("thorough") is not None:
+            continue
+        choose, values = pairwise, _values(item)
+        if item.get_closest_marker("each_once") is not None:
+            choose, values = each_once, [*itertools.chain(*values)]
+        if choose is each_once or len(values) > 2:
+            crossed[item.parent.nodeid, item.originalname, choose].append((item, values))
+    for (*_, choose), combinations in crossed.items():
+        chosen = choose([values for _, values in combinations])
         for one in {*range(len(combinations))}.difference(chosen):
             combinations[one][0].add_marker(pytest.mark.thorough)
 

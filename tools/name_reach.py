@@ -5,8 +5,9 @@ minutes of a busy machine with two cores; `docs/real-models.md` has it. For true
 that, as a mean over four lines of random tokens twice over, of other seeds than `regard.lens.probe`
 is run with, give more than 0.2 of their whole weight to what followed the token before, or 0.3 to
 the token before. Last, and longest, as many heads as are true are found *needed* for induction:
-those without which, by their mean context of each position, the second copy of such a line loses
-most of its log-probability.
+those without which, by their mean context of each position over the other lines, the second copy of
+a line loses most of its log-probability. That is a mean over three of the lines, cut to their first
+32 tokens twice over.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 import regard
 from passage_ranks import documents
@@ -36,6 +38,7 @@ Shares = list[dict[Head, float]]
 ROOT = Path(__file__).parents[1]
 LIMITS = {Role.INDUCTION: 0.2, Role.PREVIOUS: 0.3}
 SEEDS, PROBED = range(10, 14), range(3)
+NEEDED, WORDS = 3, 32
 TEXTS = {
     "docs/00-why-look-back.md": 600,
     "docs/16-is-attention-an-explanation.md": 600,
@@ -91,15 +94,25 @@ def heads_of(model: LanguageModel, ids: list[int]) -> tuple[Heads, dict[Role, Sh
 
 
 def needed(model: LanguageModel, lines: list[list[int]], count: int) -> set[Head]:
-    """Return the heads that the second copy of the first line needs most."""
-    first, *others = (torch.tensor(line) for line in lines)
-    again = [place for place, token in enumerate(lines[0]) if token in lines[0][:place]]
-    answer = Answer(slice(again[1], again[-1] + 1))  # the first of it cannot be known
-    mean = regard.lens.contexts(model, others).mean()
-    effects = regard.lens.effects(model, first, answer, by=mean, progress=False)
-    heads = effects.values.shape[1]
-    order = effects.values.flatten().argsort()[:count].tolist()
-    return {(place // heads, place % heads) for place in order}
+    """Return the heads that the second copies need most of the first `NEEDED` lines, cut short."""
+    changes = []
+    lines = [line[:WORDS] * 2 for line in lines]
+    for number, line in enumerate(lines[:NEEDED]):
+        others = [torch.tensor(other) for other in lines if other is not line]
+        again = [place for place, token in enumerate(line) if token in line[:place]]
+        answer = Answer(slice(again[1], again[-1] + 1))  # the first of it cannot be known
+        mean = regard.lens.contexts(model, others).mean()
+        effects = regard.lens.effects(model, torch.tensor(line), answer, by=mean, progress=False)
+        changes.append(effects.values)
+        print(f"line {number}: {most_needed(effects.values, count)}", flush=True)
+    return {*most_needed(torch.stack(changes).mean(0), count)}
+
+
+def most_needed(changes: Tensor, count: int) -> list[Head]:
+    """Return the heads without which a log-probability falls most."""
+    heads = changes.shape[1]
+    order = changes.flatten().argsort()[:count].tolist()
+    return [(place // heads, place % heads) for place in order]
 
 
 def row(name: str, tokens: int, heads: Heads, true: Mapping[Role, set[Head]], aps: Pairs) -> str:

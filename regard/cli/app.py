@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from regard.cli.atlas import atlas
 from regard.cli.check import check
 from regard.cli.doctor import doctor
 from regard.cli.effects import effects
@@ -43,7 +44,18 @@ def _help(command: Callable[..., None]) -> str:
     return re.sub(r"(?<![:\n])\n(?!\n)", " ", inspect.getdoc(command) or "")
 
 
-for _command in (explain, effects, passages, explore, report, prepare, train, generate, doctor):
+for _command in (
+    explain,
+    effects,
+    passages,
+    atlas,
+    explore,
+    report,
+    prepare,
+    train,
+    generate,
+    doctor,
+):
     app.command(help=_help(_command))(_command)
 app.command(help=_help(check), context_settings={"ignore_unknown_options": True})(check)  # for -1
 

@@ -20,6 +20,7 @@ from regard._extras import needing
 from regard.errors import Error
 from regard.lens.head_atlas import Atlas, Corpus
 from regard.lens.head_atlas.build import Job, Run, finished, made_by
+from regard.lens.head_atlas.probes import probe_heads
 from regard.lens.head_atlas.reading import Document, Reader
 from regard.lens.head_atlas.state import State
 from regard.record.readings import bar
@@ -37,6 +38,7 @@ def atlas_on_ray(
     seed: int = 0,
     workers: int | None = None,
     batch: int = 32_768,
+    probes: bool = True,
     progress: bool | None = None,
 ) -> Atlas:
     """Read what each head of a model does, over a corpus, with the processes of a Ray cluster.
@@ -72,6 +74,7 @@ def atlas_on_ray(
             threads (`torch.get_num_threads`); None is as many as the cluster has room for.
         batch: tokens after which a batch takes no further document. A larger one sends fewer states
             (of SmolLM2-135M, 23 MB each), and loses more where a process dies.
+        probes: as for `regard.lens.atlas`; they are measured in this process.
         progress: whether to show a progress bar; None shows it on a terminal.
 
     Raises:
@@ -132,7 +135,10 @@ def atlas_on_ray(
             f"of {job.counted.documents} documents, workers returned {whole.sums.documents}"
         )
     whole.shards = ["0/1"]  # it is the whole corpus
-    return finished(opened, whole, sources)
+    atlas = finished(opened, whole, sources)
+    if probes:
+        probe_heads(atlas, opened, job.texts, progress=progress)
+    return atlas
 
 
 class BatchReader:

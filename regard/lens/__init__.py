@@ -9,7 +9,7 @@ from regard.lens._fidelity import Fidelity, HeadFidelity, fidelity
 from regard.lens._kept import directions, norms, values
 from regard.lens._rollout import rollout
 from regard.lens.effect import Check, Contexts, Effect, Effects, contexts, effects, patch
-from regard.lens.head_atlas import Atlas, Corpus, atlas, join_atlas
+from regard.lens.head_atlas import Atlas, AtlasDifference, Change, Corpus, atlas, join_atlas
 from regard.lens.monitor import (
     Alarm,
     AlarmWarning,
@@ -42,6 +42,8 @@ __all__ = [
     "Alert",
     "Answer",
     "Atlas",
+    "AtlasDifference",
+    "Change",
     "Check",
     "Contexts",
     "Corpus",

@@ -135,7 +135,9 @@ def sinks(recording: Recording) -> tuple[Sinks, ...]:
     Gu et al. report it without a limit. A mean over all heads would miss keys on which some heads
     alone rest.
 
-    Exact, in memory O(S). The weights of keys are read, not their values.
+    Exact, in memory O(S). The weights of keys are read, not their values: to ask for a norm below
+    half of the head's median as well would drop 8 of 1,062 pairs of head and key in six texts of
+    SmolLM2-135M, six of them on the first token, and no sink of the model.
 
     Args:
         recording: a recording of one run of a model, of all rows.

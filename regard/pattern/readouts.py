@@ -384,7 +384,7 @@ class Offsets(Readout[tuple["Tensor", "Tensor"], "Tensor"]):
     def merge(self, state: tuple[Tensor, Tensor], tile: Tile, results: tuple[Any, ...]) -> None:
         """Add the means, weighted by the number of the tile's queries."""
         weight, count = state
-        queries = _queries_that_see(tile.problem.rows, self.n)
+        queries = queries_that_see(tile.problem.rows, self.n)
         weight += results[0] * queries
         count += queries
 
@@ -487,7 +487,7 @@ def _row_dot(one: Float[Tensor, "n R C"], other: Float[Tensor, "n R C"]) -> Floa
     return totals(one * other)
 
 
-def _queries_that_see(rows: Rows, n: int) -> Float[Tensor, "N n"]:
+def queries_that_see(rows: Rows, n: int) -> Float[Tensor, "N n"]:
     """Count, for each distance 0 … n−1, the queries that see the key so far back."""
     if rows.allowed is None and rows.bias is None:
         return _offsets_of_intervals(rows, n)

@@ -13,6 +13,7 @@ from typing import Any
 # Renderers of objects of lower rooms, found by `regard._display.show`, and their modules.
 _RENDERERS = {
     "as_text": "terminal",
+    "atlas_difference_text": "differences",
     "effects_html": "notebook",
     "fidelity_html": "tables",
     "heads_html": "tables",

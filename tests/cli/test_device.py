@@ -11,7 +11,10 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=[pytest.mark.thorough] * (one == "explain")) for one in COMMANDS],
+)
 def test_a_command_says_the_same_of_a_model_on_a_gpu(regard, model, monkeypatch, name):
     expected = regard(*COMMANDS[name], "--model", model)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)

@@ -98,6 +98,7 @@ def test_a_view_that_does_not_exist_is_refused(regard, model):
     assert "--view is 'move': expected one of weight, moved, toward, without" in done.err
 
 
+@pytest.mark.thorough
 @pytest.mark.real
 @pytest.mark.parametrize(("country", "capital"), [("France", "Paris"), ("Italy", "Rome")])
 def test_a_real_models_capital_is_written_from_the_country(
@@ -205,8 +206,13 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("one", [(), ("--layer", 0, "--head", 1)])
+@pytest.mark.parametrize(
+    ("text", "one"),
+    [
+        *((text, ()) for text in HOSTILE),
+        *((text, ("--layer", 0, "--head", 1)) for text in HOSTILE[::3]),
+    ],
+)
 def test_any_text_can_be_explained(regard, model, text, one):
     done = regard("explain", text, "--model", model, *one)
     assert (done.status, done.err) == (0, "")

@@ -32,7 +32,9 @@ def test_outside_of_its_world_the_model_says_so(regard, model):
     assert regard("generate", FAR, "--tokens", 3, "--model", model).err == ""  # another model
 
 
-@pytest.mark.parametrize("command", ["explain", "effects"])
+@pytest.mark.parametrize(
+    "command", ["explain", pytest.param("effects", marks=pytest.mark.thorough)]
+)
 def test_what_is_said_of_a_text_outside_of_its_world_is_called_a_guess(regard, model, command):
     assert NOTE in " ".join(regard(command, FAR).out.split())
     assert NOTE not in " ".join(regard(command).out.split())

@@ -3,6 +3,7 @@
 import _thread
 import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -57,7 +58,35 @@ def test_nothing_can_be_fetched_without_a_name(misused, command):
     assert "--fetch needs the name of a model" in misused(*COMMANDS[command], "--fetch")
 
 
-def test_each_command_reads_the_cache(regard, gpt2, cache, monkeypatch):
+@pytest.fixture(scope="session")
+def small(gpt2, tmp_path_factory):
+    """The same of 2 layers × 3 heads."""
+    folder = tmp_path_factory.mktemp("models") / "small"
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50257, "context": 1024, "layers": 2, "heads": 3, "dim": 24}
+    write_gpt2(GPT(GPTConfig(**sizes)), folder)
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(gpt2 / name, folder)
+    return folder
+
+
+def test_each_command_reads_the_cache(regard, small, cache, monkeypatch):
+    hub.put(cache, NAME, small)
+    title = f"{NAME}: 2 layers × 3 heads, context 1024"
+    monkeypatch.setattr("regard.page.Explorer.serve", lambda explorer: explorer.stop())
+    done = {command: regard(*COMMANDS[command], "--model", NAME) for command in COMMANDS}
+    assert all((one.status, one.err) == (0, "") for one in done.values())
+    assert done["explain"].out.splitlines()[0] == done["effects"].out.splitlines()[0] == title
+    assert "<0xE6><0x97>│<0xA5><0xE6>│" in done["explain"].out  # tokens that are parts of letters
+    assert done["generate"].out.startswith("日本語 the cat")
+    assert re.fullmatch(
+        r"report\.html: \d\.\d+ MB, opens offline in a browser\n", done["report"].out
+    )
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/  \(Ctrl-C ends\)\n", done["explore"].out)
+
+
+@pytest.mark.thorough
+def test_each_command_reads_a_model_of_many_heads(regard, gpt2, cache, monkeypatch):
     hub.put(cache, NAME, gpt2)
     title = f"{NAME}: 12 layers × 12 heads, context 1024"
     explained = regard(*COMMANDS["explain"], "--model", NAME)

@@ -218,8 +218,9 @@ def test_what_the_model_that_comes_with_regard_answers_outside_of_its_world_is_a
     file.write_text("The stock market fell sharply on Monday.\n\nInvestors sold their bonds.\n")
     command = ("passages", "--context", file, "--question", "Prices were", "--tokens", 2)
     note = "this text is unlike them, and what follows is a guess."
-    assert note in " ".join(regard(*command).out.split())
-    assert "Outside them it guesses" not in " ".join(regard(*command).out.split())
+    words = " ".join(regard(*command).out.split())
+    assert note in words
+    assert "Outside them it guesses" not in words
     assert regard(*command, "--json").err.endswith(f"{note}\n")
     assert note not in regard(*command, "--model", folders["plain"], "--json").err
     file.write_text(story(0).text)

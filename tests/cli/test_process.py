@@ -25,6 +25,15 @@ def start(*arguments, program=("-m", "regard"), **streams):
 
 
 @posix
+def test_a_reader_that_is_gone_is_no_error():
+    with start("--help") as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1
+
+
+@pytest.mark.thorough
+@posix
 def test_a_reader_that_stops_reading_is_no_error(model):
     with start("generate", "the cat", "--tokens", "100000", "--model", model) as process:
         assert process.stdout.read(7) == b"the cat"
@@ -33,6 +42,7 @@ def test_a_reader_that_stops_reading_is_no_error(model):
         assert process.wait() == 1
 
 
+@pytest.mark.thorough
 @posix
 def test_ctrl_c_ends_with_130_and_says_nothing(model):
     with start("generate", "the cat", "--tokens", "100000", "--model", model) as process:
@@ -129,23 +139,25 @@ LATER = {
 }
 
 
-def test_importing_regard_imports_torch_alone():
+def test_nothing_is_imported_before_it_is_needed(tmp_path):
+    """One process after the other would import torch anew; here each step may bring its own."""
     program = f"""
 import sys, regard
 for name in {{*regard.__all__}} - {{"explore", "gpt", "models", "report"}}:
     getattr(regard, name)
+import regard.lens.circuits
 print("torch" in sys.modules, {LATER} & {{*sys.modules}})
-"""
-    with start(program=("-c", program)) as process:
-        assert process.stdout.read() == b"True set()\n"
-
-
-def test_what_does_not_serve_the_page_imports_no_server():
-    program = """
-import sys
 from regard.cli.app import run
 run(["explain", "the cat sat on the cat"])
-print("torch" in sys.modules, {"fastapi", "uvicorn", "pandas"} & {*sys.modules})
+from regard.nn import MultiHeadAttention
+import torch
+with regard.record() as recording, torch.no_grad():
+    MultiHeadAttention(6, 2, mask=regard.causal())(torch.randn(1, 5, 6))
+regard.report(recording, {str(tmp_path / "r.html")!r})
+print({{"fastapi", "starlette", "uvicorn", "pandas", "transformers"}} & {{*sys.modules}})
 """
     with start(program=("-c", program)) as process:
-        assert process.stdout.read().endswith(b"\nTrue set()\n")
+        lines = process.stdout.read().splitlines()
+        assert process.wait() == 0, process.stderr.read()
+    assert (lines[0], lines[-1]) == (b"True set()", b"set()")
+    assert (tmp_path / "r.html").stat().st_size > 0

@@ -94,16 +94,18 @@ def of_lines(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("source", ["a file", "standard input", "an argument"])
 @pytest.mark.parametrize(
-    "options",
+    ("options", "source"),
     [
-        ["explain"],
-        ["effects"],
-        ["generate", "--temperature", 0, "--tokens", 5],
-        ["passages", "--question", "the\r\nmat", "--answer", "sat\rcat", "--neutral", "cat"],
+        *((["explain"], source) for source in ("a file", "standard input", "an argument")),
+        (["effects"], "a file"),
+        (["generate", "--temperature", 0, "--tokens", 5], "standard input"),
+        (
+            ["passages", "--question", "the\r\nmat", "--answer", "sat\rcat", "--neutral", "cat"],
+            "a file",
+        ),
     ],
-    ids=lambda options: options[0],
+    ids=lambda given: given if isinstance(given, str) else given[0],
 )
 def test_line_ends_are_read_as_in_training(regard, of_lines, monkeypatch, options, source):
     outputs = []

@@ -90,6 +90,7 @@ OF_HEADS_THAT_SHARE_KEYS = {
 }
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("name", EACH_SET)
 @pytest.mark.parametrize("what", OF_HEADS_THAT_SHARE_KEYS)
 @pytest.mark.parametrize("heads", [2, 3, 4, 8])

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.cases import HALF, Case, cases
 from support.cpu_paths import ON_CPU
@@ -18,7 +18,6 @@ from regard.backends import torch_sdpa
 BLOCK = 256  # queries that torch_sdpa works on at a time
 
 
-@settings(max_examples=80)
 @given(cases(), st.sampled_from(ON_CPU))
 def test_each_backend_is_as_exact_as_torch_s_own_kernel(case, backend):
     served = case.dtype != torch.float64 and (backend == "native" or "softcap" not in case.options)
@@ -26,6 +25,7 @@ def test_each_backend_is_as_exact_as_torch_s_own_kernel(case, backend):
     as_exact_as_torch(case, backend)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("queries", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 1])
 @pytest.mark.parametrize("name", interval_masks(1, 1))
 def test_torch_sdpa_around_block_boundaries(name, queries):
@@ -52,7 +52,6 @@ def test_torch_sdpa_in_blocks_with_all_options():
     as_exact_as_torch(large(queries, keys, regard.causal(), **others), "torch_sdpa")
 
 
-@settings(max_examples=40)
 @given(cases(dtypes=[torch.float32], softcap=False))
 def test_torch_s_public_call_gives_the_same(case):
     """What other devices get: a kernel of torch's choice, without log-sum-exp."""

@@ -76,6 +76,7 @@ def agree(backend, what, one, other):
     return torch.allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("name", ["none", "causal", "padding", "documents", "dense"])
 @pytest.mark.parametrize(("backend", "dim"), BACKENDS)
@@ -89,6 +90,7 @@ def test_results_do_not_depend_on_the_rest_of_the_batch(backend, dim, name, leng
             assert agree(backend, what, result[0], together[what][entry]), (what, entry)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("name", ["causal", "padding"])
 @pytest.mark.parametrize(("backend", "dim"), BACKENDS)

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import cases
 
@@ -109,7 +109,6 @@ def check(steps):
         assert CLAIMS[matched[0]](steps, actual[matched[0]]), (step.name, step.meaning)
 
 
-@settings(deadline=None, max_examples=40)
 @given(cases(dtypes=[torch.float32]), st.sampled_from([0.0, 0.2, 0.7, 1.0]))
 def test_each_caption_holds_for_its_numbers(case, dropout):
     steps = regard.explain(case.query, case.key, case.value, dropout=dropout, **case.options)
@@ -147,7 +146,6 @@ def test_fully_masked_rows_are_mentioned():
     assert [UNSEEN in meaning for meaning in weights] == [True, False]
 
 
-@settings(deadline=None, max_examples=40)
 @given(cases(dtypes=[torch.float32]), st.sampled_from([0.0, 0.123]))
 def test_a_figure_has_room_for_every_caption(case, dropout):
     steps = regard.explain(case.query, case.key, case.value, dropout=dropout, **case.options)

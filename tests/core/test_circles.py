@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+from support.sources import tree
+
 import regard
 
 PACKAGE = Path(regard.__file__).parent
@@ -15,7 +17,7 @@ def name_of(path):
 
 def imported(path, files):
     """The files that a file imports, inside functions too; not those for types alone."""
-    found, nodes = set(), [ast.parse(path.read_text("utf-8"))]
+    found, nodes = set(), [tree(path)]
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):

@@ -10,6 +10,7 @@ from threading import Event
 
 import pytest
 import torch
+from support.sources import nodes
 from torch import nn
 
 import regard
@@ -62,10 +63,7 @@ def is_same(actual, expected):
 
 
 def test_every_tensor_is_created_on_an_explicit_device():
-    nodes = (
-        (path, node) for path in FILES for node in ast.walk(ast.parse(path.read_text("utf-8")))
-    )
-    for path, node in nodes:
+    for path, node in ((file, node) for file in FILES for node in nodes(file)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"
@@ -92,6 +90,7 @@ def read(pattern, other):
     ]
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("mask", MASKS)
 def test_a_pattern_on_the_cpu(mask, dtype):
@@ -134,6 +133,7 @@ def a_model():
     return GPT(GPTConfig(vocab_size=11, context=16, layers=2, heads=2, dim=12)).eval()
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("name", CHANGES)
 @torch.no_grad()
 def test_changes_and_recordings_of_a_model_on_the_cpu(name):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import cases
 from support.cpu_paths import way
@@ -42,7 +42,6 @@ OLDER = (TopK(3), Max(), Entropy(), Distance(), Offsets(5), Mass([3, 5]), Receiv
 QUERIES = (None, slice(-2, None), slice(1, None, 2), [0], [], [-1, 0, -1])
 
 
-@settings(max_examples=15)
 @given(cases(), BLOCKS, st.sampled_from(QUERIES), st.booleans())
 def test_every_readout_is_its_definition(case, block, queries, grouped):
     expected = defined(case, queries, grouped=grouped)
@@ -270,6 +269,7 @@ def by_definition(p, q, kind):
     return (relative_entropy(p, middle) + relative_entropy(q, middle)) / 2
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("at_once", [2**20, 100])
 @pytest.mark.parametrize("kind", ["kl", "js", "tv"])

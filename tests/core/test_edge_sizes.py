@@ -109,6 +109,7 @@ def test_decoding_one_query_at_a_time_is_the_whole(backend):
         torch.testing.assert_close(step, whole[:, :, t : t + 1])
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("lead", [(), (4,), (3, 4), (2, 3, 4), (2, 1, 3, 4)])
 def test_every_number_of_leading_dimensions(lead, backend):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from support.cases import DTYPES, cases, close, error
 
 import regard
@@ -13,7 +13,6 @@ NAMES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=60)
 @given(cases(dtypes=[torch.float64]))
 def test_float64_is_the_definition(case):
     steps = regard.explain(case.query, case.key, case.value, **case.options)
@@ -28,7 +27,6 @@ def test_float64_is_the_definition(case):
     assert not bool(steps.context[case.fully_masked].any())
 
 
-@settings(max_examples=50)
 @given(cases())
 def test_every_dtype_is_as_exact_as_torch_s_own_kernel(case):
     steps = regard.explain(case.query, case.key, case.value, **case.options)
@@ -45,7 +43,6 @@ def test_every_dtype_is_as_exact_as_torch_s_own_kernel(case):
     )
 
 
-@settings(max_examples=30)
 @given(cases(dtypes=[torch.float64]))
 def test_each_step_follows_from_the_one_before(case):
     steps = regard.explain(case.query, case.key, case.value, **case.options)
@@ -74,7 +71,6 @@ def test_each_step_follows_from_the_one_before(case):
     torch.testing.assert_close(steps.context, steps.weights @ value)
 
 
-@settings(max_examples=30)
 @given(cases(dtypes=[torch.float64]))
 def test_rows_sum_to_one_but_for_the_sink_s_share(case):
     steps = regard.explain(case.query, case.key, case.value, **case.options)

@@ -62,6 +62,7 @@ def test_without_an_extension_its_backend_s_name_is_an_error_with_the_cure():
         regard.attention(x, x, x, backend="flash")
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("scale", [None, -0.5, 0.0])
 def test_without_an_extension_a_gpu_gives_what_a_cpu_gives(mask, scale):

@@ -41,6 +41,7 @@ MASKS = {
 EXTRAS = [(), ("bias",), ("alibi",), ("sink",), ("bias", "alibi", "sink")]
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("extras", EXTRAS)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("softcap", [None, 1.5])
@@ -81,6 +82,7 @@ def gradients(call, tensors, weight):
     return torch.autograd.grad((call(*tensors).to(weight.dtype) * weight).sum(), tensors)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("lengths", [(1, 7), (37, 37), (257, 257), (257, 331), (61, 23)])

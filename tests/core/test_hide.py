@@ -115,6 +115,7 @@ def written_out(rows):
     return whole.expand(*rows.heads, rows.queries, rows.keys)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("backend", ON_CPU)
 @pytest.mark.parametrize(("base", "name"), BOTH)
 def test_contexts_and_gradients_are_those_of_a_dense_mask(base, name, backend):
@@ -153,6 +154,7 @@ def test_rows_start_and_stop_at_visible_keys(base, name):
             assert not bool((at_an_end & hidden).any())
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(("base", "name"), BOTH)
 def test_parts_of_rows_mean_the_same(base, name):
     rows = rows_of(BASES[base] & MASKS[name], 13, 19, (2, 4))

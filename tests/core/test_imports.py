@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from support.processes import run_script
+from support.sources import nodes, tree
 
 import regard
 
@@ -83,13 +84,13 @@ def imported(node):
 
 def imports(path):
     """Everything that a file imports: for types only, or later on, included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         yield from imported(node)
 
 
 def top_level_imports(path):
     """What importing a file imports."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in tree(path).body:
         yield from imported(node)
 
 
@@ -128,7 +129,7 @@ def package_of(path):
 
 def private_imports(path, package):
     """Names that a file imports although they are private to a package that it is not part of."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):

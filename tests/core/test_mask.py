@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import KINDS, masks
 
@@ -15,7 +15,6 @@ SIZES = st.sampled_from([1, 2, 3, 5, 7, 11])
 INTERVALS = tuple(kind for kind in KINDS if kind not in {"dense", "hide"})
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_visible_is_what_the_masks_mean(data):
     batch, heads, queries, keys = (data.draw(SIZES) for _ in range(4))
@@ -23,7 +22,6 @@ def test_visible_is_what_the_masks_mean(data):
     assert torch.equal(make().visible(queries, keys, (batch, heads)), expected)
 
 
-@settings(max_examples=50)
 @given(st.data())
 def test_intervals_are_the_same_mask(data):
     batch, heads, queries, keys = (data.draw(SIZES) for _ in range(4))
@@ -85,7 +83,6 @@ def test_per_sequence_masks_of_more_than_one_batch_dimension(lead):
     assert torch.equal(full, keep[:, :, None, None].expand(*lead, 3, 2))
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_intervals_are_the_mask(data):
     batch, heads, queries, keys = (data.draw(SIZES) for _ in range(4))

@@ -63,6 +63,7 @@ def run(query, key, value, backend, **options):
 PAIRS = [(m, "plain") for m in masks()] + [(m, o) for m in ("causal", "dense") for o in OPTIONS]
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(("name", "option"), dict.fromkeys(PAIRS))
 @pytest.mark.parametrize("extreme", EXTREMES)
 def test_masked_values_never_reach_results_or_gradients(extreme, name, option):

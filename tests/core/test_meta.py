@@ -35,6 +35,7 @@ OPTIONS = {
 CHECKED = {"padding", "documents"}  # masks that look at their numbers
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_on_the_meta_device_there_are_shapes(name, dtype):
@@ -60,6 +61,7 @@ def test_torch_s_call_has_shapes_there_too(mask):
     assert context.shape == (B, H, L, DV)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", sorted(OPTIONS.keys() - CHECKED))
 def test_fake_tensors_give_fake_results(name, dtype):

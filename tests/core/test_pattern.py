@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import cases
 from support.cpu_paths import way
@@ -72,6 +72,7 @@ EXACT = [
 ]
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("block", [None, 9, 2**20])
 @pytest.mark.parametrize("index", LAZY, ids=str)
 def test_batch_and_heads_alone_give_a_smaller_pattern(index, block):
@@ -89,6 +90,7 @@ def test_batch_and_heads_alone_give_a_smaller_pattern(index, block):
             torch.testing.assert_close(part[0].dense(), expected[0])
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("block", [None, 2**20])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("index", EXACT, ids=str)
@@ -116,7 +118,6 @@ def test_any_number_of_leading_dimensions(shape):
     assert isinstance(one, torch.Tensor if len(shape) == 2 else regard.Pattern)
 
 
-@settings(max_examples=40)
 @given(cases(), st.sampled_from([None, 20, 100, 2**20]))
 def test_parts_of_any_problem(case, block):
     batch, heads, queries, keys = case.visible.shape
@@ -304,7 +305,6 @@ def test_log_sum_exps_that_were_given_do_not_change_with_the_tensors():
 # As a linear operator
 
 
-@settings(max_examples=40)
 @given(cases(), st.sampled_from([None, 20, 100, 2**20]), st.data())
 def test_products_from_both_sides(case, block, data):
     batch, heads, queries, keys = case.visible.shape

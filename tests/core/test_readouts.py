@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import cases
 from support.cpu_paths import streamed, way
@@ -17,7 +17,6 @@ BLOCKS = st.sampled_from([None, 10, 60, 300, 2**20])
 ALL = (TopK(3), *defined_readouts(4, slice(1, 3))[:-1], Image(3, 2))
 
 
-@settings(max_examples=40)
 @given(cases(), BLOCKS, st.integers(1, 9), st.data())
 def test_every_readout_is_its_definition(case, block, size, data):
     keys = case.key.shape[-2]
@@ -52,7 +51,6 @@ def test_every_readout_is_its_definition(case, block, size, data):
     assert distinct == actual.sum(-1).flatten().tolist()
 
 
-@settings(max_examples=25)
 @given(cases(dtypes=[torch.float32, torch.bfloat16]), BLOCKS)
 def test_one_pass_equals_separate_passes(case, block):
     with way(block):

@@ -74,6 +74,7 @@ def of_rows(pattern):
     return [pattern.logsumexp, pattern.dense(), *flat([top]), *numbers]
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("name", ["causal", "padding", "bias", "alibi"])
 def test_rows(dtype, name):
     pattern = regard.Pattern(*inputs(QUERIES, KEYS, dtype), **masks(QUERIES, KEYS)[name])
@@ -97,6 +98,7 @@ def test_a_small_pattern_in_blocks(name):
             assert torch.equal(one, other)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("name", ["causal", "documents", "early"])
 def test_heads_and_batch_entries(dtype, name):
     pattern = regard.Pattern(*inputs(QUERIES, KEYS, dtype), **masks(QUERIES, KEYS)[name])
@@ -113,6 +115,7 @@ def test_heads_and_batch_entries(dtype, name):
             assert torch.equal(one, other[heads]), heads
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("name", ["causal", "padding", "bias"])
 def test_keys_and_what_else_is_read(dtype, name):
     pattern = regard.Pattern(*inputs(QUERIES, KEYS, dtype), **masks(QUERIES, KEYS)[name])

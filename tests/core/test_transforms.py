@@ -118,6 +118,7 @@ def compare(results, wanted, dtype):
         torch.testing.assert_close(result.double(), exact, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("name", TRANSFORMS)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import cases
 from support.cpu_paths import way
@@ -63,7 +63,6 @@ def pattern_of(case, form):
     return pattern.weighted(**given) if given else pattern
 
 
-@settings(max_examples=40)
 @given(cases(), st.sampled_from(FORMS), st.sampled_from([None, 20, 300]))
 def test_every_readout_is_that_of_the_matrix_written_out(case, form, block):
     exact = in_place_of_weights(case, form, case.exact.weights)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import cases
 from support.cpu_paths import way
@@ -21,7 +21,6 @@ def left(case, hidden):
     return torch.where(seen, weights, 0)
 
 
-@settings(max_examples=60)
 @given(cases(), st.integers(0, 2), st.sampled_from([0.15, 0.6]), st.sampled_from([None, 20]))
 def test_other_weights_are_those_of_a_softmax_without_the_keys(case, axes, share, block):
     batch, heads, _, keys = case.visible.shape

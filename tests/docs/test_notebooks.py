@@ -47,10 +47,32 @@ def test_every_exercise_has_a_cell_to_answer_in():
     assert checked == Counter(one.number for page in course_pages() for one in page.exercises)
 
 
-def test_a_notebook_runs_in_a_kernel_and_shows_what_the_page_shows():
+# Nothing that takes seconds to import.
+SMALL = """# Small
+
+```python
+def double(x):
+    return 2 * x
+```
+
+```python
+>>> double(21)
+42
+>>> print(double("ab"))
+abab
+```
+"""
+
+
+@pytest.mark.parametrize("page", ["small", pytest.param("first", marks=pytest.mark.thorough)])
+def test_a_notebook_runs_in_a_kernel_and_shows_what_the_page_shows(page, tmp_path):
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    book = notebooks.notebook(FIRST)
+    path = FIRST
+    if page == "small":
+        path = tmp_path / "small.md"
+        path.write_text(SMALL, "utf-8")
+    book = notebooks.notebook(path)
     expected = [outputs_of(cell) for cell in book.cells if cell.cell_type == "code"]
     nbclient.NotebookClient(book, timeout=120).execute()
     code = [cell for cell in book.cells if cell.cell_type == "code"]

@@ -13,8 +13,18 @@ ROOT = pages.FOLDER.parent
 PAGES = [ROOT / "README.md", *sorted(pages.FOLDER.rglob("*.md"))]
 
 
-# Each takes seconds; what they compute, the tests of gpt and of lens do too, of smaller things.
-LONG = {"12-cheaper-attention.md", "effects.md", "looked-at.md", "stories.md"}
+# Each takes seconds; what they compute, the tests of gpt, lens, models and record do too, of things
+# that are smaller.
+LONG = {
+    *("00-why-look-back.md", "04-why-divide-by-the-root-of-d.md", "15-inside-gpt-2.md"),
+    *("10-what-heads-learn.md", "11-positions.md", "12-cheaper-attention.md"),
+    *("13-fused-attention.md", "14-encoder-and-decoder.md", "17-from-a-weight-to-the-answer.md"),
+    *("effects.md", "intervene.md", "looked-at.md", "moved.md", "passages.md", "plots.md"),
+    *("real-models.md", "stories.md", "train.md"),
+}
+
+# Beside much that is light they open a real model; its blocks take part in make thorough.
+WITH_REAL = {"README.md", "explore.md", "record.md"}
 
 
 @pytest.mark.parametrize(
@@ -23,13 +33,19 @@ LONG = {"12-cheaper-attention.md", "effects.md", "looked-at.md", "stories.md"}
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_blocks_run(page):
-    pages.run(page)
+    pages.run(page, real=page.name not in WITH_REAL)
     if find_spec("nbformat"):  # here, since what has run need not run again for the notebook
         import nbformat
         import notebooks
 
         if page in notebooks.sources():
             nbformat.validate(notebooks.notebook(page))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", [one for one in PAGES if one.name in WITH_REAL], ids=str)
+def test_blocks_of_a_real_model_run(page):
+    pages.run(page)
 
 
 def test_links_lead_somewhere():

@@ -1,6 +1,7 @@
 """The pictures that the pages show are the ones that `make pictures` draws."""
 
 import re
+from importlib import import_module
 
 import pages
 import pictures
@@ -9,13 +10,14 @@ from dark import with_dark_colours
 
 STORED = pages.FOLDER / "pictures"
 NAMES = sorted(path.name for path in STORED.glob("*.svg"))
+DRAWN = sorted(path.stem for path in (pages.FOLDER / "figures").glob("page_*.py"))
+# Those whose pages run in a moment; the others take part in make thorough.
+QUICK = {"page_01", "page_02", "page_05", "page_07", "page_08", "page_09b"}
 
 
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pictures")
-    pictures.draw(folder)
-    return folder
+def drawn_by(page):
+    """The names of a page's pictures, without drawing them."""
+    return [f"{name}.svg" for name in import_module(f"figures.{page}").PICTURES]
 
 
 def drawn_with(svg):
@@ -23,18 +25,24 @@ def drawn_with(svg):
     return re.search(r"Matplotlib v[\w.]+", svg)[0]
 
 
-def test_every_picture_is_drawn_and_every_one_is_shown(drawn):
+def test_every_picture_is_drawn_and_every_one_is_shown():
     texts = [page.read_text(encoding="utf-8") for page in pages.FOLDER.glob("*.md")]
     shown = re.findall(r"!\[[^]]+\]\(pictures/([^)]+\.svg)\)", "\n".join(texts))
-    assert sorted(path.name for path in drawn.iterdir()) == NAMES == sorted(set(shown))
+    drawn = [name for page in DRAWN for name in drawn_by(page)]
+    assert sorted(drawn) == NAMES == sorted(set(shown))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_picture_is_up_to_date(name, drawn):
-    stored, new = ((f / name).read_text(encoding="utf-8") for f in (STORED, drawn))
-    if drawn_with(stored) != drawn_with(new):
-        pytest.skip(f"stored with {drawn_with(stored)}, installed is {drawn_with(new)}")
-    assert new == stored, "draw it anew with: make pictures"
+@pytest.mark.parametrize(
+    "page", [pytest.param(one, marks=[pytest.mark.thorough] * (one not in QUICK)) for one in DRAWN]
+)
+def test_pictures_of_a_page_are_up_to_date(page, tmp_path):
+    pictures.draw(tmp_path, page)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(drawn_by(page))
+    for name in drawn_by(page):
+        stored, new = ((f / name).read_text(encoding="utf-8") for f in (STORED, tmp_path))
+        if drawn_with(stored) != drawn_with(new):
+            pytest.skip(f"stored with {drawn_with(stored)}, installed is {drawn_with(new)}")
+        assert new == stored, f"{name}: draw it anew with: make pictures"
 
 
 @pytest.mark.parametrize("name", NAMES)

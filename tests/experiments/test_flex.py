@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from support.cases import HALF, cases
 from support.draws import normal
 from support.fake_cuda import flex_on_cpu
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"
 QUERIES, KEYS = 257, 331
 
 
-@settings(max_examples=40)
 @given(cases(dtypes=[torch.float32, *HALF]))
 def test_flex_is_as_exact_as_torch_s_own_kernel(case):
     with flex_on_cpu():

@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from support.cases import HALF, cases
 from support.draws import normal
 from support.fake_cuda import documented_kernels
@@ -40,7 +40,6 @@ def test_kernels_without_a_mask_of_their_own(backend, lengths, mask, option, dty
         as_exact_as_torch(case, backend)
 
 
-@settings(max_examples=40)
 @given(cases(softcap=False, dtypes=[torch.float32, *HALF]))
 def test_the_efficient_kernel_takes_any_mask(case):
     if case.dtype in HALF:

@@ -310,6 +310,7 @@ def test_no_field_of_a_model_can_be_changed_beside_its_weights(tmp_path, field):
 BYTES = BPETokenizer.train(["the cat sat on the mat, the cat"], vocab_size=263, end=True)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 @pytest.mark.parametrize("tokenizer", [TOKENIZER, BYTES], ids=["characters", "bytes"])
 def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path, name, tokenizer):

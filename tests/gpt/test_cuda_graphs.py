@@ -23,6 +23,7 @@ def graph(name):
     return json.loads(run.stdout)
 
 
+@pytest.mark.thorough
 def test_a_model_is_one_graph_with_the_gpu_s_own_attention_in_each_layer():
     assert graph("plain")[CUDNN] == 2
 

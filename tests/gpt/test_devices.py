@@ -26,10 +26,10 @@ from regard.gpt.training import loop, metrics, train_step
 from regard.gpt.training.checkpoints import METRICS
 from regard.gpt.training.metrics import read_metrics
 
-GPT = GPTConfig(context=16, layers=2, heads=2, groups=1, dim=20, positions="rotary")
+GPT = GPTConfig(context=16, layers=1, heads=2, groups=1, dim=20, positions="rotary")
 PEAK_RATE = metrics.peak_rate.__wrapped__
 RECIPE = TrainConfig(
-    tokenizer="char", steps=5, warmup=2, batch=2, accumulate=3, evaluate_every=2, record_every=2,
+    tokenizer="char", steps=5, warmup=2, batch=2, accumulate=2, evaluate_every=2, record_every=2,
     precision="float32", repeats=0.3,
 )  # fmt: skip
 
@@ -218,7 +218,7 @@ def test_generation_on_the_device_waits_for_nothing(sampling):
 
 def test_texts_are_read_token_by_token_only_where_they_are_shown_as_they_come():
     model, tokenizer = load()
-    greedy = {"tokens": 20, "sampling": Sampling(temperature=0.0)}
+    greedy = {"tokens": 7, "sampling": Sampling(temperature=0.0)}
     expected = generate_texts(model, tokenizer, ["The cat", "A"], **greedy, stop=["."])
     with fake_gpu.gpu():
         model.to(DEVICE)
@@ -228,7 +228,7 @@ def test_texts_are_read_token_by_token_only_where_they_are_shown_as_they_come():
         assert len(found) <= 2
         with fake_gpu.waits() as found:
             list(stream_texts(model, tokenizer, ["The cat", "A"], **greedy))
-        assert len(found) == 20
+        assert len(found) == 7
 
 
 def test_logits_that_are_not_finite_are_told_by_the_token_and_raise_once_that_is_read():

@@ -54,6 +54,7 @@ def copied(cache, model, rows):
     return part
 
 
+@pytest.mark.each_once
 @CONFIGS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_it_is_what_the_modules_compute(config, dtype, instructions):
@@ -76,6 +77,7 @@ def test_it_is_what_the_modules_compute(config, dtype, instructions):
             assert (logits.double() - others.double()).abs().max() < 20 * scale
 
 
+@pytest.mark.each_once
 @CONFIGS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_neither_threads_nor_the_sequences_beside_it_change_a_bit(
@@ -207,6 +209,7 @@ def test_an_engine_whose_weights_have_changed_refuses(where):
 READ_OUT = regard.readouts.Entropy(), regard.readouts.TopK(3), regard.readouts.Mass(0)
 
 
+@pytest.mark.each_once
 @CONFIGS
 @pytest.mark.parametrize("padding", [None, PADDING])
 def test_readings_are_those_of_a_recording(config, padding):

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from regard.gpt import (
@@ -118,7 +118,6 @@ class Pieces:
         return b"".join(self.data[i] for i in ids).decode(errors="replace")
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     text=st.text("abé", max_size=25),
     cuts=st.sets(st.integers(1, 40)),

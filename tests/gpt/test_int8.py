@@ -102,6 +102,7 @@ def test_the_modules_compute_with_the_rounded_weights(config, dtype):
         torch.testing.assert_close(int8.double()(ids), expected)
 
 
+@pytest.mark.each_once
 @needs_kernels
 @CONFIGS
 @DTYPES

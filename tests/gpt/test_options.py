@@ -54,6 +54,7 @@ def test_the_parameters_are_counted_as_the_model_has_them(config):
     assert counts.position_embedding == sizes.get("wpe.weight", 0)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("cuts", [[9, 1, 1, 1, 1], [1, 5, 7], [13]], ids=str)
 def test_cached_logits_are_the_uncached_ones(config, ids, cuts):
     for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 1e-4)):

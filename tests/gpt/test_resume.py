@@ -108,7 +108,9 @@ class Fails:
         return self.original(*arguments)
 
 
-@pytest.mark.parametrize("name", ["fsync", "rename", "replace", "link"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("fsync", marks=pytest.mark.thorough), "rename", "replace", "link"]
+)
 def test_a_disk_that_fails_anywhere_in_a_save_leaves_a_run_that_resumes(
     whole, late, tmp_path, monkeypatch, name
 ):

@@ -75,7 +75,9 @@ SHARDS = {
 }
 
 
-@pytest.fixture(params=COPIES)
+@pytest.fixture(
+    params=[*list(COPIES)[:-1], pytest.param("compile of DDP", marks=pytest.mark.thorough)]
+)
 def copy(request):
     return COPIES[request.param](make())
 

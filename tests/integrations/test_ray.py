@@ -24,7 +24,7 @@ TEXTS = [
     "The cat sat. The cat ran.",  # left out
     "A frog, a fish and a fox met.",
 ]
-OPTIONS = {"effects": 0.5, "length": 7}
+OPTIONS = {"effects": 0.5, "length": 7, "probes": False}
 
 
 @pytest.fixture(scope="module")

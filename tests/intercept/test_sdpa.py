@@ -38,6 +38,7 @@ MASKS = [(S,), (L, S), (1, S), (L, 1), (H, 1, S), (H, L, S), (1, 1, L, S), (B, 1
 MASKS += [(B, 1, L, S), (1, H, L, S), (B, H, L, S), (B, H, 1, S), (B, H, L, 1)]
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("shape", MASKS[1:])
 @pytest.mark.parametrize("kind", ["bool", "hiding", "lowest", "adding"])
 def test_sdpa_with_a_mask(shape, kind):

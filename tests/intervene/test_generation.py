@@ -82,6 +82,7 @@ def written_out(name, edits, ids):
     return at_once(transformers_model(CASES[name], ChangedAttention(edits, prompt=PROMPT)), ids)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(("name", "how", "cache", "edits"), [*runs()])
 def test_with_a_cache_as_without(name, how, cache, edits):
     model, ids = CASES[name].build(how), prompt(2)
@@ -107,6 +108,7 @@ def test_with_a_cache_as_without(name, how, cache, edits):
     assert torch.equal(out.sequences, torch.cat([ids, logits.argmax(-1)], -1))
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
 @pytest.mark.parametrize("name", ["gpt2", "rotary", "grouped", "window", "global", "all"])
 def test_our_gpt_with_its_cache(name, edits, monkeypatch):
@@ -157,6 +159,7 @@ def test_a_prompt_that_goes_on_from_the_cache_leaves_out_queries_amid_the_text()
     torch.testing.assert_close(torch.stack(out.logits, 1), logits, rtol=0, atol=1e-5)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize(("name", "how"), [("gpt2", "sdpa"), ("llama", "eager")])
 def test_padding_on_the_left_counts(name, how, cache):

@@ -34,6 +34,7 @@ def run(model):
     return logits.detach(), {name: p.grad for name, p in model.named_parameters()}
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("edits", changes.ALL.values(), ids=changes.ALL)
 @pytest.mark.parametrize("name", NAMES)
 def test_outputs_and_gradients(name, edits, monkeypatch):

@@ -73,6 +73,7 @@ def other_run(name, how, seed=1):
     return recording, attention.weights
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(("name", "how", "places", "others"), [*runs()])
 def test_patterns_of_another_text(name, how, places, others):
     others = OTHERS[others]
@@ -86,6 +87,7 @@ def test_patterns_of_another_text(name, how, places, others):
     check(name, how, edits, inputs(name))
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("kind", ["cross", "encoder"])
 @pytest.mark.parametrize("how", CASES["t5"].implementations)
 def test_patterns_of_other_kinds(how, kind):
@@ -188,20 +190,23 @@ def test_a_pattern_in_half_precision_and_in_double():
 ROWS = {"all": None, "one": 3, "some": [0, -1, 4], "a slice": slice(2, -2)}
 
 
+PATCHED = [*itertools.product(("pattern", "context", "value"), ROWS)]
+
+
 def positions():
     """Activation, positions and places, and whether beside others, in each model."""
     names = ("gpt2", "llama", "gemma2", "gpt_oss", "mistral", "t5", "vit")
     for shift, name in enumerate(names):
         ways = CASES[name].implementations
-        cases = itertools.product(("pattern", "context", "value"), ROWS)
-        for number, (what, rows) in enumerate(cases):
+        for number, case in enumerate(PATCHED):
+            what, rows = case
             if name == "gpt_oss" and what == "pattern" and ROWS[rows] is not None:
                 continue  # its sinks; see below
             how = ways[(number + shift) % len(ways)]
             places = [*PLACES][(number + shift) % len(PLACES)]
             others = [*OTHERS][(number + shift) % len(OTHERS)]
             label = f"{name}-{how}-{what}-{rows}-{places}-{others}"
-            yield pytest.param(name, how, what, rows, places, others, id=label)
+            yield pytest.param(name, how, case, places, others, id=label)
 
 
 def activations(name, kind="self", layer=1, seed=1):
@@ -219,8 +224,10 @@ def activations(name, kind="self", layer=1, seed=1):
     return given, attention.weights[kind, layer]
 
 
-@pytest.mark.parametrize(("name", "how", "what", "rows", "places", "others"), [*positions()])
-def test_positions_of_another_text(name, how, what, rows, places, others):
+@pytest.mark.each_once
+@pytest.mark.parametrize(("name", "how", "case", "places", "others"), [*positions()])
+def test_positions_of_another_text(name, how, case, places, others):
+    what, rows = case
     given, weights = activations(name)
     axis = "keys" if what == "value" else "queries"
     options = {what: given[what], axis: ROWS[rows], "layers": 1, **PLACES[places]}
@@ -248,6 +255,7 @@ def test_some_rows_of_a_pattern_with_sinks_have_no_gradient_of_their_own():
         changed(model, [edit("patch", pattern=other, queries=1)], lambda: model(**inputs(name)))
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("what", ["context", "value"])
 @pytest.mark.parametrize("kind", ["cross", "encoder"])
 @pytest.mark.parametrize("how", CASES["t5"].implementations)
@@ -258,6 +266,7 @@ def test_contexts_and_values_of_other_kinds(how, kind, what):
     check("t5", how, [Edit("patch", options)], inputs("t5"))
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("heads", [[0, 1, 2], [1, 2], None, slice(3, None)])
 @pytest.mark.parametrize("count", [1, 2, 6])  # heads of the values; the layer has 2 and 6
 def test_values_of_whole_groups_of_query_heads_and_of_parts(heads, count):
@@ -344,6 +353,7 @@ def test_gradients_reach_what_is_patched_in():
     assert not gradient[:, :-1].any()  # earlier rows of the last layer reach no later one
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("what", ["pattern", "pattern in rows", "context", "value"])
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])

@@ -50,6 +50,7 @@ def check(layer, exact):
     torch.testing.assert_close(sums, (~empty).double(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
 @pytest.mark.parametrize(("name", "how"), RUNS)
 def test_weights_are_those_of_the_changed_run(name, how, edits):
@@ -104,6 +105,7 @@ def test_an_encoder_of_torch(trained):
             check(layer, attention.weights["self", layer.index])
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize(
     ("name", "how"), [("gpt2", "sdpa"), ("mistral", "sdpa"), ("llama", "eager")]

@@ -39,6 +39,7 @@ def close(actual, expected, atol=1e-5):
     torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
+@pytest.mark.each_once
 @pytest.mark.filterwarnings(NESTED)
 @pytest.mark.parametrize("edits", changes.ALL.values(), ids=changes.ALL)
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
@@ -54,6 +55,7 @@ def test_an_encoder_on_its_fused_path(call, edits):
     assert (plain - expected)[real].abs().max() > 1e-4
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("edits", changes.ALL.values(), ids=changes.ALL)
 @pytest.mark.parametrize("mask", [TRIANGLE, FLOATS.clamp(min=-3)], ids=["causal", "biased"])
 @pytest.mark.parametrize("options", [{}, {"norm_first": True}], ids=["norm last", "norm first"])
@@ -96,6 +98,7 @@ SINGLE = {
 }
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("edits", SINGLE.values(), ids=SINGLE)
 @pytest.mark.parametrize("call", ATTENTION.values(), ids=ATTENTION)
 @pytest.mark.parametrize("weights", [None, "average", "each head"])

@@ -74,6 +74,7 @@ def check(name, how, edits):
     assert max(gradient.abs().max() for gradient in gradients.values()) > 1e-2
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(("name", "how", "edits"), [*runs()])
 def test_outputs_and_gradients(name, how, edits):
     if name in WITH_SOFTCAP and edits in changes.HEADS.values():
@@ -93,6 +94,7 @@ KINDS = {
 }
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("edits", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("how", CASES["t5"].implementations)
 def test_kinds(how, edits):

@@ -19,7 +19,12 @@ from regard import Error
 T, TARGET = 11, regard.lens.LogProbability(7)
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(
+    params=[
+        pytest.param(one, marks=[pytest.mark.thorough] * (one == "gpt2"))  # llama has groups, too
+        for one in MODELS
+    ]
+)
 def hooked(request):
     return MODELS[request.param]()
 

@@ -235,8 +235,18 @@ def assert_same(model, inputs, target, **options):
     return given
 
 
-@pytest.mark.parametrize("batch_size", [None, 1])
-@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize(
+    ("make", "batch_size"),
+    [
+        *((make, None) for make in MODELS),
+        *((make, 1) for make in (SharedKeys, WrittenMemory)),
+        *(
+            pytest.param(make, 1, marks=pytest.mark.thorough)
+            for make in MODELS
+            if make not in {SharedKeys, WrittenMemory}
+        ),
+    ],
+)
 def test_models(make, batch_size, ids):
     model = randomize(make()).eval()
     for block in model.blocks:  # small steps, so that numbers stay where rounding is small

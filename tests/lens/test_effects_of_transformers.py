@@ -36,7 +36,13 @@ MODELS = {
 }
 
 
-@pytest.fixture(params=MODELS)
+# Of a decoder of sliding windows and of an encoder; the others take part in make thorough.
+USUAL = {"gemma2", "bert"}
+
+
+@pytest.fixture(
+    params=[pytest.param(one, marks=[pytest.mark.thorough] * (one not in USUAL)) for one in MODELS]
+)
 def model(request):
     torch.manual_seed(0)
     kind, config = MODELS[request.param]
@@ -246,7 +252,7 @@ def router(output):
         (mixtral, {"output_router_logits": True}, router),
         (mixtral, {"output_router_logits": True}, regard.lens.Logit(5)),
         (mixtral, {"output_hidden_states": True}, lambda out: out.hidden_states[2][:, -1, 3]),
-        (gemma3n, {}, regard.lens.Logit(5)),
+        pytest.param(gemma3n, {}, regard.lens.Logit(5), marks=pytest.mark.thorough),
         (gemma_4, {}, regard.lens.Logit(5)),
     ],
 )

@@ -18,9 +18,14 @@ def model():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"by": "mean"}, {"over": "keys"}, {"over": [(0, 2), (3, 9)]}]
+    ("target", "options"),
+    [
+        ("loss", {}),
+        (regard.lens.LogProbability(3), {"by": "mean"}),
+        ("loss", {"over": "keys"}),
+        (regard.lens.LogProbability(3), {"over": [(0, 2), (3, 9)]}),
+    ],
 )
-@pytest.mark.parametrize("target", ["loss", regard.lens.LogProbability(3)])
 def test_numbers_come_to_the_cpu(model, target, options):
     expected = regard.lens.effects(model, IDS, target, **options)
     with gpu():

@@ -20,7 +20,12 @@ T, TARGET = 7, regard.lens.LogProbability(5)
 RUNS = {"denoise": ("corrupt", "clean"), "noise": ("clean", "corrupt")}
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(
+    params=[
+        pytest.param(one, marks=[pytest.mark.thorough] * (one == "gpt2"))  # llama has groups, too
+        for one in MODELS
+    ]
+)
 def hooked(request):
     return MODELS[request.param]()
 

@@ -74,6 +74,7 @@ def test_copying_is_shown_beside_induction():
     assert set(named) <= set(heads.discoveries())
 
 
+@pytest.mark.thorough
 @pytest.mark.real
 def test_the_induction_heads_of_smollm2_are_named():
     """They put more than 0.2 of their whole weight there, in the mean over four other draws."""

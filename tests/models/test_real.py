@@ -19,6 +19,7 @@ def log_probability(model, text, token):
     return float(logits.log_softmax(-1)[model.token(token)])
 
 
+@pytest.mark.thorough
 def test_every_equation_of_smollm2_holds(smollm2):
     assert [str(check) for check in smollm2.checks if not check.holds] == []
     assert (len(smollm2.places.blocks), smollm2.context) == (30, 8192)
@@ -33,7 +34,10 @@ def test_every_equation_of_minilm_that_an_encoder_has_holds():
 @pytest.mark.parametrize(
     ("name", "swap", "answers"),
     [
-        ("who gets it?", ("John gave", "Mary gave"), (" Mary", " John")),
+        pytest.param(
+            *("who gets it?", ("John gave", "Mary gave"), (" Mary", " John")),
+            marks=pytest.mark.thorough,
+        ),
         ("a fact", ("France", "Italy"), (" Paris", " Rome")),
     ],
 )
@@ -45,7 +49,9 @@ def test_an_example_of_the_page_flips_with_the_word_that_decides_it(smollm2, nam
         assert gap > 0.5, read
 
 
-@pytest.mark.parametrize(("asked", "code"), [("shed", "7291"), ("barn", "4836")])
+@pytest.mark.parametrize(
+    ("asked", "code"), [("shed", "7291"), pytest.param("barn", "4836", marks=pytest.mark.thorough)]
+)
 def test_the_code_that_is_copied_is_that_of_the_place_that_is_asked_for(smollm2, asked, code):
     text = EXAMPLES_OF_REAL["copying"]
     assert text.endswith("of the shed is")
@@ -59,6 +65,7 @@ def test_every_example_of_the_page_is_tested_here():
     assert set(EXAMPLES_OF_REAL) == {"who gets it?", "a fact", "copying"}
 
 
+@pytest.mark.thorough
 def test_its_own_template_makes_an_answer_that_ends(smollm2):
     prompt = smollm2.read("What is the capital of France?", chat=True)
     assert [role for role, _ in prompt.roles] == ["user"]
@@ -68,6 +75,7 @@ def test_its_own_template_makes_an_answer_that_ends(smollm2):
     assert "Paris" in smollm2.tokenizer.decode(drawn)
 
 
+@pytest.mark.thorough
 def test_knocking_out_the_name_that_is_given_takes_it_from_the_answer(smollm2):
     text = EXAMPLES_OF_REAL["who gets it?"]
     effects = regard.lens.effects(smollm2, text, " Mary", over="keys")
@@ -141,9 +149,8 @@ def hooked(smollm2, text, edits, target):
     return number
 
 
-@pytest.mark.parametrize(
-    "direction", ["denoise", pytest.param("noise", marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("direction", ["denoise", "noise"])
 def test_patched_heads_of_smollm2_are_those_by_plain_hooks(smollm2, preference, direction):
     into, source = (CORRUPT, CLEAN) if direction == "denoise" else (CLEAN, CORRUPT)
     layers = sorted({layer for layer, _ in HEADS})
@@ -168,6 +175,7 @@ def test_patched_heads_of_smollm2_are_those_by_plain_hooks(smollm2, preference, 
             assert value == pytest.approx(HEADS[layer, head][0], abs=0.006)
 
 
+@pytest.mark.thorough
 def test_patched_patterns_of_smollm2(smollm2, preference):
     layers = sorted({layer for layer, _ in HEADS})
     effects = regard.lens.patch(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from support import cases
 from support.cpu_paths import SETS
 from support.draws import normal
@@ -102,19 +102,20 @@ def check(dtype, mask, options):
     agree(native(arguments, weight, **rest), exact(arguments, weight, **rest), dtype)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MASKS)
 def test_every_mask(name, dtype, instructions):
     check(dtype, MASKS[name], {})
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option(name, dtype, instructions):
     check(dtype, MASKS["window"], OPTIONS[name])
 
 
-@settings(max_examples=60)
 @given(cases.cases(dtypes=DTYPES))
 def test_masks_and_options_crossed(case):
     options = dict(case.options)
@@ -155,6 +156,7 @@ def test_rows_without_visible_keys_have_gradient_zero(queries, keys):
         assert not gradient.any()
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("groups", "queries", "keys"), [(1, 331, 1301), (6, 331, 1301), (6, 83, 4099)]
@@ -187,6 +189,7 @@ def test_results_do_not_depend_on_the_rest_of_the_batch():
 SEEN, BACK = 41, 1009  # keys, and how far the first query is from the first of them
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", [{}, {"sink": normal(H, seed=6)}, {"dropout": 0.3}])
 def test_the_gradient_of_a_slope_with_distant_keys(dtype, options, instructions):
@@ -212,6 +215,7 @@ def test_a_gradient_does_not_depend_on_which_others_are_wanted(name):
     assert torch.equal(alone, wanted)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("stray", [math.nan, math.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("option", ["scale", "softcap", "bias", "sink", "dropout"])

@@ -23,6 +23,7 @@ def rows_of(pattern):
     return [log, pattern.dense(), *numbers, *flat([top])]
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
     "name", ["causal", "window", "padding", "documents", "bias", "alibi", "early", "hidden"]

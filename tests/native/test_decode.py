@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import cases
 from support.cpu_paths import SETS, forced
@@ -98,12 +98,14 @@ OPTIONS = {
 }
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MASKS)
 def test_every_mask(name, dtype, instructions):
     check(*tensors(3, dtype=dtype), mask=MASKS[name])
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("mask", ["causal", "padding"])
@@ -111,7 +113,6 @@ def test_every_option(mask, name, dtype, instructions):
     check(*tensors(3, dtype=dtype), mask=MASKS[mask], **OPTIONS[name])
 
 
-@settings(max_examples=60)
 @given(cases.cases(dtypes=DTYPES, lengths=[1]), st.sampled_from(SETS or [None]))
 def test_masks_and_options_crossed(case, name):
     with forced(name):
@@ -125,6 +126,7 @@ def test_masks_and_options_crossed(case, name):
     assert (logsumexp[case.fully_masked] == -math.inf).all()
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("keys", [1, 15, 16, 17, 511, 512, 513, 4095, 4096])
 @pytest.mark.parametrize(("queries", "members"), [(1, 1), (1, 4), (2, 1), (7, 1), (2, 8), (5, 3)])
 def test_sizes_around_those_of_vectors_tiles_and_chunks(queries, members, keys, instructions):
@@ -132,6 +134,7 @@ def test_sizes_around_those_of_vectors_tiles_and_chunks(queries, members, keys, 
         check(*tensors(queries, members, keys, dtype=dtype), mask=regard.causal())
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("dim", "dim_value"),

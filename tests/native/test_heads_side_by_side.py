@@ -93,6 +93,7 @@ def gradients(query, key, value, mask):
     return torch.autograd.grad((context * weights).sum(), leaves)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mask", ["causal", "window", "documents", "all", "hidden"])
 def test_context(shape, mask, threads):
@@ -100,6 +101,7 @@ def test_context(shape, mask, threads):
     assert_same_bits(partial(regard.attention, mask=masks(shape[2])[mask]), inputs(*shape))
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mask", ["causal", "window"])
 @pytest.mark.parametrize("read", [with_forward, after_forward, without_forward])

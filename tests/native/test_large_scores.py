@@ -73,6 +73,7 @@ def close(result, exact, dtype, size=None):
     assert (result.double() - exact).abs().max() <= ROUNDING[dtype] * largest
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)

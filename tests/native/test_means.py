@@ -48,6 +48,7 @@ def assert_close(mean, exact, atol):
         )
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", NAMES)
 def test_readouts_are_those_of_float64(instructions, name, dtype):

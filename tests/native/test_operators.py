@@ -54,6 +54,7 @@ def arguments(name, *, grad):
     )
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_forward_operator_keeps_torch_s_rules(name, grad):

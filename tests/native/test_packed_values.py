@@ -80,6 +80,7 @@ def block_by_block(query, key, value, mask):
     return context
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", masks(331))
 def test_blocks_are_bitwise_independent_of_each_other(name, dtype, threads):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import HALF, cases
 from support.cpu_paths import EACH_SET, SETS, forced, streamed
@@ -48,7 +48,6 @@ def test_kinds_are_numbered_as_in_the_header():
 
 
 @pytest.mark.parametrize("name", EACH_SET)
-@settings(max_examples=30)
 @given(cases(dtypes=(torch.float32, *HALF)), st.integers(1, 9), st.booleans(), st.data())
 def test_every_readout_is_its_definition(name, case, size, known, data):
     keys = case.key.shape[-2]
@@ -86,6 +85,7 @@ def assert_close_to_exact(results, exact, instructions, *, atol):
 # The sets of instructions share what is exact: it takes ten times as long as what is compared.
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(
     ("lengths", "name", "dtype"),
     [
@@ -203,6 +203,7 @@ def test_hidden_values_do_not_affect_readouts(instructions, stray, name, lengths
         assert torch.equal(result, expected[what]), what
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("where", ["query", "key"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("lengths", "at"), [((37, 70), 12), ((131, 193), 80)])
@@ -237,6 +238,7 @@ def test_a_visible_nan_makes_the_visible_part_of_its_row_nan(
 # To the last bit
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(
     ("lengths", "name"),
     list(itertools.product([(5, 70), (700, 331)], ["causal", "padding", "bias"])),

@@ -3,6 +3,7 @@
 Axes: N sequences, H query heads, G key/value heads, L queries and keys, D head dimension.
 """
 
+import contextlib
 import http.client
 import json
 from types import SimpleNamespace
@@ -136,19 +137,41 @@ def recorded(padded, make_recording):
     return RecordingSubject(recording, title="a recording")
 
 
+@contextlib.contextmanager
+def _asking():
+    with contextlib.ExitStack() as clients:
+
+        def make(subject, **options):
+            base_url = "http://127.0.0.1:8000"
+            return clients.enter_context(TestClient(application(subject), base_url, **options))
+
+        yield make
+
+
 @pytest.fixture
 def ask():
     """Make a client of something's server."""
-    clients = []
+    with _asking() as make:
+        yield make
 
-    def make(subject, **options):
-        client = TestClient(application(subject), base_url="http://127.0.0.1:8000", **options)
-        clients.append(client.__enter__())
-        return client
 
-    yield make
-    for client in clients:
-        client.__exit__(None, None, None)
+@pytest.fixture(scope="module")
+def ask_once():
+    """The same for servers that several tests of a file share."""
+    with _asking() as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def shared(ask_once, network):
+    """A client of a model's server that the tests of a file share."""
+    return ask_once(ModelSubject(*network, title="a model", text=TEXT))
+
+
+@pytest.fixture(scope="module")
+def shared_reader(ask_once, padded):
+    """A client of a recording's server that the tests of a file share."""
+    return ask_once(RecordingSubject(padded.recording, title="a recording"))
 
 
 @pytest.fixture

@@ -79,6 +79,7 @@ def test_what_is_told_of_a_run_is_the_same_and_a_row_of_numbers_is_copied_at_a_t
         assert [key[name] for key in one] == [pytest.approx(key[name], abs=1e-5) for key in other]
 
 
+@pytest.mark.thorough
 def test_it_generates_and_reads_on(tmp_path):
     subject, run = opened("cpu")
     drawing = {"tokens": 4, "temperature": 0.5, "seed": 3}

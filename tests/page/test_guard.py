@@ -42,18 +42,18 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("path", ["/", "/api/about", "/page.js"])
-def test_a_foreign_host_is_refused(client, path):
+def test_a_foreign_host_is_refused(shared, path):
     """A name that its owner let point to this machine: DNS rebinding."""
     for host in FOREIGN:
-        answer = client.get(path, headers={"Host": host})
+        answer = shared.get(path, headers={"Host": host})
         assert answer.status_code == 403, host
         assert "is not this server's" in answer.text
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000"])
-def test_the_loopback_is_let_in(client, host):
-    assert client.get("/api/health", headers={"Host": host}).status_code == 200
+def test_the_loopback_is_let_in(shared, host):
+    assert shared.get("/api/health", headers={"Host": host}).status_code == 200
 
 
 def test_the_address_it_was_bound_to_is_let_in(subject):
@@ -73,15 +73,15 @@ def test_the_address_it_was_bound_to_is_let_in(subject):
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
-def test_another_origin_is_refused(client, origin, method):
+def test_another_origin_is_refused(shared, origin, method):
     given = {"json": {"text": "x"}} if method == "POST" else {}
-    answer = client.request(method, "/api/runs", headers={"Origin": origin}, **given)
+    answer = shared.request(method, "/api/runs", headers={"Origin": origin}, **given)
     assert answer.status_code == 403
     assert "access-control-allow-origin" not in answer.headers
 
 
-def test_the_own_origin_is_let_in(client):
-    answer = client.post("/api/runs", json={"text": "a cat"}, headers={"Origin": OWN})
+def test_the_own_origin_is_let_in(shared):
+    answer = shared.post("/api/runs", json={"text": "a cat"}, headers={"Origin": OWN})
     assert answer.status_code == 200
     assert "access-control-allow-origin" not in answer.headers
 
@@ -90,8 +90,8 @@ def test_the_own_origin_is_let_in(client):
     ("site", "status"),
     [("same-origin", 200), ("none", 200), ("same-site", 403), ("cross-site", 403), ("x", 403)],
 )
-def test_requests_that_another_site_made_are_refused(client, site, status):
-    answer = client.get("/api/about", headers={"Sec-Fetch-Site": site})
+def test_requests_that_another_site_made_are_refused(shared, site, status):
+    answer = shared.get("/api/about", headers={"Sec-Fetch-Site": site})
     assert answer.status_code == status
 
 
@@ -110,8 +110,8 @@ def test_requests_that_another_site_made_are_refused(client, site, status):
         ("GET", "/", {"Host": "evil.example"}, 403),
     ],
 )
-def test_every_answer_carries_the_policy(client, method, path, headers, status):
-    answer = client.request(method, path, headers=headers)
+def test_every_answer_carries_the_policy(shared, method, path, headers, status):
+    answer = shared.request(method, path, headers=headers)
     assert answer.status_code == status
     given = directives(answer)
     for name, value in POLICY.items():
@@ -128,9 +128,9 @@ def test_every_answer_carries_the_policy(client, method, path, headers, status):
     ]
 
 
-def test_numbers_and_streams_carry_the_policy_too(reader):
+def test_numbers_and_streams_carry_the_policy_too(shared_reader):
     for path in ("/api/runs/0/heads", "/api/runs/0/row?layer=0&head=0&query=0"):
-        assert directives(reader.get(path))["default-src"] == "'none'"
+        assert directives(shared_reader.get(path))["default-src"] == "'none'"
 
 
 @pytest.fixture(scope="module")
@@ -182,21 +182,21 @@ def test_only_the_page_s_own_files_are_served(served, raw, path):
         ("/page.js", script("main.js"), "text/javascript"),
     ],
 )
-def test_its_own_texts_are_given_with_their_types(client, path, text, kind):
-    answer = client.get(path)
+def test_its_own_texts_are_given_with_their_types(shared, path, text, kind):
+    answer = shared.get(path)
     assert answer.text == text
     assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
-    assert client.head(path).headers["content-length"] == str(len(text.encode()))
+    assert shared.head(path).headers["content-length"] == str(len(text.encode()))
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
-def test_there_are_no_pages_that_load_from_elsewhere(client, path):
-    assert client.get(path).status_code == 404
+def test_there_are_no_pages_that_load_from_elsewhere(shared, path):
+    assert shared.get(path).status_code == 404
 
 
-def test_the_page_asks_for_nothing_from_elsewhere(client):
+def test_the_page_asks_for_nothing_from_elsewhere(shared):
     """Nor does it run code that stands in it, which the policy would stop."""
-    page = client.get("/").text
+    page = shared.get("/").text
     links = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert links
     own = [link for link in links if not link.startswith("data:image/svg+xml,")]

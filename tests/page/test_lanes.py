@@ -204,6 +204,7 @@ asyncio.run(ask())
 """
 
 
+@pytest.mark.thorough
 def test_the_quick_lane_computes_on_one_thread_and_all_others_as_before():
     """In a process of its own, which has three threads wherever it runs."""
     command = [sys.executable, "-c", THREADS]

@@ -17,8 +17,8 @@ PLACE = {"layer": 1, "head": 4}
         ("steps", {**PLACE, "query": 1}, 404, "open it again"),
     ],
 )
-def test_a_run_that_is_not_open(client, refused, what, fields, status, message):
-    assert message in refused(client.get(address("0123456789abcdef", what, **fields)), status)
+def test_a_run_that_is_not_open(shared, refused, what, fields, status, message):
+    assert message in refused(shared.get(address("0123456789abcdef", what, **fields)), status)
 
 
 WINDOW = {"queries": "0,13", "keys": "0,13", "block": 2}
@@ -83,14 +83,16 @@ def test_a_map_of_too_many_cells_is_refused(ask, make_recording, refused):
 
 
 @pytest.mark.parametrize(("what", "fields", "status", "message"), REFUSED)
-def test_what_is_not_there_is_refused_in_a_sentence(reader, refused, what, fields, status, message):
-    assert message in refused(reader.get(address("1", what, **fields)), status)
+def test_what_is_not_there_is_refused_in_a_sentence(
+    shared_reader, refused, what, fields, status, message
+):
+    assert message in refused(shared_reader.get(address("1", what, **fields)), status)
 
 
 @pytest.mark.parametrize("header", ["X-View", "X-Client"])
 @pytest.mark.parametrize("value", ["a b", "ä".encode(), "", "x" * 65])
-def test_names_of_views_are_plain(reader, refused, header, value):
-    refused(reader.get(address("1", "row", **PLACE, query=1), headers={header: value}), 422)
+def test_names_of_views_are_plain(shared_reader, refused, header, value):
+    refused(shared_reader.get(address("1", "row", **PLACE, query=1), headers={header: value}), 422)
 
 
 NUMBER = "must be a number, counted from 0, or mean"
@@ -116,9 +118,9 @@ MISREAD = [
 
 @pytest.mark.parametrize(("what", "fields", "message"), MISREAD)
 def test_what_can_not_be_read_is_refused_in_a_sentence_of_ours(
-    reader, refused, what, fields, message
+    shared_reader, refused, what, fields, message
 ):
-    assert refused(reader.get(address("1", what, **fields)), 422).startswith(message)
+    assert refused(shared_reader.get(address("1", what, **fields)), 422).startswith(message)
 
 
 @pytest.mark.parametrize("header", ["X-View", "X-Client"])
@@ -130,20 +132,20 @@ def test_what_can_not_be_read_is_refused_in_a_sentence_of_ours(
         ("x" * 65, "must have at most 64 characters"),
     ],
 )
-def test_names_that_are_refused_are_named(reader, refused, header, value, message):
-    answer = reader.get(address("1", "row", **PLACE, query=1), headers={header: value})
+def test_names_that_are_refused_are_named(shared_reader, refused, header, value, message):
+    answer = shared_reader.get(address("1", "row", **PLACE, query=1), headers={header: value})
     assert refused(answer, 422).startswith(header.lower())
     assert message in refused(answer, 422)
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/", "/api/nothing", "/nothing", "/api/runs/1/x"])
-def test_addresses_that_do_not_exist(reader, refused, path):
-    refused(reader.get(path), 404)
+def test_addresses_that_do_not_exist(shared_reader, refused, path):
+    refused(shared_reader.get(path), 404)
 
 
-def test_methods_that_do_not_exist(reader, refused):
-    refused(reader.delete("/api/runs/1"), 405)
-    refused(reader.get("/api/runs"), 405)
+def test_methods_that_do_not_exist(shared_reader, refused):
+    refused(shared_reader.delete("/api/runs/1"), 405)
+    refused(shared_reader.get("/api/runs"), 405)
 
 
 CUT = {"kind": "cut", "keys": [0, 3]}
@@ -167,12 +169,12 @@ LAX = [
 
 
 @pytest.mark.parametrize(("what", "body", "message"), LAX)
-def test_fields_are_what_they_say_and_no_others(client, refused, what, body, message):
-    (name,) = client.get("/api/about").json()["runs"]
-    answer = client.post(f"/api/runs/{name}/{what}", json=body)
+def test_fields_are_what_they_say_and_no_others(shared, refused, what, body, message):
+    (name,) = shared.get("/api/about").json()["runs"]
+    answer = shared.post(f"/api/runs/{name}/{what}", json=body)
     assert refused(answer, 422).startswith(message)
 
 
-def test_a_text_has_no_other_fields(client, refused):
-    answer = client.post("/api/runs", json={"text": "a cat", "tokens": 3})
+def test_a_text_has_no_other_fields(shared, refused):
+    answer = shared.post("/api/runs", json={"text": "a cat", "tokens": 3})
     assert refused(answer, 422) == "tokens is not a field of this request; leave it out"

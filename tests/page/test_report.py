@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -143,6 +141,7 @@ def test_too_many_weights_are_refused_with_the_length_that_fits():
     assert _report.WEIGHTS == 2 * 8192**2
 
 
+@pytest.mark.thorough
 def test_both_limits_name_one_length_that_is_within_both(monkeypatch):
     heads, length, dim = 5, 397, 13
     query, key = torch.randn(2, heads, length, dim, generator=torch.Generator().manual_seed(1))
@@ -198,17 +197,3 @@ def test_nothing_but_a_file_is_replaced(padded, tmp_path):
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(FileExistsError, match="not a regular file"):
             regard.report(padded.recording, path)
-
-
-def test_a_report_takes_no_server(tmp_path):
-    script = f"""
-import sys
-for name in ("fastapi", "uvicorn", "starlette"):
-    sys.modules[name] = None
-import regard, torch
-from regard.nn import MultiHeadAttention
-with regard.record() as recording, torch.no_grad():
-    MultiHeadAttention(6, 2, mask=regard.causal())(torch.randn(1, 5, 6))
-regard.report(recording, {str(tmp_path / "r.html")!r})
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)

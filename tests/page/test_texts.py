@@ -6,16 +6,17 @@ import pytest
 import torch
 from support.explorer import address
 
+from regard.gpt import GPT, CharTokenizer, GPTConfig
 from regard.page import RecordingSubject
 from regard.page._interface import BODY
 from regard.page.subjects import CHARACTERS, ModelSubject
 
 
-def test_reading_a_text_opens_a_run(client, network):
+def test_reading_a_text_opens_a_run(shared, network):
     _, tokenizer = network
-    run = client.post("/api/runs", json={"text": "the dog"}).json()
+    run = shared.post("/api/runs", json={"text": "the dog"}).json()
     assert run["text"] == "the dog"
-    assert client.get(f"/api/runs/{run['id']}").json() == run
+    assert shared.get(f"/api/runs/{run['id']}").json() == run
     assert run["length"] == len(tokenizer.encode("the dog"))
 
 
@@ -30,8 +31,8 @@ def test_the_same_text_is_the_same_run(client, subject, ask, network):
     "text",
     ["a\u202eb", "</script><img src=x>", "\x00", "😀 שלום", "\n\t", " ", "a\ufeff"],
 )
-def test_any_text_comes_back_as_it_was(client, text):
-    answer = client.post("/api/runs", json={"text": text})
+def test_any_text_comes_back_as_it_was(shared, text):
+    answer = shared.post("/api/runs", json={"text": text})
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
     run = answer.json()
@@ -39,8 +40,8 @@ def test_any_text_comes_back_as_it_was(client, text):
     assert all(token["label"].isprintable() for token in run["tokens"])
 
 
-def test_line_ends_and_a_byte_order_mark_are_those_of_training(client):
-    run = client.post("/api/runs", json={"text": "\ufeffthe\r\ndog\r"}).json()
+def test_line_ends_and_a_byte_order_mark_are_those_of_training(shared):
+    run = shared.post("/api/runs", json={"text": "\ufeffthe\r\ndog\r"}).json()
     assert run["text"] == "the\ndog\n"
 
 
@@ -57,15 +58,15 @@ def test_line_ends_and_a_byte_order_mark_are_those_of_training(client):
         (None, 422, ""),
     ],
 )
-def test_texts_that_are_refused(client, refused, body, status, message):
-    assert message in refused(client.post("/api/runs", json=body), status)
+def test_texts_that_are_refused(shared, refused, body, status, message):
+    assert message in refused(shared.post("/api/runs", json=body), status)
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b'{"text": "\xff"}', b'{"text": "\\ud800"}', b"[" * 10_000, b"\x00"]
 )
-def test_bodies_that_are_no_json(client, refused, body):
-    answer = client.post("/api/runs", content=body, headers={"Content-Type": "application/json"})
+def test_bodies_that_are_no_json(shared, refused, body):
+    answer = shared.post("/api/runs", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in {400, 422}
     refused(answer, answer.status_code)
 
@@ -81,38 +82,40 @@ def test_bodies_that_are_no_json(client, refused, body):
         (b'{"text": ["' + b"x" * 99 + b'"]}', f"text is ['{'x' * 37}…, but must be text"),
     ],
 )
-def test_bodies_are_refused_in_a_sentence(client, refused, body, message):
-    answer = client.post("/api/runs", content=body, headers={"Content-Type": "application/json"})
+def test_bodies_are_refused_in_a_sentence(shared, refused, body, message):
+    answer = shared.post("/api/runs", content=body, headers={"Content-Type": "application/json"})
     assert refused(answer, 422).startswith(message)
 
 
-def test_the_page_has_a_head(client):
-    answer = client.head("/")
+def test_the_page_has_a_head(shared):
+    answer = shared.head("/")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.content == b""
 
 
-def test_a_text_of_the_greatest_length_is_taken(client):
+def test_a_text_of_the_greatest_length_is_taken(ask):
+    model = GPT(GPTConfig(vocab_size=1, context=31, layers=1, heads=1, dim=4))
+    client = ask(ModelSubject(model, CharTokenizer("é"), title="a letter"))
     run = client.post("/api/runs", json={"text": "é" * CHARACTERS}).json()
     assert run["length"] == 31
     assert "the first 31" in run["notes"][0]
 
 
-def test_a_body_that_is_too_large_is_refused_unread(client, refused):
+def test_a_body_that_is_too_large_is_refused_unread(shared, refused):
     body = json.dumps({"text": "x" * BODY})
-    message = refused(client.post("/api/runs", content=body), 413)
+    message = refused(shared.post("/api/runs", content=body), 413)
     assert f"{BODY:,} bytes" in message
 
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "x", "٣"])
-def test_a_body_of_no_known_length_is_refused(client, length):
+def test_a_body_of_no_known_length_is_refused(shared, length):
     headers = {"Content-Length": length.encode(), "Content-Type": "application/json"}
-    answer = client.post("/api/runs", content=b'{"text": "a"}', headers=headers)
+    answer = shared.post("/api/runs", content=b'{"text": "a"}', headers=headers)
     assert answer.status_code in {400, 413}
 
 
-def test_a_body_in_pieces_is_not_read_beyond_the_limit(client, refused):
+def test_a_body_in_pieces_is_not_read_beyond_the_limit(shared, refused):
     """Its length is not declared."""
     read = 0
 
@@ -125,15 +128,15 @@ def test_a_body_in_pieces_is_not_read_beyond_the_limit(client, refused):
         yield b'"}'
 
     headers = {"Content-Type": "application/json"}
-    refused(client.post("/api/runs", content=pieces(), headers=headers), 413)
+    refused(shared.post("/api/runs", content=pieces(), headers=headers), 413)
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
     [("", {"text": "a"}), ("/1/append", {"token": 1}), ("/1/generate", {"tokens": 1})],
 )
-def test_a_recording_takes_no_text(reader, refused, path, body):
-    assert "recording" in refused(reader.post(f"/api/runs{path}", json=body), 422)
+def test_a_recording_takes_no_text(shared_reader, refused, path, body):
+    assert "recording" in refused(shared_reader.post(f"/api/runs{path}", json=body), 422)
 
 
 def test_ids_are_stable_while_others_open(client, first):

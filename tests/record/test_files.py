@@ -17,6 +17,7 @@ from regard.record import RecordError
 KEPT = [{}, {"rows": [1, -1]}, {"heads": [2, 0]}]
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("kept", KEPT, ids=str)
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("read", [False, True])
@@ -156,6 +157,7 @@ def former(folder):
     (folder / "recording.json").write_text(json.dumps(index | {"version": 1}) + "\n")
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("run", RUNS)
 def test_a_recording_of_the_former_version_is_read(tmp_path, run):
     recording = saved(tmp_path, RUNS[run])

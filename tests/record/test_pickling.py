@@ -39,6 +39,7 @@ def assert_same(actual, expected):
         assert torch.equal(actual[name].values, reading.values), name
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("send", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("cache", [growing, static, rolling])
 def test_a_recording_and_what_was_read(send, cache):

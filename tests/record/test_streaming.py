@@ -112,6 +112,7 @@ PADDED = torch.ones(B, 1, 1, T, dtype=torch.bool)
 PADDED[0, ..., :2] = False
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(
     ("parts", "mask"),
     [
@@ -148,6 +149,7 @@ def rolling(model, query, key, size=3):
         model(query[..., t : t + 1, :], key[..., t + 1 - size : t + 1, :])
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("cache", [static, rolling])
 @pytest.mark.parametrize("options", [{}, {"heads": [2, 0], "layers": 1, "rows": [-1, 2]}], ids=str)
 def test_caches_of_fixed_size(cache, options):
@@ -163,6 +165,7 @@ def growing(model, query, key):
     grown(model, query, key, STEPWISE)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("cache", [growing, static, rolling])
 @pytest.mark.parametrize("rows", [[0], slice(1, PROMPT + 1), [PROMPT]], ids=str)
 def test_keys_that_come_after_the_last_row_read(cache, rows):
@@ -298,6 +301,7 @@ FUSED = [
 ]
 
 
+@pytest.mark.each_once
 @pytest.mark.skipif(native.why_missing() is not None, reason="needs the kernels")
 @pytest.mark.parametrize("options", FUSED, ids=", ".join)
 @pytest.mark.parametrize("groups", [1, 2])

@@ -52,6 +52,7 @@ def test_a_wheel_serves_without_a_compiler(wheel, tmp_path):
     assert fresh_install.run_readme(python) == 0
 
 
+@pytest.mark.thorough
 def test_a_wheel_has_what_belongs_to_it_alone(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()

@@ -95,6 +95,7 @@ def test_a_recording_shows_heads_and_layers():
     assert "3 × self" in page.text
 
 
+@pytest.mark.thorough
 def test_a_large_picture_gets_fewer_dots(monkeypatch):
     layers = [MultiHeadAttention(48, 6)] * 6
     recording = record(layers, 1, 64, 48)

@@ -18,6 +18,7 @@ from regard.errors import Error
 from regard.lens.head_atlas.corpus import Corpus, Plan, documents_of, plan
 from regard.lens.head_atlas.examples import hashes
 from regard.lens.head_atlas.first_order import head_effects
+from regard.lens.head_atlas.probes import probe_heads
 from regard.lens.head_atlas.reading import Document, Reader
 from regard.lens.head_atlas.result import Atlas, document_numbers, token_ids
 from regard.lens.head_atlas.state import State
@@ -42,6 +43,7 @@ def atlas(
     folder: str | Path | None = None,
     shard: tuple[int, int] = (0, 1),
     resume: bool = False,
+    probes: bool = True,
     progress: bool | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Atlas:
@@ -67,6 +69,8 @@ def atlas(
         shard: which part of the documents is read, and of how many: (0, 4) is every fourth one.
             `join_atlas` puts the parts together, in the folder or as atlases.
         resume: whether to go on with what is in the folder.
+        probes: whether to measure, once the whole corpus is read, what needs runs of its own: what
+            heads copy and retrieve, and what is lost without those that carry a name.
         progress: whether to show a progress bar; None shows it on a terminal.
         announce: takes a line about what will be read, and how long it takes.
 
@@ -79,7 +83,7 @@ def atlas(
     Example:
         >>> import regard
         >>> texts = ["Tom had a red kite. Tom wanted the red kite.", "The cat sat. The cat ran."]
-        >>> atlas = regard.lens.atlas(regard.models.open(), texts, effects=1.0)
+        >>> atlas = regard.lens.atlas(regard.models.open(), texts, effects=1.0, probes=False)
         >>> atlas.about["tokens"], [row["role"] for row in atlas.rows][:1]
         (20, ['nearby tokens'])
     """
@@ -103,11 +107,19 @@ def atlas(
             advance(document.tokens)
     state.next_document = job.counted.last
     run.save()
-    return finished(model, state, sources)
+    atlas = finished(model, state, sources)
+    if probes and count == 1:
+        probe_heads(atlas, model, job.texts, progress=progress)
+    return atlas
 
 
 def join_atlas(
-    model: Any, corpus: Corpus | Iterable[str | Path] | str | Path, folder: str | Path
+    model: Any,
+    corpus: Corpus | Iterable[str | Path] | str | Path,
+    folder: str | Path,
+    *,
+    probes: bool = True,
+    progress: bool | None = None,
 ) -> Atlas:
     """Put the shards of an atlas together, which were read into one folder.
 
@@ -115,6 +127,8 @@ def join_atlas(
         model: the model, for the texts of tokens.
         corpus: the corpus, for the names of its documents.
         folder: where the shards are.
+        probes: as for `atlas`.
+        progress: as for `atlas`.
 
     Raises:
         Error: for shards that are missing, not finished, or do not belong together.
@@ -125,7 +139,7 @@ def join_atlas(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for part in range(2):
         ...         _ = regard.lens.atlas(model, texts, folder=folder, shard=(part, 2))
-        ...     regard.lens.join_atlas(model, texts, folder).about["documents"]
+        ...     regard.lens.join_atlas(model, texts, folder, probes=False).about["documents"]
         2
     """
     paths = sorted((Path(folder) / "shards").glob("*.safetensors"))
@@ -147,8 +161,11 @@ def join_atlas(
     whole = states[0]
     for state in states[1:]:
         whole.merge(state)
-    sources = {number: text.source for number, text in enumerate(_corpus(corpus))}
-    return finished(model, whole, sources)
+    texts = _corpus(corpus)
+    atlas = finished(model, whole, {number: text.source for number, text in enumerate(texts)})
+    if probes:
+        probe_heads(atlas, model, texts, progress=progress)
+    return atlas
 
 
 def _corpus(corpus: Corpus | Iterable[str | Path] | str | Path) -> Corpus:

@@ -8,16 +8,16 @@ Axes: N heads of all layers, k examples, W tokens of a window, m links.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from regard._shapes import Bool, Float, Int
+from regard._shapes import Float, Int
 
-__all__ = ["AFTER", "BEFORE", "LINKS", "Examples", "hashes", "link_tokens", "window"]
+__all__ = ["AFTER", "BEFORE", "LINKS", "Examples", "hashes"]
 
 BEFORE, AFTER = 31, 8
 """Tokens of an example's window before its position and behind it."""
@@ -115,70 +115,6 @@ class Examples:
         """Restore what `tensors` returned."""
         return cls(**tensors)
 
-    def part(self, heads: slice) -> Examples:
-        """Return a view of some heads."""
-        return Examples(**{one.name: getattr(self, one.name)[heads] for one in fields(self)})
-
-    def put(
-        self,
-        head: int,
-        place: int,
-        *,
-        value: float,
-        document: int,
-        position: int,
-        window: tuple[int, Sequence[int]],
-        numbers: Float[Tensor, " 4"],
-        links: tuple[Tensor, Tensor, Tensor],
-        tokens: Sequence[Sequence[int]],
-    ) -> None:
-        """Set one example.
-
-        Args:
-            head: of the table.
-            place: of the head.
-            value: that by which it is sorted.
-            document: its number.
-            position: of its token.
-            window: index of the first token, and the ids.
-            numbers: as the field.
-            links: position, weight and norm moved of each.
-            tokens: of each link, the ids of three tokens.
-        """
-        self.value[head, place] = value
-        self.document[head, place] = document
-        self.position[head, place] = position
-        self.start[head, place] = window[0]
-        self.window[head, place] = _padded(torch.tensor(window[1]), self.window.shape[-1])
-        self.numbers[head, place] = numbers.double()
-        for field, values in zip(
-            (self.link_position, self.link_weight, self.link_moved), links, strict=True
-        ):
-            field[head, place, : len(values)] = values.to(field)
-        if tokens:
-            self.link_tokens[head, place, : len(tokens)] = torch.tensor(tokens)
-
-
-def window(ids: Sequence[int], position: int, *, turned: bool = False) -> tuple[int, list[int]]:
-    """Return the first index and the ids of the tokens around a position.
-
-    Args:
-        ids: of the text.
-        position: of the token.
-        turned: whether more tokens stand behind it than before it.
-    """
-    before, after = (AFTER, BEFORE) if turned else (BEFORE, AFTER)
-    start = max(0, position - before)
-    return start, list(ids[start : position + after + 1])
-
-
-def link_tokens(ids: Sequence[int], position: int) -> list[int]:
-    """Return the ids of the token before a link's, its own, and the one behind; −1 for none."""
-    return [
-        ids[place] if 0 <= place < len(ids) else _NONE
-        for place in range(position - 1, position + 2)
-    ]
-
 
 def hashes(seed: int, document: int, count: int) -> Int[Tensor, " T"]:
     """Return a pseudorandom number of each position of a document, from 0 to 2⁶² − 1.
@@ -201,7 +137,3 @@ def _mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
 def _shifted(numbers: Int[Tensor, "..."], by: int) -> Int[Tensor, "..."]:
     """Shift right, filling with zeros."""
     return (numbers >> by) & (2 ** (64 - by) - 1)
-
-
-def _padded(values: Tensor, length: int) -> Bool[Tensor, " W"] | Int[Tensor, " W"]:
-    return torch.nn.functional.pad(values, (0, length - len(values)), value=_NONE)

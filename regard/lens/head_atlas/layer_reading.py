@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Float, Int
-from regard.lens.head_atlas.examples import LINKS, Examples, link_tokens, window
+from regard.lens.head_atlas import headvis
+from regard.lens.head_atlas.examples import AFTER, BEFORE, LINKS, Examples
 from regard.lens.head_atlas.token_classes import CLASSES, token_classes
+from regard.lens.naming.evidence import Tally
 from regard.lens.naming.separators import is_separator
 from regard.lens.naming.tallies import Tallier, TextTallies
 from regard.pattern import Pattern
@@ -68,8 +70,29 @@ class WindowTokens:
         """Index of each token's kind, were it a sink."""
         self.kinds[0] = 0
 
+        own = torch.tensor(self.ids, device="cpu")
+        around = torch.nn.functional.pad(own, (1, 1), value=-1)
+        self.triples: Int[Tensor, "T 3"] = torch.stack([around[:-2], own, around[2:]], dim=-1)
+        """Ids of the token before each, its own, and the one behind; −1 for none."""
+
     def __len__(self) -> int:
         return len(self.ids)
+
+    def windows(
+        self, position: Int[Tensor, "H k"], *, turned: bool
+    ) -> tuple[Int[Tensor, "H k"], Int[Tensor, "H k W"]]:
+        """Return the first index and the ids of the tokens around positions; −1 for none.
+
+        Args:
+            position: in the window.
+            turned: whether more tokens stand behind a position than before it.
+        """
+        before, after = (AFTER, BEFORE) if turned else (BEFORE, AFTER)
+        first = (position - before).clamp(min=0)
+        place = first[..., None] + torch.arange(BEFORE + 1 + AFTER, device="cpu")
+        inside = (place <= position[..., None] + after) & (place < len(self))
+        ids = self.triples[:, 1][place.clamp(max=len(self) - 1)]
+        return first, torch.where(inside, ids, -1)
 
     def by_class(self, values: Float[Tensor, "H t"]) -> Float[Tensor, "H C"]:
         """Sum values of the first t tokens by their class."""
@@ -123,21 +146,28 @@ class LayerReading:
             lowest: of each list, the value above which a place is better than those known.
             sampled: rows of the uniform sample.
         """
-        text = tokens.tallier.of_text(pattern, Pattern.read, (Max(), Offsets(len(tokens))))
+        length = len(tokens)
+        text = tokens.tallier.of_text(
+            pattern, Pattern.read, (Max(), Offsets(length)), headvis.readouts(length)
+        )
         rest, moved = _of_values(pattern, tokens, text.sinks, norm)
         rows = _Rows(pattern, tokens, text.sinks, norm, rest.sum(-1), moved, effects)
         largest: Tensor = text.also[0]
-        values = {"moved": moved, "received": text.received, "effect": effects}
-        length = torch.full((len(heads), 1), float(len(tokens)), dtype=torch.float64, device="cpu")
+        saved = None if effects is None else -effects
+        values = {"moved": moved, "received": text.received, "effect": saved}
+        rows_read = torch.full((len(heads), 1), length - 1.0, dtype=torch.float64, device="cpu")
+        ids = torch.tensor(tokens.ids, device=pattern.device)
+        metrics = headvis.metrics(pattern, ids, text.whole)
         clustered = {f"relation.{name}": _sums(tally) for name, tally in text.tallies.items()}
         if moved is not None:
-            clustered["moved"] = torch.cat([length, _total(moved)], dim=-1)
+            clustered["moved"] = torch.cat([rows_read + 1, _total(moved)], dim=-1)
         return cls(
             index=index,
             heads=heads,
             clustered=clustered,
             plain={
-                "rows": length - 1,
+                "rows": rows_read,
+                "headvis": torch.stack([metrics[name] for name in headvis.SUMS], dim=-1).cpu(),
                 "rest": rest[:, 1:].double().sum(1).cpu(),
                 "histogram": _histogram(largest),
                 **_profiles(text),
@@ -172,15 +202,14 @@ def _of_values(
     return sums[..., : len(KINDS)], None if norm is None else sums[..., -1]
 
 
-def _sums(tally: object) -> Float[Tensor, "H 5"]:
+def _sums(tally: Tally) -> Float[Tensor, "H 5"]:
     """Return the sums of a tally over all tokens: queries, share, and each of `CONTROLS`."""
-    controls: Mapping[str, Tensor] = tally.controls
-    share: Tensor = tally.share.sum(-1)
-    columns = [tally.queries.sum(-1), share]
-    columns += [
-        controls[name].sum(-1) if name in controls else torch.zeros_like(share) for name in CONTROLS
+    share = tally.share.sum(-1)
+    controls = [
+        tally.controls[name].sum(-1) if name in tally.controls else torch.zeros_like(share)
+        for name in CONTROLS
     ]
-    return torch.stack(columns, dim=-1).cpu()
+    return torch.stack([tally.queries.sum(-1), share, *controls], dim=-1).cpu()
 
 
 def _histogram(largest: Float[Tensor, "H T"]) -> Float[Tensor, "H bins"]:
@@ -242,61 +271,70 @@ class _Rows:
         self, values: Float[Tensor, "H T"], lowest: Float[Tensor, " H"], *, of_key: bool
     ) -> Examples:
         """Return each head's best place, if its value is above the lowest."""
-        found = Examples.empty(len(values), 1)
-        most, place = values.double().max(-1)
-        for head in (most.cpu() > lowest).nonzero().flatten().tolist():
-            position = int(place[head])
+        most, place = values.double().cpu().max(-1)
+        position = place[:, None]
+        weights = torch.zeros(*values.shape, device="cpu")
+        norm = weights.clone()
+        better = most > lowest
+        for head in better.nonzero().flatten().tolist():
+            at = int(place[head])
             if of_key:
-                weights = self.pattern[head, :, position]
-                norm = None if self.norm is None else self.norm[head, position].expand_as(weights)
+                weights[head] = self.pattern[head, :, at].cpu()
             else:
-                weights = self.pattern[head, position].masked_fill(self.sinks[head], 0)
-                norm = None if self.norm is None else self.norm[head]
-            self._put(found, (head, 0), head, position, float(most[head]), weights, norm, of_key)
-        return found
+                weights[head] = self.pattern[head, at].masked_fill(self.sinks[head], 0).cpu()
+            if self.norm is not None:
+                norm[head] = (self.norm[head, at] if of_key else self.norm[head]).cpu()
+        value = torch.where(better, most, -torch.inf)[:, None]
+        return self._examples(position, value, weights[:, None], norm[:, None], turned=of_key)
 
     def sampled(self, rows: Sequence[int], largest: Float[Tensor, "H T"]) -> Examples:
         """Return some rows of all heads, whose value is their largest weight."""
-        heads = len(largest)
-        found = Examples.empty(heads, len(rows))
         if not rows:
-            return found
-        every = self.pattern[:, list(rows)]
-        for place, row in enumerate(rows):
-            for head in range(heads):
-                weights = every[head, place].masked_fill(self.sinks[head], 0)
-                norm = None if self.norm is None else self.norm[head]
-                value = float(largest[head, row])
-                self._put(found, (head, place), head, row, value, weights, norm, of_key=False)
-        return found
+            return Examples.empty(len(largest), 0)
+        position = torch.tensor(rows, device="cpu").expand(len(largest), -1)
+        value = largest.double().cpu().gather(1, position)
+        weights = self.pattern[:, list(rows)].masked_fill(self.sinks[:, None], 0).cpu()
+        norm = torch.zeros(1, 1, 1, device="cpu") if self.norm is None else self.norm[:, None].cpu()
+        return self._examples(position, value, weights, norm.expand(weights.shape), turned=False)
 
-    def _put(
+    def _examples(
         self,
-        found: Examples,
-        place: tuple[int, int],
-        head: int,
-        position: int,
-        value: float,
-        weights: Float[Tensor, " T"],
-        norm: Float[Tensor, " T"] | None,
-        of_key: bool,  # noqa: FBT001 - of the two callers above
-    ) -> None:
-        tokens, top = self.tokens, weights.topk(min(LINKS, len(weights)))
+        position: Int[Tensor, "H k"],
+        value: Float[Tensor, "H k"],
+        weights: Float[Tensor, "H k T"],
+        norm: Float[Tensor, "H k T"],
+        *,
+        turned: bool,
+    ) -> Examples:
+        """Return examples of rows, or of columns, by their weights."""
+        tokens = self.tokens
+        top = weights.topk(min(LINKS, len(tokens)))
         some = top.values > 0
-        index, weight = top.indices[some], top.values[some]
-        carried = torch.full_like(weight, torch.nan) if norm is None else weight * norm[index]
-        first, ids = window(tokens.ids, position, turned=of_key)
-        numbers = [self.rest, self.moved, None, self.effects]
-        found.put(
-            *place,
+        index = torch.where(some, top.indices, 0)
+        carried = top.values * norm.gather(-1, index)
+        if self.norm is None:
+            carried = torch.full_like(carried, torch.nan)
+        unknown = torch.full(position.shape, torch.nan, dtype=torch.float64, device="cpu")
+        numbers = [
+            unknown if own is None else own.cpu().double().gather(1, position)
+            for own in (self.rest, self.moved, None, self.effects)
+        ]
+        first, ids = tokens.windows(position, turned=turned)
+        pad = (0, LINKS - some.shape[-1])
+
+        def padded(values: Tensor, by: float) -> Tensor:
+            return torch.nn.functional.pad(values, pad, value=by)
+
+        near = torch.where(some[..., None], tokens.triples[index], -1)
+        return Examples(
             value=value,
-            document=tokens.document,
+            document=torch.full_like(position, tokens.document),
             position=tokens.start + position,
-            window=(tokens.start + first, ids),
-            numbers=torch.tensor(
-                [torch.nan if one is None else float(one[head, position]) for one in numbers],
-                device="cpu",
-            ),
-            links=(tokens.start + index.cpu(), weight.cpu(), carried.cpu()),
-            tokens=[link_tokens(tokens.ids, one) for one in index.tolist()],
+            start=tokens.start + first,
+            window=ids,
+            link_position=padded(torch.where(some, tokens.start + index, -1), -1),
+            link_weight=padded(torch.where(some, top.values.double(), torch.nan), torch.nan),
+            link_moved=padded(torch.where(some, carried.double(), torch.nan), torch.nan),
+            link_tokens=torch.nn.functional.pad(near, (0, 0, *pad), value=-1),
+            numbers=torch.stack(numbers, dim=-1),
         )

@@ -65,12 +65,14 @@ class DocumentRead:
     """What one document adds to an atlas.
 
     Attributes:
+        number: the document's.
         clustered: numbers of each head under a name, whose products are summed too.
         plain: likewise, without products.
         best: of each list, each head's best places, one a window.
         sampled: the rows of the uniform sample, with the hash of each.
     """
 
+    number: int
     clustered: dict[str, Float[Tensor, "N w"]] = field(default_factory=dict)
     plain: dict[str, Float[Tensor, "N w"]] = field(default_factory=dict)
     best: dict[str, Examples] = field(default_factory=dict)
@@ -122,7 +124,7 @@ class Reader:
             effects: of each window, the effect of each head at each position; None if the document
                 is not in the sample for effects.
         """
-        found, start = DocumentRead(), 0
+        found, start = DocumentRead(number=document.number), 0
         every = hashes(self._seed, document.number, document.tokens)
         for number, ids in enumerate(document.windows):
             own = every[start : start + len(ids)]

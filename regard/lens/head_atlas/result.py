@@ -14,6 +14,7 @@ import torch
 from regard._files import replace_file
 from regard.errors import Error
 from regard.lens.head_atlas.columns import COLUMNS
+from regard.lens.head_atlas.difference import AtlasDifference
 from regard.lens.head_atlas.examples import Examples
 from regard.lens.head_atlas.layer_reading import BINS, DISTANCES, KINDS, LISTS
 from regard.lens.head_atlas.scores import heads_of, rows_of
@@ -51,11 +52,12 @@ class Atlas:
         sources: where the documents of the examples come from, by number.
         probes: further numbers, of a column by head such as "5.1".
         needed: of heads that carry a name, by head, what their tokens lose without them.
+        unmeasured: what could not be measured, and why.
 
     Example:
         >>> import regard
         >>> texts = ["Tom had a red kite. Tom wanted the red kite.", "The cat sat. The cat ran."]
-        >>> atlas = regard.lens.atlas(regard.models.open(), texts)
+        >>> atlas = regard.lens.atlas(regard.models.open(), texts, probes=False)
         >>> len(atlas.rows), atlas.about["documents"], sorted(atlas.details(0, 1)["examples"])
         (20, 2, ['deciles', 'moved', 'received', 'sample'])
     """
@@ -68,12 +70,14 @@ class Atlas:
         sources: Mapping[int, str],
         probes: Mapping[str, Mapping[str, float]] | None = None,
         needed: Mapping[str, Any] | None = None,
+        unmeasured: Mapping[str, str] | None = None,
     ) -> None:
         self.state = state
         self._tokens = dict(tokens)
         self._sources = dict(sources)
-        self._probes = {name: dict(own) for name, own in (probes or {}).items()}
-        self._needed = dict(needed or {})
+        self.probes = {name: dict(own) for name, own in (probes or {}).items()}
+        self.needed = dict(needed or {})
+        self.unmeasured = dict(state.unmeasured) | dict(unmeasured or {})
 
     @property
     def about(self) -> dict[str, Any]:
@@ -82,7 +86,7 @@ class Atlas:
         return {
             **state.about,
             "effects": {"documents": state.effects, "share": state.about["effects"]},
-            "unmeasured": dict(state.unmeasured),
+            "unmeasured": self.unmeasured,
         }
 
     @property
@@ -99,7 +103,7 @@ class Atlas:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """The numbers of each head, layer by layer; None is what was not measured."""
-        return rows_of(self.state.sums, self.heads, self._probes)
+        return rows_of(self.state.sums, self.heads, self.probes)
 
     def frame(self) -> pd.DataFrame:
         """Return the rows as a pandas data frame."""
@@ -139,7 +143,7 @@ class Atlas:
                 "counts": [int(count) for count in self.state.sums["histogram"][number]],
             },
             "examples": self._examples(number),
-            "needed": self._needed.get(f"{layer}.{head}"),
+            "needed": self.needed.get(f"{layer}.{head}"),
         }
 
     def _profile(self, number: int) -> dict[str, list[float]]:
@@ -236,6 +240,20 @@ class Atlas:
             "links": links,
         }
 
+    def diff(self, after: Atlas) -> AtlasDifference:
+        """Return what changed in each head from this atlas to another, of the same documents.
+
+        Such as a base model and a tuned one, two checkpoints, or a model and its quantised form;
+        only the two atlases are needed, made or loaded. See `AtlasDifference`.
+
+        Args:
+            after: the other atlas: same corpus, same length of windows, a model of the same shape.
+
+        Raises:
+            Error: for an atlas of another corpus, length or number of heads.
+        """
+        return AtlasDifference(self, after)
+
     # Files.
 
     def save(self, folder: str | Path) -> None:
@@ -253,8 +271,9 @@ class Atlas:
             "rows": self.rows,
             "tokens": self._tokens,
             "sources": self._sources,
-            "probes": self._probes,
-            "needed": self._needed,
+            "probes": self.probes,
+            "needed": self.needed,
+            "unmeasured": self.unmeasured,
         }
         text = json.dumps(content, ensure_ascii=False, allow_nan=False)
         replace_file(folder / _TABLE, text.encode())
@@ -277,6 +296,7 @@ class Atlas:
                 sources={int(one): text for one, text in content["sources"].items()},
                 probes=content["probes"],
                 needed=content["needed"],
+                unmeasured=content["unmeasured"],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Error(f"{folder / _TABLE} is no table of an atlas: make it anew") from error

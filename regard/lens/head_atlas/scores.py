@@ -9,12 +9,13 @@ Axes: N heads of all layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard._shapes import Float
+from regard.lens.head_atlas import headvis
 from regard.lens.head_atlas.columns import COLUMNS
 from regard.lens.head_atlas.layer_reading import CONTROLS, DISTANCES
 from regard.lens.head_atlas.sums import DocumentSums, variance
@@ -23,10 +24,34 @@ from regard.lens.naming.head_scores import SCORE_OF, head_of
 from regard.lens.naming.heads import Heads, HeadScores
 from regard.lens.naming.roles import Evidence, PatternScores, Role
 
-__all__ = ["heads_of", "rows_of"]
+__all__ = ["ESTIMATED", "Estimate", "estimate", "heads_of", "rows_of"]
 
 _MOST = 0.9  # of the weight, within whose distance a head's window ends
 _FAR = 128  # tokens from which a key is far
+
+
+ESTIMATED: Mapping[str, tuple[str, Score]] = {
+    **{
+        name: (f"relation.{name}", score)
+        for role, (name, score) in SCORE_OF.items()
+        if role not in (Role.SPREAD, Role.LOCAL)
+    },
+    **{name: (f"relation.{name}", itself) for name in ("resting", "entropy", "distance")},
+    **{name: (name, itself) for name in ("moved", "toward", "effect")},
+}
+"""The columns with an interval by document: the name of each one's sums, and its score."""
+
+
+class Estimate(NamedTuple):
+    """A score of each head, linearised in the sums that it is made of.
+
+    The sum of ⟨weights, numbers⟩ over all documents is 0; over some of them it is what they
+    contribute to the score.
+    """
+
+    value: Float[Tensor, " N"]
+    weights: Float[Tensor, "N w"]
+    queries: Float[Tensor, " N"]
 
 
 def heads_of(sums: DocumentSums, places: tuple[tuple[int, int], ...]) -> Heads:
@@ -50,7 +75,7 @@ def heads_of(sums: DocumentSums, places: tuple[tuple[int, int], ...]) -> Heads:
     )
 
 
-def _evidence(sums: DocumentSums, name: str, score: Score) -> list[Evidence | None]:
+def estimate(sums: DocumentSums, name: str, score: Score) -> Estimate:
     """Score each head against the strongest control."""
     totals = sums[name]
     queries = totals[:, 0]
@@ -66,14 +91,14 @@ def _evidence(sums: DocumentSums, name: str, score: Score) -> list[Evidence | No
     weights[:, 1] = by_share
     if means.shape[1] > 1:
         weights.scatter_(1, 2 + strongest, by_control[:, None])
-    error = variance(sums.second(name), weights / count[:, None], sums.count(name)).sqrt()
+    return Estimate(value, weights / count[:, None], queries)
+
+
+def _evidence(sums: DocumentSums, name: str, score: Score) -> list[Evidence | None]:
+    value, weights, queries = estimate(sums, name, score)
+    error = variance(sums.second(name), weights, sums.count(name)).sqrt()
     documents = torch.full_like(queries, sums.count(name))
     return evidence(value, error.nan_to_num(), queries, documents, is_lead=score is lead)
-
-
-def _mean(sums: DocumentSums, name: str) -> tuple[Tensor, Tensor]:
-    """Return the mean of the second number over the first, and half its interval; NaN without."""
-    return _columns(_evidence(sums, name, itself))
 
 
 def _columns(found: list[Evidence | None]) -> tuple[Tensor, Tensor]:
@@ -113,15 +138,10 @@ def rows_of(
         probes: further numbers: of a column, by head such as "5.1"; margins under "…_margin".
     """
     columns: dict[str, Tensor] = {}
-    for role, (name, score) in SCORE_OF.items():
-        if role not in (Role.SPREAD, Role.LOCAL) and f"relation.{name}" in sums:
-            found = _evidence(sums, f"relation.{name}", score)
-            columns[name], columns[f"{name}_margin"] = _columns(found)
-    for name in ("resting", "entropy", "distance"):
-        columns[name], columns[f"{name}_margin"] = _mean(sums, f"relation.{name}")
-    for name in ("moved", "toward", "effect"):
+    for column, (name, score) in ESTIMATED.items():
         if name in sums:
-            columns[name], columns[f"{name}_margin"] = _mean(sums, name)
+            found = _evidence(sums, name, score)
+            columns[column], columns[f"{column}_margin"] = _columns(found)
     rows = sums["rows"]
     for kind, own in zip(("first", "separator", "other"), sums["rest"].T, strict=True):
         columns[f"rest_{kind}"] = own / rows[:, 0]
@@ -176,4 +196,5 @@ def _reach(sums: DocumentSums) -> dict[str, Float[Tensor, " N"]]:
 
 
 def _headvis(sums: DocumentSums) -> dict[str, Float[Tensor, " N"]]:
-    raise NotImplementedError
+    named = dict(zip(headvis.SUMS, sums["headvis"].T, strict=True))
+    return headvis.means(named)

@@ -30,7 +30,7 @@ KEPT = 8
 """Documents of each list of the strongest places."""
 SAMPLED = 100
 """Rows of the uniform sample: ten for each tenth by the largest weight."""
-_FORMAT = 1
+_FORMAT = 2
 _NO_HASH = 2**62
 
 
@@ -77,7 +77,7 @@ class State:
     def add(self, read: DocumentRead, heads: tuple[tuple[int, int], ...]) -> None:
         """Add a document."""
         self.heads = self.heads or heads
-        self.sums.add(read.clustered, read.plain)
+        self.sums.add(read.number, read.clustered, read.plain)
         for name, best in read.best.items():
             self._list(name).merge(best)
         for hashes, rows in read.sampled:

@@ -4,7 +4,12 @@ A shard of a corpus sums its own documents, and the shards' sums are added. So t
 does not depend on how the corpus was divided, every number is rounded once to a multiple of 2⁻⁴⁴
 and summed as an integer.
 
-Axes: N heads of all layers, w numbers a document, p = w·(w + 1)/2 products of two of them.
+A difference between two atlases of one corpus is paired: both read the same documents, so what a
+document does to both cancels. That needs numbers of each by document, which would grow with the
+corpus. So the sums are kept by `GROUPS` groups of documents besides, the same in every atlas.
+
+Axes: N heads of all layers, w numbers a document, p = w·(w + 1)/2 products of two of them, G groups
+of documents.
 """
 
 from __future__ import annotations
@@ -18,7 +23,10 @@ from torch import Tensor
 from regard._shapes import Float, Int
 from regard.errors import Error
 
-__all__ = ["DocumentSums", "ExactSum", "products", "variance"]
+__all__ = ["GROUPS", "DocumentSums", "ExactSum", "products", "variance"]
+
+GROUPS = 32
+"""Groups of documents whose sums are kept: document n belongs to group n mod 32."""
 
 _COARSE = 2.0**12
 _FINE = 2.0**32
@@ -88,7 +96,7 @@ class DocumentSums:
     """Sums of each head's numbers over documents, and of their products for the variance.
 
     Each document gives, under some names, numbers ``(N, w)``. Under the names that it gives in
-    `clustered`, the products of each two numbers are summed too.
+    `clustered`, the products of each two numbers are summed too, and the numbers by groups.
     """
 
     def __init__(self) -> None:
@@ -96,28 +104,35 @@ class DocumentSums:
         self._counts: dict[str, int] = {}
         self._first: dict[str, ExactSum] = {}
         self._second: dict[str, ExactSum] = {}
+        self._groups: dict[str, ExactSum] = {}
 
     def add(
         self,
+        number: int,
         clustered: Mapping[str, Float[Tensor, "N w"]],
         plain: Mapping[str, Float[Tensor, "N w"]],
     ) -> None:
-        """Add one document."""
+        """Add the document of a number."""
         self.documents += 1
         for name, values in (*clustered.items(), *plain.items()):
             self._first.setdefault(name, ExactSum()).add(values)
             self._counts[name] = self._counts.get(name, 0) + 1
         for name, values in clustered.items():
             self._second.setdefault(name, ExactSum()).add(products(values))
+            self._groups.setdefault(f"{number % GROUPS}.{name}", ExactSum()).add(values)
 
     def merge(self, other: DocumentSums) -> None:
         """Add the sums over other documents."""
         self.documents += other.documents
-        for mine, theirs in ((self._first, other._first), (self._second, other._second)):
+        for kind, theirs in other._totals.items():
             for name, total in theirs.items():
-                mine.setdefault(name, ExactSum()).merge(total)
+                self._totals[kind].setdefault(name, ExactSum()).merge(total)
         for name, count in other._counts.items():
             self._counts[name] = self._counts.get(name, 0) + count
+
+    @property
+    def _totals(self) -> dict[str, dict[str, ExactSum]]:
+        return {"first": self._first, "second": self._second, "group": self._groups}
 
     def count(self, name: str) -> int:
         """Return the number of documents that gave numbers under a name."""
@@ -139,11 +154,19 @@ class DocumentSums:
         full[..., column, row] = packed
         return full
 
+    def groups(self, name: str) -> list[int]:
+        """Return the groups of documents that gave numbers under a name."""
+        return [group for group in range(GROUPS) if f"{group}.{name}" in self._groups]
+
+    def by_group(self, name: str) -> Float[Tensor, "G N w"]:
+        """Return the sums over each of those groups."""
+        return torch.stack([self._groups[f"{group}.{name}"].value for group in self.groups(name)])
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the integers by name, for a file."""
         sums = {
             f"{kind}.{name}": total.parts.contiguous()
-            for kind, totals in (("first", self._first), ("second", self._second))
+            for kind, totals in self._totals.items()
             for name, total in totals.items()
         }
         counts = {
@@ -162,7 +185,7 @@ class DocumentSums:
             if kind == "count":
                 sums._counts[own] = int(parts)
             else:
-                (sums._first if kind == "first" else sums._second)[own] = ExactSum.of(parts)
+                sums._totals[kind][own] = ExactSum.of(parts)
         return sums
 
 

@@ -17,7 +17,19 @@ from regard._shapes import Float
 from regard.lens.naming.discoveries import upper_tail
 from regard.lens.naming.roles import ENOUGH, LEAD, VARIED, Evidence
 
-__all__ = ["Means", "Score", "Tally", "evidence", "itself", "lead", "mean_of", "nearness"]
+__all__ = [
+    "Means",
+    "Score",
+    "Tally",
+    "beside_control",
+    "difference",
+    "evidence",
+    "itself",
+    "lead",
+    "mean_of",
+    "nearness",
+    "student",
+]
 
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """A function of the mean share and of the mean of its strongest control, ``(H,)`` each: the score,
@@ -86,7 +98,7 @@ def evidence(
         clusters: number of distinct tokens, or of documents, among which they vary.
         is_lead: whether the scores are leads, which are tested against `LEAD`.
     """
-    margin = _student((clusters - 1).clamp_min(1)) * error
+    margin = student((clusters - 1).clamp_min(1)) * error
     found: list[Evidence | None] = []
     for mean, plus_minus, standard, count, different in zip(
         *(value.tolist(), margin.tolist(), error.tolist(), queries.tolist(), clusters.tolist()),
@@ -120,6 +132,34 @@ def mean_of(tallies: Sequence[Tally]) -> Means:
             name: mean([tally.controls[name] for tally in tallies]) for name in tallies[0].controls
         },
     )
+
+
+def beside_control(
+    sums: Float[Tensor, "H K"], controls: Float[Tensor, "H K"], queries: Float[Tensor, "H K"]
+) -> list[Evidence | None]:
+    """Return mean − control over the queries, with its interval from the variance between clusters.
+
+    Args:
+        sums: what was measured, summed over the queries of each of K clusters, such as documents.
+        controls: the same under the control.
+        queries: number of queries in each cluster.
+
+    Returns:
+        For each of H heads the evidence; None without queries.
+
+    >>> sums, queries = torch.tensor([[3.0, 4.0, 5.0, 4.0]]), torch.full((1, 4), 10.0)
+    >>> (one,) = beside_control(sums, torch.ones(1, 4), queries)
+    >>> round(one.score, 3), round(one.margin, 3), one.queries
+    (0.3, 0.129, 40)
+    """
+    total = queries.sum(-1, keepdim=True).clamp_min(1)
+    means = Means(queries, queries / total, sums / total, {"control": controls / total})
+    return means.evidence(difference)
+
+
+def difference(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return share − control, and its derivatives."""
+    return share - control, torch.ones_like(share), -torch.ones_like(control)
 
 
 def lead(share: Tensor, control: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -156,7 +196,7 @@ def _p_value(score: float, error: float, tokens: int) -> float:
     return upper_tail(t, tokens - 1)
 
 
-def _student(free: Tensor) -> Tensor:
+def student(free: Tensor) -> Tensor:
     """Return the 97.5 % quantile of Student's t by degrees of freedom, to 1 % from three on.
 
     Abramowitz and Stegun 1964, equation 26.7.5.

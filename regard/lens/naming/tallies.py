@@ -46,6 +46,8 @@ class TextTallies:
     """Of each key beside the sinks."""
     also: tuple[Any, ...]
     """Results of the further readouts, of the pattern beside the sinks."""
+    whole: tuple[Any, ...]
+    """Results of those of the pattern with its sinks."""
 
 
 class Tallier:
@@ -66,7 +68,11 @@ class Tallier:
         self._separators = separators
 
     def of_text(
-        self, pattern: Pattern, read: Read, also: Sequence[Readout[Any, Any]] = ()
+        self,
+        pattern: Pattern,
+        read: Read,
+        also: Sequence[Readout[Any, Any]] = (),
+        whole: Sequence[Readout[Any, Any]] = (),
     ) -> TextTallies:
         """Tally a text of two tokens or more.
 
@@ -74,8 +80,11 @@ class Tallier:
             pattern: its pattern, ``(H, T, T)``.
             read: takes readouts of a pattern, as `Pattern.read` does.
             also: further readouts, to take in the same pass beside the sinks.
+            whole: likewise, of the pattern with its sinks.
         """
-        first, *of_keys = read(pattern, Mass(0), *READOUTS)
+        first, *of_keys = read(pattern, Mass(0), *READOUTS, *whole)
+        of_whole = tuple(of_keys[len(READOUTS) :])
+        del of_keys[len(READOUTS) :]
         sinks, resting = _resting(pattern, *of_keys)
         beside = pattern.without(sinks) if bool(sinks.any()) else pattern
         known = self._separators is not None
@@ -133,6 +142,7 @@ class Tallier:
             entropy=entropy,
             received=received,
             also=further,
+            whole=of_whole,
         )
 
     def _of_targets(

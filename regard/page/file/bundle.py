@@ -9,6 +9,7 @@ cycles; what it does not understand is an error.
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import posixpath
@@ -101,15 +102,33 @@ def script(
     Raises:
         ValueError: for a module that this can't read, or modules that import each other.
     """
-    return "\n".join(_modules(entry, instead or {}, folder or _FOLDER).values())
+    if folder is None:
+        return _own(entry, tuple(sorted((instead or {}).items())))
+    return _joined(entry, instead or {}, folder)
 
 
-def embedded(content: object) -> str:
-    """Write JSON that may stand inside a script element: no < and no > is left to end it."""
-    text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+@functools.cache
+def _own(entry: str, instead: tuple[tuple[str, str], ...]) -> str:
+    """Put the page's own modules together, once: they stay as they are while a process runs."""
+    return _joined(entry, dict(instead), _FOLDER)
+
+
+def _joined(entry: str, instead: Mapping[str, str], folder: Path) -> str:
+    return "\n".join(_modules(entry, instead, folder).values())
+
+
+def embedded(content: object, *, ascii_only: bool = True) -> str:
+    """Write JSON that may stand inside a script element: no < and no > is left to end it.
+
+    Args:
+        content: what `json` can write.
+        ascii_only: False leaves letters as they are, half as long where they are Chinese.
+    """
+    text = json.dumps(content, ensure_ascii=ascii_only, separators=(",", ":"), allow_nan=False)
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
+@functools.cache
 def kernels() -> str:
     """Give the script element that holds the kernels, as WebAssembly.
 

@@ -1,7 +1,6 @@
 /** A text as it was cut into tokens, and what each attends to, shown right in it. */
 import * as api from "./api.js";
 import { cutKeys } from "./cut.js";
-import { bytesOf, characterAt } from "./characters.js";
 import { byId, findAll, framed, make, markStale, segments, settled, targetOf } from "./dom.js";
 import { paintNeeds } from "./matters.js";
 import { plural, sentence, weight } from "./format.js";
@@ -24,6 +23,7 @@ import {
   subscribe,
 } from "./store.js";
 import { onThumbnails } from "./thumbnails.js";
+import { hexOf, piecesOf, putTokens } from "./token_text.js";
 
 /** Most tokens that stand on the page at a time; of a longer text, those around the query. */
 const MOST = 2400;
@@ -197,21 +197,12 @@ class TextView {
     const fragment = document.createDocumentFragment();
     if (this.first > 0)
       fragment.append(this.#more(`… ${plural(this.first, "token")} before`, this.first - half), make("br"));
-    this.spans = [];
     this.painted = new Set();
-    for (let k = this.first; k < this.stop;) {
-      const whole = characterAt(run.labels, k);
-      const stop = Math.min(whole?.stop ?? k + 1, this.stop);
-      const spans = [];
-      for (; k < stop; k++) spans.push(tokenOf(run, k, whole?.character));
-      for (const span of spans) span.classList.toggle("new", grownFrom != null && Number(span.dataset.at) >= grownFrom);
-      this.spans.push(...spans);
-      if (whole)
-        fragment.append(
-          make("ruby", {}, ...spans, make("rt", { textContent: whole.character, "aria-hidden": "true" })),
-        );
-      else fragment.append(...spans);
-    }
+    this.spans = putTokens(fragment, run.labels, this.first, this.stop, (k, character) => {
+      const span = tokenOf(run, k, character);
+      span.classList.toggle("new", grownFrom != null && k >= grownFrom);
+      return span;
+    });
     if (this.stop < run.length)
       fragment.append(make("br"), this.#more(`… ${plural(run.length - this.stop, "token")} more`, this.stop + half));
     this.root.replaceChildren(fragment);
@@ -359,17 +350,7 @@ function keyOf(/** @type {Float32Array} */ entries) {
 /** A token; of one that is part of a character, its bytes, to stand below that. */
 function tokenOf(/** @type {Run} */ run, /** @type {number} */ k, character = "") {
   const { text, label, added } = run.tokens[k];
-  const blank = !text.trim();
-  const bytes =
-    character &&
-    bytesOf(label)
-      ?.map((byte) => byte.toString(16).toUpperCase())
-      .join(" ");
-  // Where a token breaks the line, the text goes on in the next; its sign shows that it does.
-  const written = bytes || (blank ? label : text).replaceAll("↵", "↵\n");
-  // A frame is drawn around the word: the space before it can be at the end of another line.
-  const shown = written.trimStart();
-  const word = shown.replace(/\n+$/, ""); // of an end of line, which the frame would be drawn around too
+  const bytes = character && hexOf(label);
   const what = character ? `token ${k}: ${bytes}, of ${character}` : `token ${k}: ${label}`;
   const name = added ? `${what}, added by the model's tokenizer or template` : what;
   return make(
@@ -381,9 +362,7 @@ function tokenOf(/** @type {Run} */ run, /** @type {number} */ k, character = ""
       dataset: { at: k },
       "aria-label": name,
     },
-    written.slice(0, written.length - shown.length),
-    make("span", { className: "word", textContent: word }),
-    shown.slice(word.length),
+    ...piecesOf(bytes || (text.trim() ? text : label)),
   );
 }
 

@@ -176,7 +176,8 @@ MOVING = """() => [...document.querySelectorAll("body *")].filter((one) => {
 }).map((one) => one.id || one.className)"""
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_that_is_written_can_be_read(show, settled, model, scheme):
     page = show(model, STATES["head"], color_scheme=scheme, reduced_motion="reduce")
     assert page.evaluate(MOVING) == []

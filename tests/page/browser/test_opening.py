@@ -120,12 +120,13 @@ def claim(in_words):
     return write
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text",
     [
         "Tom had a kite and Ella had a drum.\n\nTom",
-        pytest.param("The cat sat on the mat. The cat sat", marks=pytest.mark.thorough),
-        pytest.param("The capital of France is", marks=pytest.mark.thorough),
+        "The cat sat on the mat. The cat sat",
+        "The capital of France is",
     ],
 )
 def test_what_the_opening_says_is_true_of_any_text(show, shipped, claim, text):

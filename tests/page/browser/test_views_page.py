@@ -72,6 +72,7 @@ def test_a_view_that_cannot_be_had_is_disabled_with_the_reason(show, make_record
     page.locator("#shows-choice [aria-checked=true]", has_text="without the sink").wait_for()
 
 
+@pytest.mark.thorough
 def test_the_opening_of_many_heads_names_the_one_that_writes(show, shipped, in_words):
     _, tokenizer = shipped
     torch.manual_seed(0)

@@ -111,6 +111,7 @@ def test_one_number_is_followed_through_all_steps(show, settled, model):
     assert float(shown.split(" = ")[1].replace("−", "-")) == pytest.approx(partial, abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_steps_are_exported_with_all_their_keys(show, many):
     page = show(many, f"#q={QUERY}&h=1")
     page.locator("#export summary").click()

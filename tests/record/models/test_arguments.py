@@ -59,6 +59,7 @@ def compare(model, **arguments):
     return plain
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(
     ("name", "mask"),
     [  # of each model two masks, and make thorough all of them
@@ -103,6 +104,7 @@ def uncompiled(monkeypatch):
     monkeypatch.setattr(module, "compile_friendly_flex_attention", attention)
 
 
+@pytest.mark.each_once
 @unfused
 @pytest.mark.parametrize("heads", [1, 6])
 @pytest.mark.parametrize("mask", MASKS)

@@ -74,6 +74,7 @@ def test_position_bias_is_t5_alone(name, how):
         assert biased[kind] == (case.layers[kind] if name == "t5" else 0)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("how", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", NAMES)

@@ -58,6 +58,7 @@ READOUTS = [
 ]
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(
     ("name", "cache"),
     [("llama", None), ("llama", "static"), ("mistral", None), ("mistral", "static")],
@@ -75,6 +76,7 @@ def test_reading_while_it_generates_is_reading_the_recording(name, cache):
     )
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize(("name", "how", "cache"), RUNS)
 def test_generation_is_one_pattern_a_layer(name, how, cache):
     case = CASES[name]
@@ -122,6 +124,7 @@ def test_a_prompt_about_as_long_as_the_window_of_a_static_cache(how, length):
         torch.testing.assert_close(pattern.dense(), weights, rtol=0, atol=1e-5)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("cache", [None, "static"])
 def test_without_a_model_and_in_inference_mode(cache, mode):
@@ -221,6 +224,7 @@ def test_a_conversation_goes_on_from_a_cache(how):
         assert (pattern.dense() - weight).abs().max() < 1e-5
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("how", ["sdpa", "eager"])
 def test_tokens_grow_with_the_pattern(how, cache):

@@ -102,6 +102,7 @@ OWN = {
 }
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", OWN)
 def test_attention_that_a_class_computes_itself_is_not_computed_wrongly(name, padded):

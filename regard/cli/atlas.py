@@ -1,0 +1,168 @@
+"""`regard atlas`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from regard._interrupt import quiet_interrupts
+from regard.cli.arguments import SHIPPED, Device, Dtype, Fetch, Weights
+from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
+from regard.errors import Error
+
+if TYPE_CHECKING:
+    from regard.lens import Atlas
+
+__all__ = ["atlas"]
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
+
+
+def atlas(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="A language model: its name on the Hugging Face hub, a folder, a .gguf file, "
+            f"ollama:NAME, or smollm2; by default {SHIPPED}.",
+        ),
+    ] = None,
+    *,
+    corpus: Annotated[
+        list[Path],
+        typer.Option(
+            help="Text file, JSON lines or Parquet with a column text, or a folder of such; "
+            "can be given several times.",
+            metavar="PATH",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to make.", metavar="DIR")],
+    tokens: Annotated[
+        str | None,
+        typer.Option(help="Read so many tokens, such as 200k or 1M; by default all.", metavar="N"),
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(help="Tokens that are read at once; by default the model's context."),
+    ] = None,
+    effects: Annotated[
+        float, typer.Option(help="Share of the documents on which effects are measured.")
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
+    shard: Annotated[
+        str,
+        typer.Option(
+            help="Read one of several parts of the corpus, counted from 0.", metavar="I/N"
+        ),
+    ] = "0/1",
+    device: Device = "cpu",
+    dtype: Dtype = None,
+    weights: Weights = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
+    join: Annotated[
+        bool, typer.Option("--join", help="Put parts together that were read into --out.")
+    ] = False,
+    fetch: Fetch = False,
+) -> None:
+    """Show what each head of a model does over a corpus, as a folder of pages.
+
+    Scores with controls and intervals, what rests, what is moved, and examples of each head. Open
+    index.html in the folder; it needs no server.
+
+    Examples:
+    regard atlas --corpus stories.txt --out atlas
+
+    regard atlas HuggingFaceTB/SmolLM2-135M --corpus docs/ --tokens 1M --length 2048 --out atlas
+    """
+    count, part = _number(tokens), _part(shard)
+    if join and (resume or part != (0, 1)):
+        raise MisuseError(
+            "--join goes with neither --resume nor --shard: it puts all parts together"
+        )
+    with quiet_interrupts():
+        from regard import lens
+        from regard.cli.device import device_of
+        from regard.cli.model import open_model
+        from regard.page.atlas import write_atlas
+
+    opened = open_model(model, fetch=fetch, device=device_of(device), weights=weights, dtype=dtype)
+    arguments = naming_options("tokens", "length", "effects", "seed", "resume", "corpus")
+    with (
+        memory_errors("give a smaller --length"),
+        user_errors(ValueError, Error, FileNotFoundError, ModuleNotFoundError, rewrite=arguments),
+    ):
+        texts = lens.Corpus(corpus)
+        if join:
+            found = lens.join_atlas(opened, texts, out)
+        else:
+            found = lens.atlas(
+                opened,
+                texts,
+                tokens=count,
+                length=length,
+                effects=effects,
+                seed=seed,
+                folder=out,
+                shard=part,
+                resume=resume,
+                announce=lambda line: typer.echo(line, err=True),
+            )
+    if part[1] > 1 and not join:
+        typer.echo(f"{out}: part {shard} is read; --join puts all {part[1]} together")
+        return
+    found.save(out)
+    write_atlas(found, out)
+    _show(found, out)
+
+
+def _number(tokens: str | None) -> int | None:
+    """Return the number that "200k" or "1M" is.
+
+    >>> _number("1.5M"), _number("300"), _number(None)
+    (1500000, 300, None)
+    """
+    if tokens is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMB]?)", tokens)
+    if match is None:
+        raise MisuseError(f"--tokens is {tokens!r}; expected a number such as 5000, 200k or 1M")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _part(shard: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", shard)
+    part = (0, 0) if match is None else (int(match[1]), int(match[2]))
+    if part[0] >= part[1]:
+        raise MisuseError(f"--shard is {shard!r}; expected a part from 0 and their number, as 0/4")
+    return part
+
+
+def _show(atlas: Atlas, folder: Path) -> None:
+    """Print how many heads have each role, and the clearest of each."""
+    console = Console(highlight=False)
+    about = atlas.about
+    console.print(
+        Text(
+            f"{about['model']}: {len(atlas.rows)} heads over {about['tokens']:,} tokens of "
+            f"{about['documents']:,} documents",
+            "dim",
+        )
+    )
+    for what, why in about["unmeasured"].items():
+        console.print(Text(f"{what} was not measured: {why}", "dim"))
+    resting = sum((row["resting"] or 0) > 0.5 for row in atlas.rows)
+    console.print(f"{resting} heads rest with more than half of their weight")
+    counts = Counter(row["role"] for row in atlas.rows)
+    table = Table("role, beside the sinks", "heads", "clearest", "its score", box=None)
+    best = {head.role: head for head in reversed(atlas.heads.most_informative(len(atlas.rows)))}
+    for role, count in counts.most_common():
+        head = best[next(own for own in best if own.value == role)]
+        table.add_row(role, str(count), f"{head.layer}.{head.head}", head.evidence)
+    console.print(table)
+    console.print(f"open {folder / 'index.html'}", soft_wrap=True)

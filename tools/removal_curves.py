@@ -1,0 +1,162 @@
+"""How much an answer loses as tokens are removed in the order of their scores: `toward` and others.
+
+``python tools/removal_curves.py [MODEL]`` asks a model, smollm2 by default, the first question of
+twenty documents of `benchmarks/passages`, cut to the paragraph that holds the answer and the one
+beside it, and prints a table; `docs/moved.md` has it. Tokens of document and question are replaced
+by the tokenizer's end token, the highest score first, and the answer's log-probability measured.
+
+RISE and MAS are the areas under the curve that the evaluation of FlashTrace prints (Pan et al.
+2026, arXiv:2602.01914; https://github.com/wbopan/flashtrace, llm_attr_eval.py), MAS after Walker et
+al. 2024 (IJCAI). The lower, the more faithful. Three things differ: tokens are replaced in ten
+steps in place of one by one, no end token is scored after the answer, and a negative score counts
+as 0 in MAS. The *gap* is our own: how much more is left of the log-probability, in nats and as a
+mean over the steps, if the lowest scores go first than if the highest do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+import regard
+from passage_ranks import Document, documents
+from regard.lens import Answer
+from regard.lens.targets import last_logits_for, target_of
+from regard.models import LanguageModel
+
+__all__ = ["curve", "gap", "magnitude_aligned", "removed", "rise", "scores"]
+
+QUESTIONS, STEPS = 20, 10
+
+
+def removed(order: Sequence[int], steps: int) -> list[Sequence[int]]:
+    """Return what is gone after each step, from nothing to all."""
+    return [order[: round(len(order) * step / steps)] for step in range(steps + 1)]
+
+
+@torch.inference_mode()
+def curve(
+    model: nn.Module, ids: Tensor, answer: Answer, gone: Sequence[Sequence[int]], blank: int
+) -> Tensor:
+    """Return the answer's log-probability with some tokens replaced, of each set of them."""
+    _, log_probability = target_of(answer, model, {"input_ids": ids[None]})
+    texts = ids.repeat(len(gone), 1)
+    for text, places in zip(texts, gone, strict=True):
+        text[list(places)] = blank
+    last = last_logits_for(answer, model, {"input_ids": texts})
+    logs: Tensor = log_probability(model(texts, **last))
+    return logs
+
+
+def _left(logs: Tensor) -> Tensor:
+    """Return which part of the log-probability is left, 1 at first, and never more than before."""
+    return ((logs - logs[-1]) / (logs[0] - logs[-1]).abs()).clamp(0, 1).cummin(0).values
+
+
+def _area(heights: Tensor) -> float:
+    return float(torch.trapezoid(heights)) / (len(heights) - 1)
+
+
+def rise(logs: Tensor) -> float:
+    """Return the area under what is left of the log-probability."""
+    return _area(_left(logs))
+
+
+def magnitude_aligned(logs: Tensor, scores: Tensor, gone: Sequence[Sequence[int]]) -> float:
+    """Return the area under what is left, with a penalty where the scores that are left differ."""
+    left, own = _left(logs), scores.double().clamp_min(0)
+    share = torch.stack([1 - own[list(places)].sum() / own.sum() for places in gone])
+    with_penalty = (left + (left - share).abs()).clamp(0, 1)
+    return _area((with_penalty - with_penalty.min()) / (with_penalty.max() - with_penalty.min()))
+
+
+def gap(most_first: Tensor, least_first: Tensor) -> float:
+    """Return the area between two curves, in nats."""
+    return _area(least_first - most_first)
+
+
+def scores(
+    model: LanguageModel, ids: Tensor, answer: Answer, places: Sequence[int], seed: int
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield scores of the tokens at some places, by name: high where the answer rests on one."""
+    parts = regard.lens.toward(model, ids, answer)
+    yield "`toward`, summed over all heads", parts.sources.sum((0, 1))[list(places)]
+    received = regard.readouts.Received("mean", queries=slice(*answer.queries(len(ids))))
+    with torch.inference_mode(), regard.record(model.module) as recording:
+        model.module(ids[None])
+    weights = [layer.pattern.read(received)[0][0].mean(0) for layer in recording.layers]
+    yield "the weight, as a mean over all heads", torch.stack(weights).mean(0)[list(places)]
+    spans = [(place, place + 1) for place in places]
+    effects = regard.lens.effects(model.module, ids, answer, over=spans, progress=False)
+    yield "what hiding the token costs, measured", -effects.values
+    yield (
+        "none: a random order",
+        torch.rand(len(places), generator=torch.Generator().manual_seed(seed)),
+    )
+
+
+def shortened(document: Document) -> str:
+    """Return the paragraph that answers the first question and the one before it, or after it."""
+    first = max(document.questions[0].passage - 1, 0)
+    return "\n\n".join(document.text.split("\n\n")[first : first + 2])
+
+
+def read(model: LanguageModel, document: Document) -> tuple[Tensor, Answer, list[int]]:
+    """Return the ids of a document, its first question and the answer, and what can be removed."""
+    question = document.questions[0]
+    content = f"{shortened(document)}\n\n{question.text}"
+    prompt = model.read(content, chat=True).text
+    whole = model.read(prompt + question.answer, special=False)
+    start, stop = prompt.index(content), prompt.index(content) + len(content)
+    own = [n for n, (_, end) in enumerate(whole.offsets) if end > len(prompt)]
+    places = [n for n, (at, end) in enumerate(whole.offsets) if start <= at < end <= stop]
+    return torch.tensor(whole.ids), Answer(slice(own[0], own[-1] + 1)), places
+
+
+def measured(
+    model: LanguageModel, ids: Tensor, answer: Answer, places: Sequence[int], seed: int
+) -> Iterator[tuple[str, tuple[float, float, float]]]:
+    """Yield RISE, MAS and gap of each score.
+
+    Raises:
+        ValueError: for a model whose tokenizer has no end token.
+    """
+    if (blank := model.tokenizer.end) is None:
+        raise ValueError(f"{model.name} has no end token, by which others could be replaced")
+    for name, own in scores(model, ids, answer, places, seed):
+        whole = torch.zeros(len(ids), dtype=torch.float64)
+        whole[list(places)] = own.double()
+        ranked = sorted(places, key=lambda place: -float(whole[place]))
+        gone = removed(ranked, STEPS)
+        most = curve(model.module, ids, answer, gone, blank)
+        least = curve(model.module, ids, answer, removed(ranked[::-1], STEPS), blank)
+        yield name, (rise(most), magnitude_aligned(most, whole, gone), gap(most, least))
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?", default="smollm2")
+    model = regard.models.open(parser.parse_args().model)
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for seed, document in enumerate(islice((d for d in documents() if d.is_ours), QUESTIONS)):
+        for name, row in measured(model, *read(model, document), seed):
+            found.setdefault(name, []).append(row)
+            print(seed, name, *(f"{one:.2f}" for one in row), file=sys.stderr, flush=True)
+    for name, rows in found.items():
+        values = torch.tensor(rows)
+        errors = values.std(0) / len(rows) ** 0.5
+        cells = (
+            f"{one:.2f} ± {error:.2f}" for one, error in zip(values.mean(0), errors, strict=True)
+        )
+        print(f"| {name} | {' | '.join(cells)} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
