@@ -18,13 +18,13 @@ from regard.integrations.ray import BatchReader, atlas_on_ray
 from regard.lens.head_atlas.state import State
 
 TEXTS = [
-    "Tom had a red kite. Tom wanted the red kite, and the cat sat on it.",
+    "Tom had a red kite. Tom ran.",
     "The cat sat. The cat ran.",
     "Lily ran to the park again.",
     "The cat sat. The cat ran.",  # left out
     "A frog, a fish and a fox met.",
 ]
-OPTIONS = {"effects": 0.5, "length": 17, "probes": False}
+OPTIONS = {"effects": 0.5, "length": 7, "probes": False}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ def same(found, expected):
     """Whether two atlases are equal to the last digit, with their examples."""
     assert found.about == expected.about
     assert found.rows == expected.rows
+    assert found.state.next_document == expected.state.next_document
     for row in expected.rows:
         head = row["layer"], row["head"]
         assert found.details(*head) == expected.details(*head)
