@@ -55,7 +55,7 @@ def test_parts_make_the_folder_that_one_run_makes(regard, corpus, tmp_path):
         (("--shard", "0"), "--shard is '0'; expected a part from 0 and their number, as 0/4"),
         (("--effects", "2"), "--effects is 2.0; expected a share"),
         (("--length", "99999"), "--length is 99999, but the model's context is"),
-        (("--join", "--resume"), "--join puts all parts together, without --resume"),
+        (("--join", "--resume"), "--join goes with neither --resume nor --shard"),
         (("--join",), "holds no shards of an atlas"),
     ],
 )
