@@ -92,10 +92,16 @@ def atlas(
         from regard.page.atlas import write_atlas
 
     opened = open_model(model, fetch=fetch, device=device_of(device), weights=weights, dtype=dtype)
-    arguments = naming_options("tokens", "length", "effects", "seed", "resume", "corpus")
+    named = naming_options("tokens", "length", "effects", "seed")
     with (
         memory_errors("give a smaller --length"),
-        user_errors(ValueError, Error, FileNotFoundError, ModuleNotFoundError, rewrite=arguments),
+        user_errors(
+            ValueError,
+            Error,
+            FileNotFoundError,
+            ModuleNotFoundError,
+            rewrite=lambda message: named(message.replace("resume=True", "--resume")),
+        ),
     ):
         texts = lens.Corpus(corpus)
         if join:
