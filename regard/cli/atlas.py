@@ -68,6 +68,16 @@ def atlas(
     join: Annotated[
         bool, typer.Option("--join", help="Put parts together that were read into --out.")
     ] = False,
+    headvis: Annotated[
+        Path | None,
+        typer.Option(help="Also write the tree that HeadVis' pages read.", metavar="DIR"),
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option(help="Also write the table as Parquet.", metavar="FILE")
+    ] = None,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Read with the processes of a Ray cluster.")
+    ] = False,
     fetch: Fetch = False,
 ) -> None:
     """Show what each head of a model does over a corpus, as a folder of pages.
@@ -84,6 +94,11 @@ def atlas(
     if join and (resume or part != (0, 1)):
         raise MisuseError(
             "--join goes with neither --resume nor --shard: it puts all parts together"
+        )
+    if ray and (join or resume or part != (0, 1) or device != "cpu" or dtype or weights):
+        raise MisuseError(
+            "--ray goes with none of --join, --resume, --shard, --device, --dtype and --weights: "
+            "workers open the model by its name"
         )
     with quiet_interrupts():
         from regard import lens
@@ -106,6 +121,12 @@ def atlas(
         texts = lens.Corpus(corpus)
         if join:
             found = lens.join_atlas(opened, texts, out)
+        elif ray:
+            from regard.integrations.ray import atlas_on_ray
+
+            found = atlas_on_ray(
+                model, texts, tokens=count, length=length, effects=effects, seed=seed
+            )
         else:
             found = lens.atlas(
                 opened,
@@ -124,6 +145,11 @@ def atlas(
         return
     found.save(out)
     write_atlas(found, out)
+    with user_errors(FileExistsError, ValueError, ModuleNotFoundError):
+        if headvis is not None:
+            lens.export_headvis(found, headvis, dataset=corpus[0].stem)
+        if parquet is not None:
+            found.to_parquet(parquet)
     _show(found, out)
 
 

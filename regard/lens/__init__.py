@@ -9,7 +9,17 @@ from regard.lens._fidelity import Fidelity, HeadFidelity, fidelity
 from regard.lens._kept import directions, norms, values
 from regard.lens._rollout import rollout
 from regard.lens.effect import Check, Contexts, Effect, Effects, contexts, effects, patch
-from regard.lens.head_atlas import Atlas, AtlasDifference, Change, Corpus, atlas, join_atlas
+from regard.lens.head_atlas import (
+    Atlas,
+    AtlasDifference,
+    Change,
+    Corpus,
+    HeadVis,
+    atlas,
+    export_headvis,
+    join_atlas,
+    load_headvis,
+)
 from regard.lens.monitor import (
     Alarm,
     AlarmWarning,
@@ -52,6 +62,7 @@ __all__ = [
     "Fidelity",
     "HeadFidelity",
     "HeadScores",
+    "HeadVis",
     "Heads",
     "JSONLinesWriter",
     "LeadingHead",
@@ -75,11 +86,13 @@ __all__ = [
     "contexts",
     "directions",
     "effects",
+    "export_headvis",
     "fidelity",
     "heads",
     "join_atlas",
     "leading_head",
     "link_weights",
+    "load_headvis",
     "norms",
     "passage_weights",
     "patch",

@@ -34,7 +34,14 @@ _UNKNOWN = "not measured"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeadVis:
-    """A tree of HeadVis, with the attributes of an `Atlas`; what it does not tell is None."""
+    """A tree of HeadVis, with the attributes of an `Atlas`; what it does not tell is None.
+
+    Example:
+        >>> import regard
+        >>> regard.lens.load_headvis("none")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        FileNotFoundError: ...
+    """
 
     folder: Path
     about: dict[str, Any]
@@ -95,7 +102,7 @@ class HeadVis:
 
 
 def load_headvis(folder: str | Path) -> HeadVis:
-    """Open a tree of HeadVis, as `export` or Neuronpedia's scripts write it.
+    """Open a tree of HeadVis, as `export_headvis` or Neuronpedia's scripts write it.
 
     Args:
         folder: the one that holds ``config.json``.
@@ -106,6 +113,14 @@ def load_headvis(folder: str | Path) -> HeadVis:
     Raises:
         FileNotFoundError: if a file is missing.
         ValueError: for a file that is too large or not as it should be; it names file and field.
+
+    Example:
+        >>> import regard, tempfile
+        >>> atlas = regard.lens.atlas(regard.models.open(), ["The cat sat on."], probes=False)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     tree = regard.lens.export_headvis(atlas, folder, name="tiny", dataset="cats")
+        ...     regard.lens.load_headvis(tree).about["corpus"]
+        ['cats']
     """
     root = Path(folder)
     config = _Fields(

@@ -17,20 +17,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from regard._files import replace_file
+from regard.lens.head_atlas.columns import COLUMNS
 from regard.lens.head_atlas.headvis import METRICS
 
-__all__ = ["MEANINGS", "export"]
+__all__ = ["MEANINGS", "export_headvis"]
 
-MEANINGS = {
-    "self_attention_score": "a query's weight on itself",
-    "prev_token_score": "a query's weight on the token before it",
-    "pattern_entropy": "entropy of a query's weights, in nats: low where it looks at few keys",
-    "qk_distance": "how far back the weight lies, in tokens",
-    "qk_distance_variance": "variance of how far back the weight lies",
-    "induction_score": "weight on what followed earlier copies of the query's token; weights below "
-    "0.01 count as 0",
-}
-"""What each metric is a mean of, in words."""
+MEANINGS = {column.name: column.meaning for column in COLUMNS if column.name in METRICS}
+"""What each metric says, in words."""
 
 _INTERVALS = 10
 _TOP_TOKENS = 50
@@ -38,14 +31,16 @@ _DIGITS = 4  # of attention values, as they round them
 
 
 class _Atlas(Protocol):
-    about: dict[str, Any]
-    columns: list[dict[str, Any]]
-    rows: list[dict[str, Any]]
-
+    @property
+    def about(self) -> dict[str, Any]: ...
+    @property
+    def columns(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def rows(self) -> list[dict[str, Any]]: ...
     def details(self, layer: int, head: int) -> dict[str, Any]: ...
 
 
-def export(
+def export_headvis(
     atlas: _Atlas,
     folder: str | Path,
     *,
@@ -81,6 +76,14 @@ def export(
         ValueError: for a name without a letter or digit.
         OSError: if it can't be written; ``config.json`` comes last, so that no loader takes what
             is there for a whole.
+
+    Example:
+        >>> import regard, tempfile
+        >>> atlas = regard.lens.atlas(regard.models.open(), ["The cat sat on."], probes=False)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     tree = regard.lens.export_headvis(atlas, folder, name="tiny", dataset="cats")
+        ...     tree.name, len(regard.lens.load_headvis(tree).rows)
+        ('cats', 20)
     """
     about = atlas.about
     name = _file_name(str(about["model"]) if name is None else name, "name")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from regard._extras import needing
 from regard._files import replace_file
 from regard.errors import Error
 from regard.lens.head_atlas.columns import COLUMNS
@@ -110,6 +111,16 @@ class Atlas:
         import pandas as pd
 
         return pd.DataFrame(self.rows)
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write the rows as a Parquet file.
+
+        Raises:
+            ModuleNotFoundError: without pyarrow, which the extra ``corpus`` installs.
+        """
+        with needing("corpus"):
+            import pyarrow as pa  # noqa: F401 - pandas writes by it
+        self.frame().to_parquet(path, engine="pyarrow", index=False)
 
     def __repr__(self) -> str:
         about = self.about

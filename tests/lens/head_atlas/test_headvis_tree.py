@@ -9,7 +9,7 @@ import pytest
 
 from regard.lens.head_atlas.headvis import METRICS
 from regard.lens.head_atlas.headvis_read import load_headvis
-from regard.lens.head_atlas.headvis_tree import export
+from regard.lens.head_atlas.headvis_tree import export_headvis
 
 
 def example(decile, weight, outside=False):
@@ -105,7 +105,7 @@ def loaded_by_their_requirements(exports):
 
 
 def test_their_loaders_read_ours(atlas, tmp_path):
-    export(atlas, tmp_path)
+    export_headvis(atlas, tmp_path)
     found = list(loaded_by_their_requirements(tmp_path))
     assert len(found) == len(atlas.rows)
     entry, head = found[4]
@@ -123,7 +123,7 @@ def test_their_loaders_read_ours(atlas, tmp_path):
 
 
 def test_ours_is_read_back(atlas, tmp_path):
-    tree = load_headvis(export(atlas, tmp_path, name="m", dataset="d"))
+    tree = load_headvis(export_headvis(atlas, tmp_path, name="m", dataset="d"))
     assert tree.folder == tmp_path / "m" / "headvis" / "d"
     assert tree.about["documents"] == 17
     frame = tree.frame()
@@ -145,12 +145,12 @@ def test_ours_is_read_back(atlas, tmp_path):
     with pytest.raises(KeyError, match=r"no head 7\.0"):
         tree.details(7, 0)
     with pytest.raises(FileExistsError, match="holds a tree already"):
-        export(atlas, tmp_path, name="m", dataset="d")
+        export_headvis(atlas, tmp_path, name="m", dataset="d")
 
 
 def test_fifths_and_key_0(atlas, tmp_path):
     """A tree as theirs: whole sequences, five intervals, weight on key 0."""
-    run = export(atlas, tmp_path)
+    run = export_headvis(atlas, tmp_path)
     config = json.loads((run / "config.json").read_text())
     config["n_intervals"] = config["pipeline_config"]["n_intervals"] = 5
     (run / "config.json").write_text(json.dumps(config))
@@ -204,7 +204,7 @@ def broken(path, change):
     ],
 )
 def test_an_error_names_file_and_field(atlas, tmp_path, file, change, says):
-    run = export(atlas, tmp_path)
+    run = export_headvis(atlas, tmp_path)
     broken(run / file, change)
     with pytest.raises(ValueError, match=says) as caught:
         load_headvis(run).details(0, 0)
@@ -213,14 +213,14 @@ def test_an_error_names_file_and_field(atlas, tmp_path, file, change, says):
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"\xff\xfe", b"{", b"7"])
 def test_what_is_no_object_is_refused(atlas, tmp_path, text):
-    run = export(atlas, tmp_path)
+    run = export_headvis(atlas, tmp_path)
     (run / "config.json").write_bytes(text)
     with pytest.raises(ValueError, match=re.escape(str(run / "config.json"))):
         load_headvis(run)
 
 
 def test_too_large_a_file_is_not_parsed(atlas, tmp_path):
-    run = export(atlas, tmp_path)
+    run = export_headvis(atlas, tmp_path)
     (run / "config.json").write_bytes(b" " * (2**24 + 1))
     with pytest.raises(ValueError, match="larger than 16 MiB"):
         load_headvis(run)
