@@ -303,8 +303,9 @@ class Run:
         if "toward" in self._reader.unmeasured and "moved" in self._reader.unmeasured:
             return None  # W_O is not known
         heads = _head_counts(self._model)
+        none = torch.zeros(sum(heads), 1, device="cpu")  # of a window of one token
         return [
-            head_effects(self._model, ids, heads) if len(ids) > 1 else torch.zeros(sum(heads), 1)
+            head_effects(self._model, ids, heads) if len(ids) > 1 else none
             for ids in document.windows
         ]
 
