@@ -300,8 +300,8 @@ class Run:
         drawn = int(hashes(about["seed"] + 1, document.number, 1)) / 2**62
         if drawn >= about["effects"] or not self._model.predicts:
             return None
-        if "toward" in self._reader.unmeasured and "moved" in self._reader.unmeasured:
-            return None  # W_O is not known
+        if not self._reader.knows_outputs:
+            return None
         heads = _head_counts(self._model)
         none = torch.zeros(sum(heads), 1, device="cpu")  # of a window of one token
         return [

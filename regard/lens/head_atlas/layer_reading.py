@@ -148,7 +148,11 @@ class LayerReading:
         """
         length = len(tokens)
         text = tokens.tallier.of_text(
-            pattern, Pattern.read, (Max(), Offsets(length)), headvis.readouts(length)
+            pattern,
+            Pattern.read,
+            also=(Max(), Offsets(length)),
+            whole=headvis.readouts(length),
+            uniform=(Offsets(length), Received()),
         )
         rest, moved = _of_values(pattern, tokens, text.sinks, norm)
         rows = _Rows(pattern, tokens, text.sinks, norm, rest.sum(-1), moved, effects)
@@ -232,8 +236,7 @@ def _profiles(text: TextTallies) -> dict[str, Float[Tensor, "H b"]]:
         empty = torch.zeros(len(sums), len(DISTANCES), dtype=torch.float64, device="cpu")
         return empty.scatter_add_(1, place.expand(sums.shape), sums)
 
-    (even,) = text.uniform.read(Offsets(length))
-    return {"profile": binned(text.also[1]), "profile_uniform": binned(even)}
+    return {"profile": binned(text.also[1]), "profile_uniform": binned(text.uniform[0])}
 
 
 def _classes(
@@ -242,13 +245,12 @@ def _classes(
     rest: Float[Tensor, "H T"],
     moved: Float[Tensor, "H T"] | None,
 ) -> dict[str, Float[Tensor, "H C"]]:
-    (even,) = text.uniform.read(Received())
     sums = {
         "class_queries": torch.ones_like(rest),
         "class_rest": rest,
         "class_entropy": text.entropy,
         "class_keys": text.received,
-        "class_keys_uniform": even,
+        "class_keys_uniform": text.uniform[1],
     }
     if moved is not None:
         sums["class_moved"] = moved

@@ -89,6 +89,7 @@ class Reader:
     Attributes:
         heads: layer and head of each of the N heads; known after the first document.
         unmeasured: what the model's places do not allow to measure, and why.
+        knows_outputs: whether W_O of each layer was found.
     """
 
     def __init__(self, model: Any, *, seed: int) -> None:
@@ -102,6 +103,7 @@ class Reader:
             self._norms = norms(model)
         except (Error, TypeError, ValueError) as error:
             self.unmeasured["moved"] = str(error)
+        self.knows_outputs = self._norms is not None
         try:
             self._toward = _Toward(model)
         except (Error, TypeError, ValueError) as error:
@@ -137,8 +139,9 @@ class Reader:
                     device=self.model.device,
                 )
                 chosen = (own[1:] < below).nonzero().flatten() + 1  # row 0 has no choice
+                better = _highest(lowest, found.best)
                 layers, toward = self._run(
-                    tokens, lowest, chosen.tolist(), None if effects is None else effects[number]
+                    tokens, better, chosen.tolist(), None if effects is None else effects[number]
                 )
                 self.heads = self.heads or tuple(
                     (layer.index, head) for layer in layers for head in layer.heads
@@ -201,6 +204,17 @@ class Reader:
                 "see every token of the text"
             )
         return layers, toward
+
+
+def _highest(
+    lowest: Mapping[str, Float[Tensor, " N"]], best: Mapping[str, Examples]
+) -> dict[str, Float[Tensor, " N"]]:
+    """Return the values above which a place is kept: a document has one a head and list."""
+    limits = dict(lowest)
+    for name, own in best.items():
+        value = own.value[:, 0]
+        limits[name] = torch.maximum(limits[name], value) if name in limits else value
+    return limits
 
 
 def _add(

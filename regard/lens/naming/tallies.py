@@ -38,8 +38,6 @@ class TextTallies:
     """True for the keys on which a head rests."""
     beside: Pattern
     """The pattern without the sinks."""
-    uniform: Pattern
-    """Uniform heads over the same keys."""
     entropy: Float[Tensor, "H T"]
     """Of each row beside the sinks."""
     received: Float[Tensor, "H T"]
@@ -48,6 +46,8 @@ class TextTallies:
     """Results of the further readouts, of the pattern beside the sinks."""
     whole: tuple[Any, ...]
     """Results of those of the pattern with its sinks."""
+    uniform: tuple[Any, ...]
+    """Results of those of uniform heads over the keys beside the sinks."""
 
 
 class Tallier:
@@ -73,6 +73,7 @@ class Tallier:
         read: Read,
         also: Sequence[Readout[Any, Any]] = (),
         whole: Sequence[Readout[Any, Any]] = (),
+        uniform: Sequence[Readout[Any, Any]] = (),
     ) -> TextTallies:
         """Tally a text of two tokens or more.
 
@@ -81,6 +82,7 @@ class Tallier:
             read: takes readouts of a pattern, as `Pattern.read` does.
             also: further readouts, to take in the same pass beside the sinks.
             whole: likewise, of the pattern with its sinks.
+            uniform: likewise, of uniform heads beside the sinks.
         """
         first, *of_keys = read(pattern, Mass(0), *READOUTS, *whole)
         of_whole = tuple(of_keys[len(READOUTS) :])
@@ -101,8 +103,9 @@ class Tallier:
         )
         further = tuple(others[len(others) - len(also) :])
         del others[len(others) - len(also) :]
-        uniform = uniform_pattern(beside)
-        highest, far, *of_marks = uniform.read(Entropy(), Distance(), *marks)
+        evenly = uniform_pattern(beside)
+        highest, far, *of_even = evenly.read(Entropy(), Distance(), *marks, *uniform)
+        of_marks, of_uniform = of_even[: len(marks)], tuple(of_even[len(marks) :])
         seers, seen, sees_first = _sight(pattern)
         later = torch.ones_like(first, dtype=torch.bool)
         later[:, 0] = False  # the first token sees only itself
@@ -118,7 +121,7 @@ class Tallier:
             "entropy": self._tally(chosen, entropy),
             "distance": self._tally(chosen, distance, uniform=far),
         }
-        near, seen_near = _near(beside), _near(uniform)
+        near, seen_near = _near(beside), _near(evenly)
         for name, back in (("previous_token", 1), ("current_token", 0), ("next_token", -1)):
             sees = seen_near[back] > 0
             result[name] = self._tally(
@@ -128,8 +131,8 @@ class Tallier:
                 others=_from_other_queries(near[back], received, seers, back=back),
             )
         if marks:
-            share, (evenly,) = others.pop(0), of_marks
-            result["separator"] = self._tally(chosen & (evenly > 0), share, uniform=evenly)
+            share, (even_share,) = others.pop(0), of_marks
+            result["separator"] = self._tally(chosen & (even_share > 0), share, uniform=even_share)
         if repeats:
             ((copies, successors),) = others
             result["duplicate_token"] = self._of_targets(copies, even, following=False)
@@ -138,7 +141,7 @@ class Tallier:
             tallies=result,
             sinks=sinks,
             beside=beside,
-            uniform=uniform,
+            uniform=of_uniform,
             entropy=entropy,
             received=received,
             also=further,
