@@ -55,7 +55,7 @@ def tune(model: Any, texts: list[str], updates: int, rate: float) -> None:
         own.backward()
         optimizer.step()
         if update % 10 == 0:
-            say(f"update {update}: {float(own):.3f}")
+            say(f"update {update}: {float(own.detach()):.3f}")
     optimizer.zero_grad(set_to_none=True)
     model.module.requires_grad_(requires_grad=False)
 
