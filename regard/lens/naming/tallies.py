@@ -19,14 +19,15 @@ from regard.lens.naming.repeats import Controlled, ControlledRepeats, with_targe
 from regard.lens.naming.roles import VARIED
 from regard.lens.sink_keys import READOUTS, RESTING, mean_weights
 from regard.pattern import Pattern
-from regard.pattern.readouts import Distance, Entropy, LagWeights, Mass, Readout, Received
+from regard.pattern.readouts import Distance, Entropy, Lag, LagWeights, Mass, Readout, Received
 
 __all__ = ["Read", "Tallier", "TextTallies", "uniform_pattern"]
 
 Read = Callable[..., tuple[Any, ...]]
 """A function of a pattern and readouts."""
 
-_NEAR = 128  # rows whose weights on the last keys are read at once
+_NEAR = (Lag(1), Lag(0), Lag(-1))  # the key before a query, its own, and the one behind
+_ROWS = 128  # of a mask that are counted at once
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,12 +100,14 @@ class Tallier:
             later_marks[0] = False  # the first token has a share of its own
             marks = (Mass(later_marks),)
         entropy, distance, received, *others = read(
-            beside, Entropy(), Distance(), Received(), *marks, *repeats, *also
+            beside, Entropy(), Distance(), Received(), *_NEAR, *marks, *repeats, *also
         )
+        near, others = _weights_of(others[: len(_NEAR)]), others[len(_NEAR) :]
         further = tuple(others[len(others) - len(also) :])
         del others[len(others) - len(also) :]
         evenly = uniform_pattern(beside)
-        highest, far, *of_even = evenly.read(Entropy(), Distance(), *marks, *uniform)
+        highest, far, *of_even = evenly.read(Entropy(), Distance(), *_NEAR, *marks, *uniform)
+        seen_near, of_even = _weights_of(of_even[: len(_NEAR)]), of_even[len(_NEAR) :]
         of_marks, of_uniform = of_even[: len(marks)], tuple(of_even[len(marks) :])
         seers, seen, sees_first = _sight(pattern)
         later = torch.ones_like(first, dtype=torch.bool)
@@ -121,7 +124,6 @@ class Tallier:
             "entropy": self._tally(chosen, entropy),
             "distance": self._tally(chosen, distance, uniform=far),
         }
-        near, seen_near = _near(beside), _near(evenly)
         for name, back in (("previous_token", 1), ("current_token", 0), ("next_token", -1)):
             sees = seen_near[back] > 0
             result[name] = self._tally(
@@ -225,23 +227,9 @@ def _resting(
     return sinks, (later / max(1, pattern.shape[-2] - 1)).clamp(0, 1)
 
 
-def _near(pattern: Pattern) -> dict[int, Float[Tensor, "H T"]]:
+def _weights_of(near: Sequence[LagWeights]) -> dict[int, Float[Tensor, "H T"]]:
     """Return each query's weight on the key so far back: 1, 0 or −1; 0 if there is none."""
-    length = pattern.shape[-1]
-    found: dict[int, list[Tensor]] = {1: [], 0: [], -1: []}
-    for start in range(0, length, _NEAR):
-        stop, before = min(start + _NEAR, length), max(start - 1, 0)
-        block = pattern.crop((start, stop), (before, min(stop + 1, length))).dense()
-        for back, parts in found.items():
-            parts.append(block.diagonal(start - before - back, -2, -1))
-    # The first query has no key before it, and the last none after it.
-    joined = {back: torch.cat(parts, dim=-1) for back, parts in found.items()}
-    pad = torch.nn.functional.pad
-    short = {back: length - part.shape[-1] for back, part in joined.items()}
-    return {
-        back: pad(part, (short[back], 0) if back > 0 else (0, short[back]))
-        for back, part in joined.items()
-    }
+    return {lag.d: one.weights for lag, one in zip(_NEAR, near, strict=True)}
 
 
 def _from_other_queries(
@@ -277,8 +265,8 @@ def _sight(
         return seers.expand(heads, -1), seen.expand(heads, -1), first.expand(heads, -1)
     whole = slice(0, length)
     counts, each, firsts = [], [], []
-    for top in range(0, length, _NEAR):
-        visible = rows.visible(slice(top, min(top + _NEAR, length)), whole).flatten(0, 1)
+    for top in range(0, length, _ROWS):
+        visible = rows.visible(slice(top, min(top + _ROWS, length)), whole).flatten(0, 1)
         counts.append(visible.sum(-2))
         each.append(visible.sum(-1))
         firsts.append(visible[..., 0])
