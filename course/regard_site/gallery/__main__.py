@@ -11,17 +11,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from regard_site.gallery.atlas import atlas
 from regard_site.gallery.exhibit import Exhibit, Progress
 from regard_site.gallery.forming import forming
 from regard_site.gallery.long_map import long_map
 from regard_site.gallery.pages import copying, pronoun, sinks
 
-EXHIBITS: dict[str, Callable[[Progress], Exhibit]] = {
+EXHIBITS: dict[str, Callable[[Progress], Exhibit | None]] = {
     "induction": copying,
     "pronoun": pronoun,
     "forming": forming,
     "sinks": sinks,
     "long-map": long_map,
+    "atlas": atlas,
 }
 
 
@@ -39,6 +41,8 @@ def main(arguments: list[str]) -> None:
         progress = Progress(place)
         progress.say("begins")
         exhibit = make(progress)
+        if exhibit is None:
+            continue
         seconds = progress.seconds
         replace(exhibit, seconds=seconds, data=exhibit.data | {"order": order}).write(place)
         progress.say("made")
