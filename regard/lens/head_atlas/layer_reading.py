@@ -157,7 +157,7 @@ class LayerReading:
         rest, moved = _of_values(pattern, tokens, text.sinks, norm)
         rows = _Rows(pattern, tokens, text.sinks, norm, rest.sum(-1), moved, effects)
         largest: Tensor = text.also[0]
-        saved = None if effects is None else -effects
+        saved = None if effects is None else (-effects).nan_to_num(nan=-torch.inf)
         values = {"moved": moved, "received": text.received, "effect": saved}
         rows_read = torch.full((len(heads), 1), length - 1.0, dtype=torch.float64, device="cpu")
         ids = torch.tensor(tokens.ids, device=pattern.device)

@@ -200,6 +200,15 @@ def test_the_best_place_of_each_list_is_the_highest(case):
                     assert near[1] == ids[position]
 
 
+def test_where_effects_are_not_measured_the_best_is_of_the_others(case):
+    model, ids, reader, _, effects = case
+    part = effects.clone()
+    part[:, 9:] = torch.nan
+    document = Document(number=3, source="here", windows=(ids,))
+    best = reader.read(document, lowest={}, below=0, effects=[part]).best["effect"]
+    close(best.value[:, 0], (-effects[:, :9]).max(-1).values)
+
+
 def test_sampled_rows_are_those_of_the_smallest_hashes(case):
     _, ids, reader, read, _ = case
     every = hashes(5, 3, len(ids))
