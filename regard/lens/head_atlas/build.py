@@ -303,7 +303,7 @@ class Run:
         if not self._reader.knows_outputs:
             return None
         heads = _head_counts(self._model)
-        none = torch.zeros(sum(heads), 1, device="cpu")  # of a window of one token
+        none = torch.full((sum(heads), 1), torch.nan, device="cpu")  # of a window of one token
         return [
             head_effects(self._model, ids, heads) if len(ids) > 1 else none
             for ids in document.windows
