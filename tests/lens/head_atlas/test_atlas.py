@@ -14,12 +14,12 @@ from regard.lens.head_atlas.reading import Reader
 from regard.lens.head_atlas.state import KEPT, State
 
 TEXTS = [
-    "Tom had a red kite and a blue drum. Tom wanted the blue drum. " * 3,
-    "The cat sat. The cat ran. The cat sat on the mat and the cat slept. " * 2,
+    "Tom had a red kite and a blue drum. Tom wanted the blue drum. ",
+    "The cat sat. The cat ran. The cat sat on the mat and the cat slept. ",
     "",
     "Once upon a time there was a girl who had a dog. The dog ran to the girl.",
-    "Tom had a red kite and a blue drum. Tom wanted the blue drum. " * 3,
-    "Sam and Lily went to the park. Sam saw a bird. Lily saw a bird too. " * 3,
+    "Tom had a red kite and a blue drum. Tom wanted the blue drum. ",
+    "Sam and Lily went to the park. Sam saw a bird. Lily saw a bird too. ",
     "One day Lily found a shell. Lily gave the shell to Sam.",
     "Ben liked to play. Ben had a ball. The ball was red, and Ben liked the ball.",
 ]
@@ -36,7 +36,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def whole(model):
-    return atlas(model, TEXTS, effects=0.5, length=29)
+    return atlas(model, TEXTS, effects=0.5, length=19)
 
 
 def same(one, other):
@@ -48,10 +48,10 @@ def same(one, other):
 def test_what_it_says_of_itself(whole):
     about = whole.about
     assert (about["documents"], about["duplicates"], about["too_short"]) == (6, 1, 1)
-    assert about["strided"] == 3
-    assert about["length"] == 29
+    assert about["strided"] == 4
+    assert about["length"] == 19
     assert 0 < about["effects"]["documents"] < 6
-    assert repr(whole).startswith("Atlas('the model that comes with regard': 20 heads, 2")
+    assert repr(whole).startswith("Atlas('the model that comes with regard': 20 heads, 117 tokens")
     assert len(whole.frame()) == 20
     assert whole.heads[3].head == 3
 
@@ -59,7 +59,7 @@ def test_what_it_says_of_itself(whole):
 @pytest.mark.parametrize("count", [2, 9])  # of nine some have no document
 def test_shards_add_up_to_the_last_digit_in_any_order(model, whole, tmp_path, count):
     for part in reversed(range(count)):
-        options = {"effects": 0.5, "length": 29, "folder": tmp_path, "shard": (part, count)}
+        options = {"effects": 0.5, "length": 19, "folder": tmp_path, "shard": (part, count)}
         atlas(model, TEXTS, **options)
     same(join_atlas(model, TEXTS, tmp_path, probes=False), whole)
 
@@ -67,7 +67,7 @@ def test_shards_add_up_to_the_last_digit_in_any_order(model, whole, tmp_path, co
 def test_it_goes_on_after_any_document_and_is_the_same(model, whole, tmp_path, monkeypatch):
     """Killed in the middle of each document in turn; the state is saved after each."""
     monkeypatch.setattr(build, "_SECONDS", -1)
-    options = {"effects": 0.5, "length": 29, "folder": tmp_path, "resume": True}
+    options = {"effects": 0.5, "length": 19, "folder": tmp_path, "resume": True}
     read, begun = Reader.read, []
 
     def dying(self, document, **rest):
@@ -114,7 +114,7 @@ def test_a_changed_model_corpus_or_option_is_refused(model, tmp_path):
 
 def test_a_full_disk_leaves_the_last_state(model, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "_SECONDS", -1)
-    options = {"effects": 0.5, "length": 29, "folder": tmp_path, "resume": True}
+    options = {"effects": 0.5, "length": 19, "folder": tmp_path, "resume": True}
     save, saved = State.save, []
 
     def full(self, path):
@@ -208,8 +208,8 @@ def test_a_number_that_was_not_measured_is_none_and_no_column(model):
 
 def test_the_estimate_says_what_is_left_out(model):
     said = []
-    atlas(model, TEXTS, length=29, announce=said.append)
+    atlas(model, TEXTS, length=13, announce=said.append)
     assert len(said) == 1
     assert "of 6 documents; 1 duplicates left out; 1 texts too short" in said[0]
-    assert "3 longer than 29 tokens" in said[0]
+    assert "4 longer than 19 tokens" in said[0]
     assert "estimated time: less than a minute" in said[0]
