@@ -208,7 +208,7 @@ def test_a_number_that_was_not_measured_is_none_and_no_column(model):
 
 def test_the_estimate_says_what_is_left_out(model):
     said = []
-    atlas(model, TEXTS, length=13, announce=said.append)
+    atlas(model, TEXTS, length=19, announce=said.append)
     assert len(said) == 1
     assert "of 6 documents; 1 duplicates left out; 1 texts too short" in said[0]
     assert "4 longer than 19 tokens" in said[0]
