@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard._extras import needing
 from regard._interrupt import quiet_interrupts
 from regard.cli.arguments import SHIPPED, Device, Dtype, Fetch, Weights
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["atlas"]
 
+_EFFECTS = 0.05
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
 
 
@@ -53,7 +55,7 @@ def atlas(
     ] = None,
     effects: Annotated[
         float, typer.Option(help="Share of the documents on which effects are measured.")
-    ] = 0.05,
+    ] = _EFFECTS,
     seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
     shard: Annotated[
         str,
@@ -91,15 +93,16 @@ def atlas(
     regard atlas HuggingFaceTB/SmolLM2-135M --corpus docs/ --tokens 1M --length 2048 --out atlas
     """
     count, part = _number(tokens), _part(shard)
-    if join and (resume or part != (0, 1)):
-        raise MisuseError(
-            "--join goes with neither --resume nor --shard: it puts all parts together"
-        )
-    if ray and (join or resume or part != (0, 1) or device != "cpu" or dtype or weights):
-        raise MisuseError(
-            "--ray goes with none of --join, --resume, --shard, --device, --dtype and --weights: "
-            "workers open the model by its name"
-        )
+    _check(
+        part,
+        headvis,
+        parquet,
+        resume=resume,
+        join=join,
+        ray=ray,
+        given=(count, length, effects, seed) != (None, None, _EFFECTS, 0),
+        elsewhere=device != "cpu" or bool(dtype or weights),
+    )
     with quiet_interrupts():
         from regard import lens
         from regard.cli.device import device_of
@@ -147,10 +150,42 @@ def atlas(
     write_atlas(found, out)
     with user_errors(FileExistsError, ValueError, ModuleNotFoundError):
         if headvis is not None:
-            lens.export_headvis(found, headvis, dataset=corpus[0].stem)
+            lens.export_headvis(found, headvis, dataset=corpus[0].resolve().name)
         if parquet is not None:
             found.to_parquet(parquet)
     _show(found, out)
+
+
+def _check(
+    part: tuple[int, int],
+    headvis: Path | None,
+    parquet: Path | None,
+    *,
+    resume: bool,
+    join: bool,
+    ray: bool,
+    given: bool,
+    elsewhere: bool,
+) -> None:
+    """Refuse options that do not go together, before anything is read."""
+    if join and (resume or part != (0, 1) or ray):
+        raise MisuseError("--join goes with none of --resume, --shard and --ray: it reads nothing")
+    if join and given:
+        raise MisuseError(
+            "--join goes with none of --tokens, --length, --effects and --seed: the parts have them"
+        )
+    if ray and (resume or part != (0, 1) or elsewhere):
+        raise MisuseError(
+            "--ray goes with none of --resume, --shard, --device, --dtype and --weights: workers "
+            "open the model by its name"
+        )
+    if part[1] > 1 and (headvis or parquet):
+        raise MisuseError("--headvis and --parquet are of the whole corpus: give them with --join")
+    if headvis is not None and headvis.exists():
+        raise MisuseError(f"--headvis {headvis} exists: give another folder")
+    if parquet is not None:
+        with user_errors(ModuleNotFoundError), needing("corpus"):
+            import pyarrow as pa  # noqa: F401 - missed before what takes long
 
 
 def _number(tokens: str | None) -> int | None:

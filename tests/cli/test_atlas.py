@@ -55,7 +55,13 @@ def test_parts_make_the_folder_that_one_run_makes(regard, corpus, tmp_path):
         (("--shard", "0"), "--shard is '0'; expected a part from 0 and their number, as 0/4"),
         (("--effects", "2"), "--effects is 2.0; expected a share"),
         (("--length", "99999"), "--length is 99999, but the model's context is"),
-        (("--join", "--resume"), "--join goes with neither --resume nor --shard"),
+        (("--join", "--resume"), "--join goes with none of --resume, --shard and --ray"),
+        (("--join", "--seed", "3"), "--join goes with none of --tokens, --length, --effects"),
+        (("--ray", "--device", "cuda"), "--ray goes with none of --resume, --shard, --device"),
+        (
+            ("--shard", "0/2", "--parquet", "table"),
+            "are of the whole corpus: give them with --join",
+        ),
         (("--join",), "holds no shards of an atlas"),
     ],
 )

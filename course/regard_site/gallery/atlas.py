@@ -42,9 +42,9 @@ def atlas(progress: Progress) -> Exhibit | None:
         title="What each head of a real model does",
         text=(
             f"The {len(made.rows)} heads of SmolLM2-135M-Instruct over {about['tokens']:,} tokens "
-            f"of {about['documents']} documents, the tutorial and the FAQ of Python's documentation "
-            "(PSF licence, version 2). Press a head for its page: how much of it rests, what it "
-            "does beside that, what it moves, what is lost without it, and examples."
+            f"of {about['documents']} documents, the tutorial and FAQ of Python's documentation "
+            "(PSF licence, version 2). Press a head for its page: how much of it rests, what "
+            "it does beside that, what it moves, what is lost without it, and examples."
         ),
         frame="gallery/atlas/index.html",
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from regard.lens.head_atlas.first_order import head_effects
 from regard.lens.head_atlas.probes import probe_heads
 from regard.lens.head_atlas.reading import Document, Reader
 from regard.lens.head_atlas.result import Atlas, document_numbers, token_ids
-from regard.lens.head_atlas.state import State
+from regard.lens.head_atlas.state import State, difference_of
 from regard.record.readings import bar
 
 __all__ = ["Job", "Run", "atlas", "finished", "join_atlas", "made_by"]
@@ -29,6 +30,7 @@ __all__ = ["Job", "Run", "atlas", "finished", "join_atlas", "made_by"]
 _SECONDS = 60  # between two savings
 _EFFECTS = "effect"
 _LENGTH = 2048  # tokens of a window of a model without a known context
+_SOURCES = 10_000  # documents whose names are kept, until those without an example are dropped
 _TRIED = 128  # tokens on which the time is estimated
 
 
@@ -51,8 +53,9 @@ def atlas(
 
     In one forward pass a document: scores against controls beside each head's sinks, with intervals
     clustered by document; the share at rest; how far heads reach; what they move, and toward the
-    next token; examples. Exact, in memory O(heads × length) beside the model, whatever the corpus.
-    On a sample of documents, one backward pass more measures effects to first order.
+    next token; examples. On a sample of documents, one backward pass more measures effects to first
+    order. Exact, in memory O(heads × length) beside the model, and some hundred bytes a document,
+    by which duplicates are found.
 
     The same corpus, seed and options give the same atlas, in any number of shards, interrupted or
     not, on one kind of processor with one number of threads.
@@ -102,6 +105,9 @@ def atlas(
     with bar(job.counted.tokens, progress=progress, title="reading documents") as advance:
         for document in job.documents():
             sources[document.number] = document.source
+            if len(sources) > _SOURCES:
+                kept = document_numbers(state)
+                sources = {number: name for number, name in sources.items() if number in kept}
             if document.number % count == place and document.number >= state.next_document:
                 run.read(document)
             advance(document.tokens)
@@ -131,7 +137,8 @@ def join_atlas(
         progress: as for `atlas`.
 
     Raises:
-        Error: for shards that are missing, not finished, or do not belong together.
+        Error: for shards that are missing, not finished, or do not belong together, and for
+            another model or corpus.
 
     Example:
         >>> import regard, tempfile
@@ -142,30 +149,51 @@ def join_atlas(
         ...     regard.lens.join_atlas(model, texts, folder, probes=False).about["documents"]
         2
     """
-    paths = sorted((Path(folder) / "shards").glob("*.safetensors"))
-    if not paths:
-        raise Error(f"{folder} holds no shards of an atlas")
-    states = [State.load(path) for path in paths]
-    count = int(states[0].shards[0].split("/")[1])
-    found = {one for state in states for one in state.shards}
-    missing = [f"{place}/{count}" for place in range(count) if f"{place}/{count}" not in found]
-    unfinished = [s.shards[0] for s in states if s.next_document < s.about["last_document"]]
-    if missing or unfinished:
-        raise Error(
-            f"{folder} lacks shards: "
-            + ", ".join(
-                [f"{one} is missing" for one in missing]
-                + [f"{one} is not finished" for one in unfinished]
+    whole = _joined(Path(folder))
+    about, texts = whole.about, _corpus(corpus)
+    last = about["last_document"]
+    counted = plan(islice(texts, last), model, tokens=None, length=about["length"])
+    own = {**made_by(model), "corpus_fingerprint": counted.fingerprint}
+    for key, value in own.items():
+        if value != about[key]:
+            raise Error(
+                f"{folder} was read of something else: its {key} is {about[key]!r}, and {value!r} "
+                "is given; give the model and the corpus that it was read of"
             )
-        )
-    whole = states[0]
-    for state in states[1:]:
-        whole.merge(state)
-    texts = _corpus(corpus)
-    atlas = finished(model, whole, {number: text.source for number, text in enumerate(texts)})
+    kept = document_numbers(whole)
+    named = ((number, text.source) for number, text in enumerate(islice(texts, last)))
+    atlas = finished(model, whole, {number: source for number, source in named if number in kept})
     if probes:
         probe_heads(atlas, model, texts, progress=progress)
     return atlas
+
+
+def _joined(folder: Path) -> State:
+    """Merge the shards of a folder."""
+    paths = sorted((folder / "shards").glob("*.safetensors"))
+    if not paths:
+        raise Error(f"{folder} holds no shards of an atlas")
+    states = [State.load(path) for path in paths]
+    counts = {int(one.split("/")[1]) for state in states for one in state.shards}
+    if len(counts) > 1:
+        raise Error(
+            f"{folder / 'shards'} holds the shards of several divisions of the corpus, "
+            f"{', '.join(path.name for path in paths)}: remove those of all but one"
+        )
+    (count,) = counts
+    found = {one for state in states for one in state.shards}
+    wrong = [f"{n}/{count} is missing" for n in range(count) if f"{n}/{count}" not in found]
+    wrong += [
+        f"{state.shards[0]} is not finished: read it with resume=True"
+        for state in states
+        if state.next_document < state.about["last_document"]
+    ]
+    if wrong:
+        raise Error(f"{folder} lacks shards: {', '.join(wrong)}")
+    whole = states[0]
+    for state in states[1:]:
+        whole.merge(state)
+    return whole
 
 
 def _corpus(corpus: Corpus | Iterable[str | Path] | str | Path) -> Corpus:
@@ -344,9 +372,8 @@ def _state(
     if not resume:
         raise Error(f"{path} was begun before: give resume=True, or another folder")
     state = State.load(path)
-    differing = [key for key, own in about.items() if state.about.get(key) != own]
-    if differing:
-        key = differing[0]
+    key = difference_of(about, state.about)
+    if key is not None:
         raise Error(
             f"{path} was read of something else, so it can't be resumed: {key} was "
             f"{state.about.get(key)!r}, and is {about[key]!r}"

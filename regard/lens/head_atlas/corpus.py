@@ -6,6 +6,7 @@ Axes: none; texts are strings, tokens are integers.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -50,16 +51,18 @@ class Corpus:
     """
 
     def __init__(self, parts: Iterable[str | Path] | str | Path) -> None:
+        given = [parts] if isinstance(parts, (str, Path)) else list(parts)
         self._parts: list[str | Path] = []
-        for part in [parts] if isinstance(parts, (str, Path)) else parts:
+        for part in given:
             self._parts += _files(part) if isinstance(part, Path) else [part]
+        texts = sum(isinstance(part, str) for part in given)
+        self._names = [_name(part) for part in given if isinstance(part, Path)]
+        self._names += [f"{texts} texts"] if texts else []
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The files, or how many texts there are."""
-        files = tuple(str(part) for part in self._parts if isinstance(part, Path))
-        texts = len(self._parts) - len(files)
-        return files + ((f"{texts} texts",) if texts else ())
+        """The files and folders that were given, and how many texts."""
+        return tuple(self._names)
 
     def __iter__(self) -> Iterator[Text]:
         for number, part in enumerate(self._parts):
@@ -67,6 +70,11 @@ class Corpus:
                 yield Text(f"text {number}", part)
             else:
                 yield from _texts(part)
+
+
+def _name(path: Path) -> str:
+    """Return a path that can be written in UTF-8, whatever its bytes are."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _files(path: Path) -> list[str | Path]:
@@ -88,26 +96,27 @@ def _texts(path: Path) -> Iterator[Text]:
     if path.suffix == ".parquet":
         yield from _rows(path)
     elif path.suffix == ".jsonl":
-        with path.open("rb") as lines:
+        with path.open("rb") as file:
+            lines = iter(lambda: file.readline(_LONGEST + 1), b"")
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    yield Text(f"{path}:{number}", _field(line, path, number))
+                    yield Text(f"{_name(path)}:{number}", _field(line, path, number))
     else:
         if path.stat().st_size > _LONGEST:
             raise Error(
                 f"{path} has {path.stat().st_size:,} bytes, and a document may have {_LONGEST:,}: "
                 "divide it, or give JSON lines with a document a line"
             )
-        yield Text(str(path), _decoded(path.read_bytes(), str(path)))
+        yield Text(_name(path), _decoded(path.read_bytes(), str(path)))
 
 
 def _field(line: bytes, path: Path, number: int) -> str:
     where = f"{path}, line {number}"
     if len(line) > _LONGEST:
-        raise Error(f"{where} has {len(line):,} bytes, and a document may have {_LONGEST:,}")
+        raise Error(f"{where} has more than {_LONGEST:,} bytes, which a document may have")
     try:
         row = json.loads(_decoded(line, where))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Error(f"{where} is no JSON: {error}") from None
     content = row.get(_TEXT) if isinstance(row, dict) else None
     if not isinstance(content, str):
@@ -117,7 +126,7 @@ def _field(line: bytes, path: Path, number: int) -> str:
 
 def _decoded(content: bytes, where: str) -> str:
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")  # a byte order mark is no text
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
@@ -135,7 +144,7 @@ def _rows(path: Path) -> Iterator[Text]:
             content = row.get(_TEXT)
             if not isinstance(content, str):
                 raise Error(f"{path}, row {number} has no column {_TEXT!r} with a text")
-            yield Text(f"{path}:{number}", content)
+            yield Text(f"{_name(path)}:{number}", content)
     except (OSError, ValueError) as error:
         raise Error(f"{path} can't be read as Parquet: {error}") from error
 
@@ -187,7 +196,10 @@ def documents_of(
     for number, text in enumerate(corpus):
         if tokens is not None and total >= tokens:
             return
-        ids = model.read(text.content).ids if text.content.strip() else ()
+        try:
+            ids = model.read(text.content).ids if text.content.strip() else ()
+        except ValueError as error:  # such as a character without a token
+            raise Error(f"{text.source}: {error}") from error
         key = _hash(ids)
         if len(ids) < 2 or key in seen:
             if found is not None:

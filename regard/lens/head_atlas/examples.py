@@ -17,10 +17,12 @@ from torch import Tensor
 
 from regard._shapes import Float, Int
 
-__all__ = ["AFTER", "BEFORE", "LINKS", "Examples", "hashes"]
+__all__ = ["AFTER", "BEFORE", "LINKS", "SAMPLED", "Examples", "hashes"]
 
 BEFORE, AFTER = 31, 8
 """Tokens of an example's window before its position and behind it."""
+SAMPLED = 100
+"""Rows of the uniform sample: ten for each tenth by the largest weight."""
 LINKS = 5
 """Links that are kept of each example, the strongest."""
 _NONE = -1

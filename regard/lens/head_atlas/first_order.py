@@ -27,7 +27,7 @@ def head_effects(model: Any, ids: Sequence[int], heads: Sequence[int]) -> Float[
     To first order: −⟨g, o⟩, where o is what the head gives W_O at the position, and g the gradient
     of the summed log-probability of all next tokens by it: attribution patching with zero (Nanda
     2023, "Attribution Patching"; Syed et al. 2023, arXiv:2310.10348, equation 1). Beyond the first
-    `LONGEST` tokens it is NaN.
+    `LONGEST` tokens it is NaN, and at the last position, which predicts nothing.
 
     Args:
         model: a `regard.models.LanguageModel` with a next token and known W_O.
@@ -64,6 +64,7 @@ def head_effects(model: Any, ids: Sequence[int], heads: Sequence[int]) -> Float[
         by = by.detach().flatten(0, -2).unflatten(-1, (count, -1)).double().sum(-1)
         rows.append(by.T.cpu())
     effects = torch.cat(rows)
+    effects[:, -1] = torch.nan
     missing = len(ids) - effects.shape[1]
     return torch.nn.functional.pad(effects, (0, missing), value=torch.nan)
 

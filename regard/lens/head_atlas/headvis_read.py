@@ -11,12 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from regard.lens.head_atlas.headvis import METRICS
 from regard.lens.head_atlas.headvis_tree import MEANINGS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["HeadVis", "load_headvis"]
 
@@ -50,6 +51,8 @@ class HeadVis:
 
     def frame(self) -> pd.DataFrame:
         """Return the table, a row a head."""
+        import pandas as pd
+
         return pd.DataFrame(self.rows)
 
     def details(self, layer: int, head: int) -> dict[str, Any]:

@@ -64,7 +64,11 @@ def probe_heads(atlas: Atlas, model: Any, corpus: Corpus, *, progress: bool | No
                 for one in atlas.heads
             }
     ids = [torch.tensor(one.windows[0][:_TOKENS], device=model.device) for one, _ in drawn]
-    every = needed(model, atlas.heads, ids[:_DOCUMENTS], seed=seed, progress=progress)
+    try:
+        every = needed(model, atlas.heads, ids[:_DOCUMENTS], seed=seed, progress=progress)
+    except (Error, TypeError, ValueError, NotImplementedError) as error:
+        atlas.unmeasured["needed"] = str(error)
+        return
     atlas.needed.update({f"{place[0]}.{place[1]}": asdict(one) for place, one in every.items()})
 
 

@@ -25,7 +25,7 @@ from regard.intercept import Call, observe_calls
 from regard.lens._kept import norms, unembedding_rows
 from regard.lens._norm import LinearNorm
 from regard.lens.circuits import matrix_of
-from regard.lens.head_atlas.examples import Examples, hashes
+from regard.lens.head_atlas.examples import SAMPLED, Examples, hashes
 from regard.lens.head_atlas.layer_reading import LISTS, LayerReading, WindowTokens
 from regard.record import Layer
 
@@ -128,6 +128,9 @@ class Reader:
         """
         found, start = DocumentRead(number=document.number), 0
         every = hashes(self._seed, document.number, document.tokens)
+        most = SAMPLED + len(document.windows)  # the first row of each is left out
+        if len(every) > most:  # more of one document are in no sample
+            below = min(below, int(every.sort().values[most]))
         for number, ids in enumerate(document.windows):
             own = every[start : start + len(ids)]
             if len(ids) > 1:
@@ -167,8 +170,13 @@ class Reader:
         def see(call: Call) -> None:
             values[0] = call.value
 
-        def read(layer: Layer) -> LayerReading:
+        counts: list[int] = []
+
+        def read(layer: Layer) -> LayerReading | None:
             nonlocal first
+            if layer.kind == "cross":
+                return None
+            counts.append(len(layer.heads))
             pattern = layer.pattern[0] if layer.pattern.ndim == 4 else layer.pattern
             own = slice(first, first + len(layer.heads))
             first = own.stop
@@ -191,13 +199,13 @@ class Reader:
         ids = torch.tensor(tokens.ids, device=self.model.device)
         with ExitStack() as stack:
             if self._toward is not None:
-                stack.enter_context(self._toward.watching(ids))
+                stack.enter_context(self._toward.watching(ids, counts))
             stack.enter_context(observe_calls(see))  # before the layer is read
             results, _ = self.model.read_layers(ids, read)
-        layers = [result for _, result in results]
+        layers = [result for _, result in results if result is not None]
         if self._toward is None:
             return layers, None
-        toward = self._toward.result([len(layer.heads) for layer in layers])
+        toward = self._toward.result(sum(counts))
         if toward is None:
             self.unmeasured["toward"] = (
                 "something stands between W_O and the residual stream, or the final norm does not "
@@ -287,14 +295,20 @@ class _Toward:
             output, adds = (
                 model.module.get_submodule(name) for name in (block.output, block.attention_adds)
             )
-            weight = matrix_of("W_O", output).float()
+            weight = matrix_of("W_O", output)
             self._outputs.append((output, adds, weight, block.scale * model.places.scale))
 
-    def watching(self, ids: Int[Tensor, " T"]) -> ExitStack:
-        """Return a context in which the model's run over a text is watched."""
+    def watching(self, ids: Int[Tensor, " T"], counts: Sequence[int]) -> ExitStack:
+        """Return a context in which the model's run over a text is watched.
+
+        Args:
+            ids: the text.
+            counts: number of heads of each layer so far; the last is that of the layer that runs.
+        """
+        self._counts = counts
         unique, place = ids[1:].unique(return_inverse=True)
         self._along = unembedding_rows(self._model, unique)[place].float()
-        self._shares: list[Float[Tensor, "t HDv"]] = []
+        self._shares: list[Float[Tensor, "H t"]] = []
         self._scale: Float[Tensor, "t 1"] | None = None
         self._given: Tensor | None = None
         self._adds_given = True
@@ -308,19 +322,17 @@ class _Toward:
             stack.callback(norm.register_forward_hook(self._see_norm).remove)
         return stack
 
-    def result(self, heads: Sequence[int]) -> Float[Tensor, "N t"] | None:
+    def result(self, heads: int) -> Float[Tensor, "N t"] | None:
         """Return the share of each head at each position but the last; None if not known.
 
         Args:
-            heads: number of heads of each layer.
+            heads: N.
         """
         if not self._adds_given or (self._norm is not None and self._scale is None):
             return None
-        rows = [
-            share.unflatten(-1, (count, -1)).sum(-1).double().T
-            for share, count in zip(self._shares, heads, strict=True)
-        ]
-        joined = torch.cat(rows)
+        joined = torch.cat(self._shares)
+        if len(joined) != heads:
+            return None
         return joined if self._scale is None else joined * self._scale[:, 0]
 
     def _see_output(
@@ -332,7 +344,8 @@ class _Toward:
             self._given = output
             taken = args[0].detach().flatten(0, -2)[: len(self._along)].float()
             share = (self._along.to(taken) @ weight.T.to(taken)).mul_(taken).mul_(scale)
-            self._shares.append(share.cpu())
+            heads = self._counts[-1] if self._counts else 1
+            self._shares.append(share.unflatten(-1, (heads, -1)).sum(-1).double().T.cpu())
 
         return see
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard._extras import needing
-from regard._files import replace_file
+from regard._files import replace_files
 from regard.errors import Error
 from regard.lens.head_atlas.columns import COLUMNS
 from regard.lens.head_atlas.difference import AtlasDifference
@@ -275,7 +275,6 @@ class Atlas:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self.state.save(folder / _STATE)
         content = {
             "about": self.about,
             "columns": self.columns,
@@ -287,7 +286,7 @@ class Atlas:
             "unmeasured": self.unmeasured,
         }
         text = json.dumps(content, ensure_ascii=False, allow_nan=False)
-        replace_file(folder / _TABLE, text.encode())
+        replace_files({folder / _STATE: self.state.packed(), folder / _TABLE: text.encode()})
 
     @classmethod
     def load(cls, folder: str | Path) -> Atlas:

@@ -19,18 +19,16 @@ from torch import Tensor
 from regard._files import replace_file
 from regard._shapes import Int
 from regard.errors import Error
-from regard.lens.head_atlas.examples import Examples
+from regard.lens.head_atlas.examples import SAMPLED, Examples
 from regard.lens.head_atlas.layer_reading import LISTS
 from regard.lens.head_atlas.reading import DocumentRead
 from regard.lens.head_atlas.sums import DocumentSums
 
-__all__ = ["KEPT", "SAMPLED", "State"]
+__all__ = ["KEPT", "State", "difference_of"]
 
 KEPT = 8
 """Documents of each list of the strongest places."""
-SAMPLED = 100
-"""Rows of the uniform sample: ten for each tenth by the largest weight."""
-_FORMAT = 2
+_FORMAT = 3
 _NO_HASH = 2**62
 
 
@@ -89,9 +87,8 @@ class State:
         Raises:
             Error: for a state of something else, or of the same shard.
         """
-        differing = [key for key, own in self.about.items() if other.about.get(key) != own]
-        if differing:
-            key = differing[0]
+        key = difference_of(self.about, other.about)
+        if key is not None:
             raise Error(
                 f"shards {self.shards} and {other.shards} do not belong together: {key} is "
                 f"{self.about[key]!r} and {other.about.get(key)!r}"
@@ -207,3 +204,12 @@ class State:
             sample=Examples.restored(of("sample")) if of("sample") else None,
             effects=header["effects"],
         )
+
+
+def difference_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Return the first key by which two descriptions are not of one atlas; None if there is none.
+
+    What the files of a corpus are called does not count: its fingerprint does.
+    """
+    keys = (key for key in one if key != "corpus")
+    return next((key for key in keys if one[key] != other.get(key)), None)

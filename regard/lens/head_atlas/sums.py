@@ -28,16 +28,16 @@ __all__ = ["GROUPS", "DocumentSums", "ExactSum", "products", "variance"]
 GROUPS = 32
 """Groups of documents whose sums are kept: document n belongs to group n mod 32."""
 
-_COARSE = 2.0**12
-_FINE = 2.0**32
-_LARGEST = 2.0**50  # beyond it a sum may not fit
+_UNITS = (2.0**36, 2.0**-4, 2.0**-44)
+_BITS = 40  # by which each unit is above the next
+_LARGEST = 2.0**89  # beyond it a sum may not fit
 
 
 class ExactSum:
-    """A sum of tensors of one shape, in 64-bit integers: the same in any order.
+    """A sum of tensors of one shape, in integers: the same in any order.
 
-    Each term is rounded to a multiple of 2⁻⁴⁴. The sum is exact while it is below 2⁵¹ and of fewer
-    than 2³¹ terms.
+    Each term is rounded to a multiple of 2⁻⁴⁴, and written as three integers: multiples of 2³⁶, of
+    2⁻⁴ and of 2⁻⁴⁴. The sum is exact while it is below 2⁹⁸.
 
     >>> total = ExactSum()
     >>> for value in (0.1, 1e9, -1e9):
@@ -47,49 +47,64 @@ class ExactSum:
     """
 
     def __init__(self) -> None:
-        self._parts: Int[Tensor, "2 ..."] | None = None
+        self._parts: Int[Tensor, "3 ..."] | None = None
 
     @classmethod
-    def of(cls, parts: Int[Tensor, "2 ..."]) -> Self:
+    def of(cls, parts: Int[Tensor, "3 ..."]) -> Self:
         """Take the integers of another sum."""
         total = cls()
         total._parts = parts
         return total
 
     @property
-    def parts(self) -> Int[Tensor, "2 ..."]:
-        """The integers: multiples of 2⁻¹², then of 2⁻⁴⁴. At least one tensor must have been added.
+    def parts(self) -> Int[Tensor, "3 ..."]:
+        """The integers, the largest first. At least one tensor must have been added.
 
         Equal sums have equal integers.
         """
         assert self._parts is not None, "nothing was added"
-        coarse, fine = self._parts
-        carried = fine >> 32
-        return torch.stack([coarse + carried, fine - (carried << 32)])
+        return self._parts
 
     @property
     def value(self) -> Float[Tensor, "..."]:
         """The sum in float64."""
-        coarse, fine = self.parts.double()
-        return coarse / _COARSE + fine / (_COARSE * _FINE)
+        high, middle, low = self.parts
+        # Rounded rather than cut, so that no large numbers of different signs cancel.
+        up = (low >> (_BITS - 1)) & 1
+        middle, low = middle + up, low - (up << _BITS)
+        up = (middle >> (_BITS - 1)) & 1
+        high, middle = high + up, middle - (up << _BITS)
+        below = middle.double() * _UNITS[1] + low.double() * _UNITS[2]
+        return high.double() * _UNITS[0] + below
 
     def add(self, values: Float[Tensor, "..."]) -> None:
         """Add a tensor, in float64.
 
         Raises:
-            Error: for numbers that are not finite, or above 2⁵⁰.
+            Error: for numbers that are not finite, or above 2⁸⁹.
         """
-        values = values.double().cpu()
-        if not bool((values.abs() < _LARGEST).all()):  # of NaN neither
+        rest = values.double().cpu()
+        if not bool(rest.isfinite().all()):
             raise Error("a document's numbers are not finite: the model's outputs are damaged")
-        scaled = values * _COARSE
-        coarse = scaled.floor()
-        fine = ((scaled - coarse) * _FINE).round()
-        self.merge(ExactSum.of(torch.stack([coarse.long(), fine.long()])))
+        if bool((rest.abs() > _LARGEST).any()):
+            raise Error(
+                f"a document's numbers reach {float(rest.abs().max()):.1e}: too large to sum"
+            )
+        integers = []
+        for unit in _UNITS[:-1]:
+            whole = (rest / unit).trunc()
+            rest = rest - whole * unit  # exact: it drops the leading digits
+            integers.append(whole.long())
+        integers.append((rest / _UNITS[-1]).round().long())
+        self.merge(ExactSum.of(torch.stack(integers)))
 
     def merge(self, other: ExactSum) -> None:
         """Add another sum."""
-        self._parts = other.parts if self._parts is None else self._parts + other.parts
+        high, middle, low = other.parts if self._parts is None else self._parts + other.parts
+        middle = middle + (low >> _BITS)
+        high = high + (middle >> _BITS)
+        below = 2**_BITS - 1
+        self._parts = torch.stack([high, middle & below, low & below])
 
 
 class DocumentSums:

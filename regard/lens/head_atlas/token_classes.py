@@ -18,6 +18,9 @@ CLASSES = ("separator", "number", "name", "code", "word", "other")
 a capital where no sentence begins; symbols, underscores or a capital inside; letters; the rest."""
 
 _ENDS = re.compile(r"[.!?:\n]\W*$")
+_OPENS = re.compile(r"[\W_]+")  # a quotation mark at a sentence's beginning
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>|\ufffd+")  # of a character that is cut apart
+_SYMBOLS = ("Sm", "Sc", "Sk")  # of mathematics, currencies and keyboards; no emoji
 _CAMEL = re.compile(r"[a-z][A-Z]|_")
 
 
@@ -32,9 +35,11 @@ def token_classes(tokens: Sequence[str]) -> list[str]:
         bare = token.strip()
         if is_separator(token):
             own = "separator"
-        elif bare.isnumeric():
+        elif _BYTE.fullmatch(bare):
+            own = "other"
+        elif bare.isdecimal():
             own = "number"
-        elif any(category(character)[0] == "S" for character in bare) or _CAMEL.search(bare):
+        elif any(category(one) in _SYMBOLS for one in bare) or _CAMEL.search(bare):
             own = "code"
         elif bare[:1].isupper() and not begins:
             own = "name"
@@ -44,5 +49,14 @@ def token_classes(tokens: Sequence[str]) -> list[str]:
             own = "other"
         classes.append(own)
         if bare or "\n" in token:
-            begins = bool(_ENDS.search(token))
+            begins = (
+                bool(_ENDS.search(token))
+                or _is_special(bare)
+                or (begins and bool(_OPENS.fullmatch(bare)))
+            )
     return classes
+
+
+def _is_special(bare: str) -> bool:
+    """Return True for a special token, behind which a text begins."""
+    return is_separator(bare) and bare[:1] in "<[" and len(bare) > 2

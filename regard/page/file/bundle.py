@@ -103,14 +103,14 @@ def script(
         ValueError: for a module that this can't read, or modules that import each other.
     """
     if folder is None:
-        return _own(entry, tuple(sorted((instead or {}).items())))
+        return _own(_FOLDER, entry, tuple(sorted((instead or {}).items())))
     return _joined(entry, instead or {}, folder)
 
 
 @functools.cache
-def _own(entry: str, instead: tuple[tuple[str, str], ...]) -> str:
+def _own(folder: Path, entry: str, instead: tuple[tuple[str, str], ...]) -> str:
     """Put the page's own modules together, once: they stay as they are while a process runs."""
-    return _joined(entry, dict(instead), _FOLDER)
+    return _joined(entry, dict(instead), folder)
 
 
 def _joined(entry: str, instead: Mapping[str, str], folder: Path) -> str:

@@ -1,5 +1,6 @@
 """The atlas of a corpus: the same in any number of shards, resumed, and what is refused."""
 
+import copy
 import errno
 import json
 
@@ -8,8 +9,10 @@ import torch
 
 import regard
 from regard.errors import Error
-from regard.lens import Atlas, join_atlas
+from regard.lens import Atlas, Corpus, join_atlas
 from regard.lens.head_atlas import build
+from regard.lens.head_atlas.corpus import documents_of
+from regard.lens.head_atlas.examples import SAMPLED, hashes
 from regard.lens.head_atlas.reading import Reader
 from regard.lens.head_atlas.state import KEPT, State
 
@@ -136,6 +139,10 @@ def test_shards_that_do_not_belong_together_are_refused(model, tmp_path):
     atlas(model, TEXTS, folder=tmp_path, shard=(1, 2), seed=3)
     with pytest.raises(Error, match="do not belong together: seed is 0 and 3"):
         join_atlas(model, TEXTS, tmp_path, probes=False)
+    atlas(model, TEXTS, folder=tmp_path)
+    with pytest.raises(Error, match="the shards of several divisions of the corpus, 0-of-1"):
+        join_atlas(model, TEXTS, tmp_path, probes=False)
+    (tmp_path / "shards" / "0-of-1.safetensors").unlink()
     path = tmp_path / "shards" / "0-of-2.safetensors"
     state = State.load(path)
     with pytest.raises(Error, match="shard 0/2 would be counted twice"):
@@ -146,6 +153,33 @@ def test_shards_that_do_not_belong_together_are_refused(model, tmp_path):
         join_atlas(model, TEXTS, tmp_path, probes=False)
     with pytest.raises(Error, match="holds no shards"):
         join_atlas(model, TEXTS, tmp_path / "none")
+
+
+def test_parts_are_joined_with_their_own_model_and_corpus(model, tmp_path):
+    atlas(model, TEXTS, folder=tmp_path, tokens=40)
+    with pytest.raises(Error, match="its corpus_fingerprint is"):
+        join_atlas(model, TEXTS[1:], tmp_path, probes=False)
+    other = regard.models.LanguageModel(copy.deepcopy(model.module), model.tokenizer, name="other")
+    with torch.no_grad():
+        next(other.module.parameters()).mul_(0.5)
+    with pytest.raises(Error, match="its model_fingerprint is"):
+        join_atlas(other, TEXTS, tmp_path, probes=False)
+    assert join_atlas(model, TEXTS, tmp_path, probes=False).about["tokens"] >= 40
+
+
+def test_a_sample_takes_no_more_rows_of_a_document_than_it_has(model):
+    """Not all rows of the first one, which would be a matrix."""
+    (document,) = documents_of(
+        Corpus(["The cat sat on the mat. " * 40]), model, tokens=None, length=97
+    )
+    reader = Reader(model, seed=0)
+    read = reader.read(document, lowest={}, below=2**62)
+    rows = sum(len(hashed) for hashed, _ in read.sampled)
+    assert SAMPLED <= rows <= SAMPLED + len(document.windows) < document.tokens
+    every = hashes(0, document.number, document.tokens)
+    first = range(0, document.tokens, 97)
+    wanted = sorted(int(every[n]) for n in range(document.tokens) if n not in first)[:SAMPLED]
+    assert {*wanted} <= {int(one) for hashed, _ in read.sampled for one in hashed}
 
 
 @pytest.mark.parametrize(

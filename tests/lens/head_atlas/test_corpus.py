@@ -1,6 +1,7 @@
 """The texts of a corpus: files, rows, duplicates, windows, and what is refused."""
 
 import json
+import os
 
 import pytest
 
@@ -8,6 +9,7 @@ import regard
 from regard.errors import Error
 from regard.lens import Corpus
 from regard.lens.head_atlas.corpus import documents_of, plan
+from regard.lens.head_atlas.token_classes import token_classes
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +112,36 @@ def test_parquet_needs_a_library_that_is_named(tmp_path):
     else:
         with pytest.raises(Error, match="can't be read as Parquet"):
             list(Corpus(path))
+
+
+def test_classes_of_tokens_at_a_beginning_and_of_what_is_no_word():
+    tokens = [
+        "<s>",
+        "The",
+        " cat",
+        ".",
+        ' "',
+        "Tom",
+        " met",
+        " Ann",
+        "<0xE4>",
+        "\ufffd",
+        "🙂",
+        "三",
+    ]
+    assert token_classes(tokens) == [
+        *("separator", "word", "word", "separator", "separator", "word", "word", "name"),
+        *("other", "other", "other", "word"),
+    ]
+
+
+def test_a_name_of_any_bytes_and_a_byte_order_mark(tmp_path):
+    path = os.fsencode(tmp_path) + b"/caf\xe9.txt"
+    try:
+        with open(path, "wb") as file:  # noqa: PTH123 - a path of bytes
+            file.write(b"\xef\xbb\xbfThe cat.")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    (text,) = Corpus(tmp_path)
+    assert (text.content, text.source) == ("The cat.", f"{tmp_path}/caf\ufffd.txt")
+    text.source.encode()

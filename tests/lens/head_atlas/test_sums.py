@@ -36,10 +36,19 @@ def test_parts_are_merged_like_terms():
     torch.testing.assert_close(whole.value, values.sum(0), rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2.0**50])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2.0**90])
 def test_numbers_that_no_sum_could_hold_are_refused(value):
-    with pytest.raises(Error, match="not finite"):
-        ExactSum().add(torch.tensor([1.0, value]))
+    with pytest.raises(Error, match="not finite" if value != 2.0**90 else "too large to sum"):
+        ExactSum().add(torch.tensor([1.0, value], dtype=torch.float64))
+
+
+def test_squares_of_sums_over_long_documents_fit():
+    """Distances of 131,072 uniform tokens sum to 4e9 a document; their squares to 2e19 each."""
+    total, value = ExactSum(), (131072.0**2 / 4) ** 2
+    for _ in range(50):
+        total.add(torch.tensor([value, -value, 0.1], dtype=torch.float64))
+    expected = torch.tensor([50 * value, -50 * value, 5.0], dtype=torch.float64)
+    torch.testing.assert_close(total.value, expected, rtol=1e-15, atol=1e-11)
 
 
 def test_the_variance_is_that_of_the_documents_residuals():

@@ -56,8 +56,7 @@ def opened(pages, settled, file):
 @pytest.fixture
 def page(opened, settled):
     """The page with the text that it opens with."""
-    if read(opened) != TEXT:
-        write(opened, settled, TEXT)
+    write(opened, settled, TEXT)
     return opened
 
 
@@ -93,6 +92,29 @@ def look_at(page, settled, layer, head, query, key):
 
 def likeliest(run, count=3):
     return [piece.replace(" ", "␣") for _, piece, _ in run.following[:count]]
+
+
+def test_a_new_text_a_token_more_and_tokens_drawn(page, settled, server):
+    run = server.read(OTHER)
+    write(page, settled, OTHER)
+    assert read(page) == OTHER
+    assert expected(page)[:3] == likeliest(run)
+    query = len(run.tokens) - 1
+    page.locator("#tokens .token").last.click()
+    settled(page)
+    strongest = int(run.row(1, 3, query).argmax())
+    assert shown_weight(page) == pytest.approx(float(run.row(1, 3, query)[strongest]), abs=1e-4)
+    page.locator("#predictions button").first.click()
+    settled(page)
+    longer = server.append(run, run.following[0][0])
+    assert read(page) == longer.text
+    assert expected(page)[:3] == likeliest(longer)
+    page.locator("#generate-tokens").fill("6")
+    page.locator("#generate").click()
+    page.locator("#generate", has_text="Generate").wait_for()
+    settled(page)
+    assert page.locator("#tokens .token").count() == query + 1 + 1 + 6
+    assert read(page).startswith(longer.text)
 
 
 @pytest.mark.thorough
@@ -169,29 +191,6 @@ def test_what_matters_here(page, settled, finding, server):
     plain = server.run(server.about()["runs"][0])
     assert page.locator("#finding").text_content() == finding(plain, **table)
     page.locator("#matters").click()
-
-
-def test_a_new_text_a_token_more_and_tokens_drawn(page, settled, server):
-    run = server.read(OTHER)
-    write(page, settled, OTHER)
-    assert read(page) == OTHER
-    assert expected(page)[:3] == likeliest(run)
-    query = len(run.tokens) - 1
-    page.locator("#tokens .token").last.click()
-    settled(page)
-    strongest = int(run.row(1, 3, query).argmax())
-    assert shown_weight(page) == pytest.approx(float(run.row(1, 3, query)[strongest]), abs=1e-4)
-    page.locator("#predictions button").first.click()
-    settled(page)
-    longer = server.append(run, run.following[0][0])
-    assert read(page) == longer.text
-    assert expected(page)[:3] == likeliest(longer)
-    page.locator("#generate-tokens").fill("6")
-    page.locator("#generate").click()
-    page.locator("#generate", has_text="Generate").wait_for()
-    settled(page)
-    assert page.locator("#tokens .token").count() == query + 1 + 1 + 6
-    assert read(page).startswith(longer.text)
 
 
 @pytest.mark.thorough

@@ -106,10 +106,10 @@ function needed(/** @type {AtlasDetails} */ { needed: one, row }) {
       {},
       `On ${one.tokens}, the loss ${change < 0 ? "falls" : "rises"} by `,
       make("em", { textContent: signed(Math.abs(change), 2) }),
-      `${margin(one.margin, "nats")} nats without it`,
+      " nats without it",
       one.without_control == null
         ? "."
-        : `; without ${one.control}, a head of its layer taken as control, it changes by ${signed(one.without_control - one.loss, 2)}.`,
+        : `; without ${one.control}, a control without the name, it changes by ${signed(one.without_control - one.loss, 2)}. The difference is ${signed(one.without - one.without_control, 2)}${margin(one.margin, "nats")} nats.`,
     ),
     make(
       "dl",
