@@ -73,7 +73,7 @@ def atlas_on_ray(
         workers: processes that read, each with as many threads and processors as this one has
             threads (`torch.get_num_threads`); None is as many as the cluster has room for.
         batch: tokens after which a batch takes no further document. A larger one sends fewer states
-            (of SmolLM2-135M, 21 MB each), and loses more where a process dies.
+            (of SmolLM2-135M, up to 36 MB each), and loses more where a process dies.
         probes: as for `regard.lens.atlas`; they are measured in this process.
         progress: whether to show a progress bar; None shows it on a terminal.
 
