@@ -11,7 +11,7 @@ const LISTS = {
   moved: ["moved", "The positions at which most arrives: weight times the length of the value, beside the sinks."],
   received: ["received", "The keys that are looked at most; arcs go to the queries that look at them."],
   effect: ["effect", "The positions at which the log-probability of the document changes most with the head off"],
-  deciles: ["tenths", "From the lowest to the highest tenth of all rows, by their largest weight beside the sinks."],
+  deciles: ["tenths", "From the highest to the lowest tenth of all rows, by their largest weight beside the sinks."],
   sample: ["sample", "A uniform sample of all rows: what the head does at a usual token."],
 };
 const NAMES = /** @type {AtlasList[]} */ (Object.keys(LISTS));
