@@ -148,7 +148,7 @@ site: $(TESTS) ## build the site into build/site, with the model in it
 slides: $(TESTS) ## write the course's slides into build/slides.html, one file that needs no network
 	$(BIN)/python -m regard_site.slides build/slides.html
 
-gallery: $(TESTS) ## make the site's gallery, about two minutes of processor time, kept in build/gallery
+gallery: $(TESTS) ## make the site's gallery, about two minutes of processor time and forty for its atlas, kept in build/gallery
 	$(BIN)/python -m regard_site.gallery build/gallery
 
 wheels: $(WHEELS) ## build the sdist and a wheel for each platform into build/dist, and run the kernels of those that run here

@@ -66,7 +66,7 @@ def atlas(
     device: Device = "cpu",
     dtype: Dtype = None,
     weights: Weights = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue what is in --out.")] = False,
     join: Annotated[
         bool, typer.Option("--join", help="Put parts together that were read into --out.")
     ] = False,

@@ -3,7 +3,7 @@
 /** Of static/about.js, a script of its own. */
 declare const regardAtlas: { about: AtlasAbout; columns: AtlasColumn[] };
 
-/** Where an atlas comes from; what is not there is not spoken of. */
+/** Where an atlas comes from; fields that it lacks are left out. */
 interface AtlasAbout {
   model?: string;
   model_fingerprint?: string;

@@ -27,11 +27,7 @@ def atlas(progress: Progress) -> Exhibit | None:
         progress.say(f"left out: it needs {lacking}")
         return None
     run = progress.folder / "run"
-    texts = [
-        path.read_text("utf-8")
-        for part in _PARTS
-        for path in sorted((found[-1] / part).glob("*.txt"))
-    ]
+    texts = [path for part in _PARTS for path in sorted((found[-1] / part).glob("*.txt"))]
     made = regard.lens.atlas(
         model, texts, length=2048, effects=0.15, folder=run, resume=True, announce=progress.say
     )

@@ -70,8 +70,8 @@ def atlas(
         seed: of the samples.
         folder: keeps the state of the reading, in ``shards/``; None keeps none.
         shard: which part of the documents is read, and of how many: (0, 4) is every fourth one.
-            `join_atlas` puts the parts together, in the folder or as atlases.
-        resume: whether to go on with what is in the folder.
+            `join_atlas` puts the parts in the folder together.
+        resume: whether to continue what is in the folder.
         probes: whether to measure, once the whole corpus is read, what needs runs of its own: what
             heads copy and retrieve, and what is lost without those that carry a name.
         progress: whether to show a progress bar; None shows it on a terminal.

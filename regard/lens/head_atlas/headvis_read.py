@@ -35,7 +35,7 @@ _UNKNOWN = "not measured"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeadVis:
-    """A tree of HeadVis, with the attributes of an `Atlas`; what it does not tell is None.
+    """A tree of HeadVis, with the attributes of an `Atlas`; what it does not hold is None.
 
     Example:
         >>> import regard
@@ -137,7 +137,7 @@ def load_headvis(folder: str | Path) -> HeadVis:
     metrics = config.get("metrics", list, list(METRICS))
     if len(metrics) > _MOST_METRICS or not all(isinstance(metric, str) for metric in metrics):
         raise config.error("metrics", f"must be at most {_MOST_METRICS} names")
-    told = config.get("metric_descriptions", dict, {})
+    described = config.get("metric_descriptions", dict, {})
     path = root / "scatter_data.json"
     table = _parse(path, _LARGEST["scatter_data.json"])
     if not isinstance(table, list) or len(table) > _MOST_HEADS:
@@ -169,7 +169,7 @@ def load_headvis(folder: str | Path) -> HeadVis:
             {
                 "name": metric,
                 "title": metric.replace("_", " "),
-                "meaning": MEANINGS.get(metric) or str(told.get(metric, _UNKNOWN)),
+                "meaning": MEANINGS.get(metric) or str(described.get(metric, _UNKNOWN)),
                 "unit": {"pattern_entropy": "nats", "qk_distance": "tokens"}.get(metric, ""),
                 "group": "headvis",
             }

@@ -23,8 +23,8 @@ from regard.pattern.readouts import Max, Offsets, Received
 
 __all__ = ["BINS", "CONTROLS", "DISTANCES", "KINDS", "LISTS", "LayerReading", "WindowTokens"]
 
-KINDS = ("first token", "separator", "other")
-"""Kinds of keys on which heads rest."""
+KINDS = {"first": "first token", "separator": "separator", "other": "other"}
+"""Kinds of keys on which heads rest: the end of the column's name, and in words."""
 LISTS = ("moved", "received", "effect")
 """Lists of the strongest places."""
 CONTROLS = ("uniform", "others", "shuffled")
@@ -164,7 +164,8 @@ class LayerReading:
         metrics = headvis.metrics(pattern, ids, text.whole)
         clustered = {f"relation.{name}": _sums(tally) for name, tally in text.tallies.items()}
         if moved is not None:
-            clustered["moved"] = torch.cat([rows_read + 1, _total(moved)], dim=-1)
+            total = moved.double().sum(-1, keepdim=True).cpu()
+            clustered["moved"] = torch.cat([rows_read + 1, total], dim=-1)
         return cls(
             index=index,
             heads=heads,
@@ -184,10 +185,6 @@ class LayerReading:
             },
             sampled=rows.sampled(sampled, largest),
         )
-
-
-def _total(values: Float[Tensor, "H T"]) -> Float[Tensor, "H 1"]:
-    return values.double().sum(-1, keepdim=True).cpu()
 
 
 def _of_values(

@@ -144,9 +144,7 @@ class Atlas:
             "layer": layer,
             "head": head,
             "row": row,
-            "resting": dict(
-                zip(KINDS, (row[f"rest_{k}"] for k in ("first", "separator", "other")), strict=True)
-            ),
+            "resting": {words: row[f"rest_{kind}"] for kind, words in KINDS.items()},
             "profile": self._profile(number),
             "classes": self._classes(number),
             "histogram": {
@@ -283,7 +281,6 @@ class Atlas:
             "sources": self._sources,
             "probes": self.probes,
             "needed": self.needed,
-            "unmeasured": self.unmeasured,
         }
         text = json.dumps(content, ensure_ascii=False, allow_nan=False)
         replace_files({folder / _STATE: self.state.packed(), folder / _TABLE: text.encode()})
@@ -306,7 +303,7 @@ class Atlas:
                 sources={int(one): text for one, text in content["sources"].items()},
                 probes=content["probes"],
                 needed=content["needed"],
-                unmeasured=content["unmeasured"],
+                unmeasured=content["about"]["unmeasured"],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Error(f"{folder / _TABLE} is no table of an atlas: make it anew") from error

@@ -17,7 +17,7 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.lens.head_atlas import headvis
 from regard.lens.head_atlas.columns import COLUMNS
-from regard.lens.head_atlas.layer_reading import CONTROLS, DISTANCES
+from regard.lens.head_atlas.layer_reading import CONTROLS, DISTANCES, KINDS
 from regard.lens.head_atlas.sums import DocumentSums, variance
 from regard.lens.naming.evidence import Score, evidence, itself, lead
 from regard.lens.naming.head_scores import SCORE_OF, head_of
@@ -143,7 +143,7 @@ def rows_of(
             found = _evidence(sums, name, score)
             columns[column], columns[f"{column}_margin"] = _columns(found)
     rows = sums["rows"]
-    for kind, own in zip(("first", "separator", "other"), sums["rest"].T, strict=True):
+    for kind, own in zip(KINDS, sums["rest"].T, strict=True):
         columns[f"rest_{kind}"] = own / rows[:, 0]
     columns |= _reach(sums)
     if "headvis" in sums:
