@@ -52,8 +52,14 @@ def examples_for(model: LanguageModel) -> dict[str, str]:
     if readable:
         return readable
     (name, text), *_ = examples.items()
-    known = "".join(character for character in text if character not in unknown[name])
-    return {name: known or model.tokenizer.decode([0])}
+    return {name: known_part(model, text)}
+
+
+def known_part(model: LanguageModel, text: str) -> str:
+    """A text without the characters that a model's tokenizer has no token for."""
+    unknown = _unknown(model.tokenizer, text)
+    known = "".join(character for character in text if character not in unknown)
+    return known or model.tokenizer.decode([0])
 
 
 def _unknown(tokenizer: Any, text: str) -> set[str]:

@@ -83,6 +83,8 @@ interface About {
   shape: string;
   /** What the model was trained on, in a sentence. */
   has_read?: string | null;
+  /** What it costs that the page's numbers are rounded, in a sentence. */
+  numbers?: string;
   writes: boolean;
   generates: boolean;
   example: string | null;
@@ -143,6 +145,8 @@ interface MapWindow {
 
 /** What api.js asks the server for, and offline/api.js computes; `view`: a newer question ends the older. */
 interface Api {
+  /** Calls back with how far a model is that is being fetched, in words; empty once it is there. */
+  onLoading(listener: (progress: string) => void): void;
   health(): Promise<{ ok: boolean }>;
   about(): Promise<About>;
   open(text: string, view: string): Promise<Run>;

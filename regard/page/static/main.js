@@ -129,6 +129,7 @@ function watch() {
     last = performance.now();
     reopen();
   });
+  api.onLoading((loading) => set({ busy: loading }));
   api.onOffline(() => {
     if (get().offline) return;
     set({ offline: true, busy: "" });
@@ -152,8 +153,9 @@ function status() {
         ? busy || "Loading …"
         : "Type a text at the left, paste one or open a file: what every token attends to, under every head, appears here.";
     if (!about) return;
-    byId("has-read").hidden = !about.has_read;
-    byId("has-read").textContent = byId("has-read").title = about.has_read ?? "";
+    const said = [about.has_read, about.numbers].filter(Boolean).join(" ");
+    byId("has-read").hidden = !said;
+    byId("has-read").textContent = byId("has-read").title = said;
     const name = run && run.title !== about.title ? `${about.title} · ${run.title}` : about.title;
     byId("about-title").textContent = name;
     byId("about-title").title = name;

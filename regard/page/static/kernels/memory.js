@@ -44,6 +44,11 @@ export class Kernels {
     return new Float32Array(this.exports.memory.buffer, address, count);
   }
 
+  /** So many bytes at an address, as a view. */
+  bytes(/** @type {number} */ address, /** @type {number} */ count) {
+    return new Uint8Array(this.exports.memory.buffer, address, count);
+  }
+
   /** Copies float32 into memory, to stay there. @param {ArrayLike<number>} values */
   keep(values) {
     const address = this.allocate(4 * values.length);

@@ -14,17 +14,26 @@ const pending = new Map();
 const newest = new Map();
 let count = 0;
 
-/** @type {{about: About, first: {ids: number[], notes: string[]}}} */
+/** @type {{about: About, first: {ids: number[], notes: string[], run?: Run}}} */
 const report = JSON.parse(text("report"));
 const worker = new Worker(URL.createObjectURL(new Blob([text("worker")], { type: "text/javascript" })));
 /** @type {LiveStart} */
 const start = {
   ...{ model: text("model"), kernels: text("kernels"), numbers: text("numbers") },
-  ...{ title: report.about.title, first: report.first },
+  ...{ base: location.href, title: report.about.title, first: report.first },
 };
 worker.postMessage({ start });
+if (report.first.run) navigator.serviceWorker?.register("service.js").catch(() => {}); // else the network is needed
 
-worker.onmessage = ({ data: { id, line, value, error, status } }) => {
+/** @type {(progress: string) => void} */
+let tell = () => {};
+let told = report.first.run ? "fetching the model …" : "";
+
+worker.onmessage = ({ data: { id, line, value, error, status, progress } }) => {
+  if (progress !== undefined) {
+    told = progress ? fetching(progress) : "";
+    return tell(told);
+  }
   const one = pending.get(id);
   if (!one) return; // nobody waits for it any more
   if (line !== undefined) return one.each(line);
@@ -37,6 +46,13 @@ worker.onerror = ({ message }) => {
     reject(new ServerError(`The model does not run in this browser: ${message}`));
   pending.clear();
 };
+
+/** How far the model is. */
+function fetching(/** @type {{done: number, total: number}} */ { done, total }) {
+  const megabytes = (/** @type {number} */ bytes) => Math.round(bytes / 1e6);
+  const kept = window.isSecureContext ? "; this browser keeps it" : "";
+  return `fetching the model: ${megabytes(done)} of ${megabytes(total)} MB${kept}`;
+}
 
 /**
  * @param {string} name @param {unknown[]} args
@@ -72,6 +88,11 @@ const refuseTraining = async () => {
   throw new ServerError("A report holds no history of training; regard explore shows it.");
 };
 
+/** @type {Api["onLoading"]} */
+export const onLoading = (listener) => {
+  tell = listener;
+  tell(told);
+};
 export const onOffline = () => {};
 export const update = null;
 /** @type {Api["health"]} */
@@ -81,7 +102,10 @@ export const about = async () => report.about;
 /** @type {Api["open"]} */
 export const open = (content, view) => ask("open", [content], { view });
 /** @type {Api["fetchRun"]} */
-export const fetchRun = (run, view) => ask("fetchRun", [run], { view });
+export const fetchRun = async (run, view) => {
+  const [first] = report.about.runs;
+  return (told && run === first && report.first.run) || ask("fetchRun", [run], { view });
+};
 /** @type {Api["append"]} */
 export const append = (run, token, view) => ask("append", [run, token], { view });
 /** @type {Api["change"]} */
@@ -94,7 +118,8 @@ export const heads = (run, each, view) => ask("heads", [run], { each, view });
 export const effects = (run, over, each, signal) => ask("effects", [run, over], { each, signal });
 /** @type {Api["passages"]} */
 export const passages = (run, spans, each, signal) => ask("passages", [run, spans], { each, signal });
-export const writer = refuseTraining;
+/** @type {Api["writer"]} */
+export const writer = (run, view) => ask("writer", [run], { view });
 /** @type {Api["views"]} */
 export const views = async (run, _, view) => {
   const why = await ask("objections", [run], { view });

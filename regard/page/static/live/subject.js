@@ -6,7 +6,8 @@ import { interventionsOf } from "./changes.js";
 import { overHeads, overKeys, overPassages } from "./effects.js";
 import { readable, visible } from "./labels.js";
 import { figuresOf, marked } from "./heads.js";
-import { anySeed, draw, softmax } from "./sampling.js";
+import { anySeed, draw, largest, softmax } from "./sampling.js";
+import { writerOf } from "./writer.js";
 import * as views from "./views.js";
 
 /**
@@ -14,7 +15,7 @@ import * as views from "./views.js";
  * @typedef {{name: string, ids: number[], notes: string[], cache: Cache, changes: Intervention[],
  *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, effects: Map<string, object>,
  *   heads: Map<string, Pattern>, figures: ReturnType<typeof figuresOf>[][], marks?: [number[], number[]],
- *   along?: Float64Array}} LiveRun
+ *   along?: Float64Array, writer?: Writer}} LiveRun
  * along: what reads the logit of the likeliest next token from the stream, once it is asked for
  * @typedef {import("../kernels/cache.js").Cache} Cache
  */
@@ -23,6 +24,7 @@ const LIKELIEST = 10;
 const CHARACTERS = 200_000;
 const GENERATED = 500; // most tokens that are generated at a time
 const KEPT = 16; // runs that stay open
+const ROOM = 2 ** 29; // bytes of their queries, keys and values
 
 export class Subject {
   /** @param {import("../kernels/gpt.js").GPT} model @param {import("./tokenizer.js").Tokenizer} tokenizer @param {string} title */
@@ -138,8 +140,9 @@ export class Subject {
     } finally {
       if (!this.runs.has(key)) cache.release(); // it is not needed any more
     }
-    const rest = [...this.runs].filter(([, one]) => one.name !== this.first);
-    for (const [old] of rest.slice(0, -KEPT)) this.close(old);
+    const rest = [...this.runs].filter(([, one]) => one.name !== this.first && one.name !== name).reverse();
+    let [count, room] = [0, ROOM - cache.bytes];
+    for (const [old, one] of rest) if (++count >= KEPT || (room -= one.cache.bytes) < 0) this.close(old);
     return this.run(name);
   }
 
@@ -194,7 +197,7 @@ export class Subject {
   following(/** @type {LiveRun} */ { probabilities, plain }) {
     const before = plain?.probabilities;
     const most = before ? probabilities.map((share, token) => Math.max(share, before[token])) : probabilities;
-    const top = [...most.keys()].sort((a, b) => most[b] - most[a] || a - b).slice(0, LIKELIEST);
+    const top = largest(most, LIKELIEST);
     const pieces = this.tokenizer.tokens(top);
     return top.map((token, place) => ({
       token,
@@ -203,6 +206,17 @@ export class Subject {
       probability: probabilities[token],
       ...(before && { before: before[token] }),
     }));
+  }
+
+  /**
+   * The head that adds most to the lead of the likeliest next token over the second, and what is lost without it, as
+   * `regard.lens.leading_head` finds it. It is kept.
+   * @returns {Generator<void, Writer>}
+   */
+  *writer(/** @type {LiveRun} */ one) {
+    if (one.plain) throw new ServerError("This run is changed; who writes the answer is found of the text as it is.");
+    one.writer ??= yield* writerOf(this, one);
+    return one.writer;
   }
 
   /**
