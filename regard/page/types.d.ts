@@ -145,8 +145,8 @@ interface MapWindow {
 
 /** What api.js asks the server for, and offline/api.js computes; `view`: a newer question ends the older. */
 interface Api {
-  /** Calls back with how far a model is that is being fetched, in words; empty once it is there. */
-  onLoading(listener: (progress: string) => void): void;
+  /** Calls back with how far a model is that is being fetched, in bytes; null once it runs. kept: by the browser. */
+  onLoading(listener: (progress: { done: number; total: number; kept: boolean } | null) => void): void;
   health(): Promise<{ ok: boolean }>;
   about(): Promise<About>;
   open(text: string, view: string): Promise<Run>;

@@ -129,12 +129,25 @@ function watch() {
     last = performance.now();
     reopen();
   });
-  api.onLoading((loading) => set({ busy: loading }));
+  api.onLoading(showLoading);
   api.onOffline(() => {
     if (get().offline) return;
     set({ offline: true, busy: "" });
     timer = setTimeout(again, RETRY);
   });
+}
+
+/** How far the model is, and that the text can be read meanwhile. @type {Parameters<Api["onLoading"]>[0]} */
+function showLoading(progress) {
+  const place = byId("loading");
+  place.hidden = !progress;
+  if (!progress) return;
+  const { done, total, kept } = progress;
+  const [fetched, all] = [done, total].map((bytes) => Math.round(bytes / 1e6));
+  const after = kept ? "; it stays in this browser" : "";
+  find(place, "p").textContent =
+    done < total ? `Fetching the model: ${fetched} of ${all} MB${after}.` : "The model reads the text …";
+  Object.assign(find(place, "progress"), { max: total, value: done });
 }
 
 function status() {

@@ -25,14 +25,14 @@ const start = {
 worker.postMessage({ start });
 if (report.first.run) navigator.serviceWorker?.register("service.js").catch(() => {}); // else the network is needed
 
-/** @type {(progress: string) => void} */
+/** @type {Parameters<Api["onLoading"]>[0]} */
 let tell = () => {};
-let told = report.first.run ? "fetching the model …" : "";
+let isThere = !report.first.run; // else its text is shown while the model is fetched
 
-worker.onmessage = ({ data: { id, line, value, error, status, progress } }) => {
-  if (progress !== undefined) {
-    told = progress ? fetching(progress) : "";
-    return tell(told);
+worker.onmessage = ({ data: { id, line, value, error, status, loading } }) => {
+  if (loading !== undefined) {
+    isThere = !loading;
+    return tell(loading && { ...loading, kept: window.isSecureContext });
   }
   const one = pending.get(id);
   if (!one) return; // nobody waits for it any more
@@ -46,13 +46,6 @@ worker.onerror = ({ message }) => {
     reject(new ServerError(`The model does not run in this browser: ${message}`));
   pending.clear();
 };
-
-/** How far the model is. */
-function fetching(/** @type {{done: number, total: number}} */ { done, total }) {
-  const megabytes = (/** @type {number} */ bytes) => Math.round(bytes / 1e6);
-  const kept = window.isSecureContext ? "; this browser keeps it" : "";
-  return `fetching the model: ${megabytes(done)} of ${megabytes(total)} MB${kept}`;
-}
 
 /**
  * @param {string} name @param {unknown[]} args
@@ -91,7 +84,6 @@ const refuseTraining = async () => {
 /** @type {Api["onLoading"]} */
 export const onLoading = (listener) => {
   tell = listener;
-  tell(told);
 };
 export const onOffline = () => {};
 export const update = null;
@@ -104,7 +96,7 @@ export const open = (content, view) => ask("open", [content], { view });
 /** @type {Api["fetchRun"]} */
 export const fetchRun = async (run, view) => {
   const [first] = report.about.runs;
-  return (told && run === first && report.first.run) || ask("fetchRun", [run], { view });
+  return (!isThere && run === first && report.first.run) || ask("fetchRun", [run], { view });
 };
 /** @type {Api["append"]} */
 export const append = (run, token, view) => ask("append", [run, token], { view });

@@ -85,14 +85,14 @@ async function begin(/** @type {LiveStart} */ { model, kernels: module, numbers,
   const description = JSON.parse(model);
   const kernels = await Kernels.of(await inflated(module));
   const progress = (/** @type {number} */ done, /** @type {number} */ total) =>
-    scope.postMessage({ progress: { done, total } }, []);
+    scope.postMessage({ loading: { done, total } }, []);
   const { weights, tokenizer } = description.pieces
     ? await broughtModel(kernels, description, base, progress)
     : { weights: keep(kernels, unpack(await inflated(numbers), description.tensors)), ...description };
   const subject = new Subject(new GPT(kernels, description.config, weights), tokenizerOf(tokenizer), title);
   const opening = subject.open(first.ids, first.notes);
   while (!opening.next().done);
-  scope.postMessage({ progress: null }, []);
+  scope.postMessage({ loading: null }, []);
   return subject;
 }
 
