@@ -235,8 +235,7 @@ def _add(
     if unread is not None:
         raise ValueError(f"{name}: {unread[0]!r} is not an import or export that can be bundled")
     done[name] = (
-        f"/* {name} */\nconst {_variable(name)} = (() => {{\n{text}"
-        f"return {{ {exports} }};\n}})();"
+        f"/* {name} */\nconst {_variable(name)} = (() => {{\n{text}return {{ {exports} }};\n}})();"
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from regard.gpt import GPT, BPETokenizer, GPTConfig
 from regard.page._changes import Changes
 from regard.page._windows import Window
-from regard.page.file.live import pack_model
+from regard.page.file.live import pack_model, tokenizer_file
 from regard.page.subjects import ModelSubject
 
 TEXT = "the cat sat on the mat, the dog sat on the cat; the cat sat on the dog, the mat"
@@ -55,7 +55,7 @@ IMPORTS = {
 @pytest.fixture(scope="module")
 def ask(node, subject):
     _, model, tokenizer = subject
-    description, numbers = pack_model(model, tokenizer)
+    description, numbers = pack_model(model, tokenizer_file(tokenizer))
 
     def answer(code, **data):
         given = {"model": description, "numbers": numbers, "text": TEXT} | data
@@ -107,7 +107,7 @@ def test_a_text_is_read_as_the_server_reads_it(ask, subject):
 def test_heads_that_rest_are_named_as_the_server_names_them(node, shipped):
     model, tokenizer = shipped
     text = 'A green parrot lived in the tent. Leila said to it, "There is one."'
-    description, numbers = pack_model(model, tokenizer)
+    description, numbers = pack_model(model, tokenizer_file(tokenizer))
     given = {"model": description, "numbers": numbers, "text": text}
     answer = node(IMPORTS, BEGIN + "return finished(subject.scores(plain));", given)
     run = ModelSubject(model, tokenizer, title="m", text=text).read(text)
@@ -229,7 +229,7 @@ def expected_of(run):
 )
 def test_every_view_is_the_servers(node, request, which, changes):
     server, model, tokenizer = request.getfixturevalue(which)
-    description, numbers = pack_model(model, tokenizer)
+    description, numbers = pack_model(model, tokenizer_file(tokenizer))
     plain = server.read(TEXT)
     run = server.change(plain, Changes(changes=changes).changes) if changes else plain
     views = ["moved", "without"] if changes else ["weight", "moved", "toward", "without"]
