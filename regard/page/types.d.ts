@@ -145,8 +145,13 @@ interface MapWindow {
 
 /** What api.js asks the server for, and offline/api.js computes; `view`: a newer question ends the older. */
 interface Api {
-  /** Calls back with how far a model is that is being fetched, in bytes; null once it runs. kept: by the browser. */
-  onLoading(listener: (progress: { done: number; total: number; kept: boolean } | null) => void): void;
+  /**
+   * Calls back with how far a model is that is being fetched, in bytes, kept: by the browser; or how many seconds it
+   * takes to read a text; null once that has ended.
+   */
+  onLoading(
+    listener: (progress: { done: number; total: number; kept: boolean } | { seconds: number } | null) => void,
+  ): void;
   health(): Promise<{ ok: boolean }>;
   about(): Promise<About>;
   open(text: string, view: string): Promise<Run>;

@@ -24,6 +24,7 @@ __all__ = [
     "deflated",
     "embedded",
     "kernels",
+    "module",
     "policy",
     "script",
     "static",
@@ -143,14 +144,23 @@ def kernels() -> str:
     Raises:
         FileNotFoundError: they are not built.
     """
-    module = _FOLDER / "kernels.wasm"
-    if not module.is_file():
+    text = deflated([module("kernels.wasm")], strategy=zlib.Z_DEFAULT_STRATEGY)
+    return f'<script type="text/plain" id="kernels">{text}</script>\n'
+
+
+def module(name: str) -> bytes:
+    """Read kernels that are compiled to WebAssembly.
+
+    Raises:
+        FileNotFoundError: they are not built.
+    """
+    path = _FOLDER / name
+    if not path.is_file():
         raise FileNotFoundError(
-            f"{module} is missing: install regard again, or build it in a checkout by "
+            f"{path} is missing: install regard again, or build it in a checkout by "
             "`pip install ziglang && python tools/wasm.py`"
         )
-    text = deflated([module.read_bytes()], strategy=zlib.Z_DEFAULT_STRATEGY)
-    return f'<script type="text/plain" id="kernels">{text}</script>\n'
+    return path.read_bytes()
 
 
 def deflated(parts: Iterable[bytes], *, strategy: int = zlib.Z_RLE) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.gpt import GPT
 from regard.gpt.int8 import to_int8
-from regard.page.file.bundle import static
+from regard.page.file.bundle import module, static
 from regard.page.file.live import described, page_of
 
 __all__ = ["PASSAGE", "as_int8", "live_files", "perplexity"]
@@ -102,6 +102,7 @@ def live_files(
     }
     limits = about["limits"] | {"tokens": config.context}
     yield "service.js", static("live/service.js").encode()
+    yield "kernels_threads.wasm", module("kernels_threads.wasm")
     yield "index.html", page_of(description, about | {"limits": limits}, first).encode()
 
 

@@ -142,6 +142,11 @@ function showLoading(progress) {
   const place = byId("loading");
   place.hidden = !progress;
   if (!progress) return;
+  find(place, "progress").hidden = "seconds" in progress;
+  if ("seconds" in progress) {
+    find(place, "p").textContent = `The model reads the text: about ${plural(Math.ceil(progress.seconds), "second")}.`;
+    return;
+  }
   const { done, total, kept } = progress;
   const [fetched, all] = [done, total].map((bytes) => Math.round(bytes / 1e6));
   const after = kept ? "; it stays in this browser" : "";

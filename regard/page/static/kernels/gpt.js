@@ -77,7 +77,7 @@ export class GPT {
     const result = kernels.borrow(4 * V);
     const places = ids.map((_, row) => cache.length + row);
     const step = [
-      ...[0, 1, ids.length, numbers.length, heads, config.groups, config.head_dim, config.hidden_dim, V],
+      ...[0, kernels.threads, ids.length, numbers.length, heads, config.groups, config.head_dim, config.hidden_dim, V],
       ...[Number(config.mlp === "swiglu"), 1, ids.length - Number(isLast)],
       ...[at(from.stream), kernels.lendWhole(ids), kernels.lendWhole(places), NONE],
       ...[this.matrix("wte")[0], weights["wpe.weight"] ?? NONE, this.matrix("wte")[1], cosines, sines],
@@ -175,7 +175,9 @@ export class GPT {
     if (!scales) return kernels.floats(address + 4 * first * inputs, count);
     const scale = kernels.floats(scales + 4 * first, last - first);
     const whole = new Int8Array(kernels.exports.memory.buffer, address + first * inputs, count);
-    return Float32Array.from(whole, (number, k) => number * scale[Math.floor(k / inputs)]);
+    const result = new Float32Array(count);
+    for (let k = 0; k < count; k++) result[k] = whole[k] * scale[Math.floor(k / inputs)];
+    return result;
   }
 
   norm(/** @type {string} */ name) {

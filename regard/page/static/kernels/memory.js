@@ -20,9 +20,10 @@ export class Kernels {
     return new Kernels(/** @type {Exports} */ (/** @type {unknown} */ (instance.exports)));
   }
 
-  /** @param {Exports} exports */
-  constructor(exports) {
+  /** @param {Exports} exports @param {number} [threads] that compute a model's step */
+  constructor(exports, threads = 1) {
     this.exports = exports;
+    this.threads = threads;
     exports._initialize();
     /** What the call that is being prepared has put into memory. @type {number[]} */
     this.borrowed = [];

@@ -6,6 +6,9 @@ import { Replaced, ServerError } from "../errors.js";
 
 const text = (/** @type {string} */ name) => document.getElementById(name)?.textContent ?? "";
 
+const ONCE = "regard reloaded";
+const PATIENCE = 2000; // milliseconds
+
 /** @typedef {{resolve: (value: any) => void, reject: (error: Error) => void, each: (line: any) => void}} Pending */
 
 /** @type {Map<number, Pending>} */
@@ -20,10 +23,23 @@ const worker = new Worker(URL.createObjectURL(new Blob([text("worker")], { type:
 /** @type {LiveStart} */
 const start = {
   ...{ model: text("model"), kernels: text("kernels"), numbers: text("numbers") },
-  ...{ base: location.href, title: report.about.title, first: report.first },
+  ...{ base: report.first.run ? location.href : "", title: report.about.title, first: report.first },
 };
-worker.postMessage({ start });
-if (report.first.run) navigator.serviceWorker?.register("service.js").catch(() => {}); // else the network is needed
+begin();
+
+/** A folder's service worker brings the headers with which threads share memory: the page is opened once more, then. */
+async function begin() {
+  if (report.first.run && navigator.serviceWorker) {
+    await navigator.serviceWorker.register("service.js").catch(() => {}); // else one thread, and the network, do
+    if (!crossOriginIsolated && !sessionStorage.getItem(ONCE)) {
+      sessionStorage.setItem(ONCE, "1");
+      await Promise.race([navigator.serviceWorker.ready, new Promise((go) => setTimeout(go, PATIENCE))]);
+      return location.reload();
+    }
+    sessionStorage.removeItem(ONCE);
+  }
+  worker.postMessage({ start });
+}
 
 /** @type {Parameters<Api["onLoading"]>[0]} */
 let tell = () => {};
@@ -31,7 +47,7 @@ let isThere = !report.first.run; // else its text is shown while the model is fe
 
 worker.onmessage = ({ data: { id, line, value, error, status, loading } }) => {
   if (loading !== undefined) {
-    isThere = !loading;
+    isThere = !loading?.total;
     return tell(loading && { ...loading, kept: window.isSecureContext });
   }
   const one = pending.get(id);

@@ -1,4 +1,7 @@
-/** Beside a live report in a folder: hands the page out again where there is no network. */
+/**
+ * Beside a live report in a folder: hands the page out again where there is no network, and gives it the headers with
+ * which its workers may share memory.
+ */
 const scope = /** @type {any} */ (self);
 const NAME = "regard page";
 
@@ -14,10 +17,18 @@ async function answered(/** @type {Request} */ request) {
   try {
     const answer = await fetch(request);
     if (answer.ok) await kept.put(request, answer.clone());
-    return answer;
+    return isolated(answer);
   } catch (error) {
     const before = await kept.match(request, { ignoreSearch: true });
-    if (before) return before;
+    if (before) return isolated(before);
     throw error;
   }
+}
+
+/** An answer whose page shares its process with no other. */
+function isolated(/** @type {Response} */ answer) {
+  const headers = new Headers(answer.headers);
+  headers.set("Cross-Origin-Opener-Policy", "same-origin");
+  headers.set("Cross-Origin-Embedder-Policy", "require-corp");
+  return new Response(answer.body, { status: answer.status, statusText: answer.statusText, headers });
 }

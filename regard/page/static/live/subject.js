@@ -23,6 +23,7 @@ import * as views from "./views.js";
 const LIKELIEST = 10;
 const CHARACTERS = 200_000;
 const GENERATED = 500; // most tokens that are generated at a time
+const SLOW = 1; // seconds from which on it is said how long the model takes
 const KEPT = 16; // runs that stay open
 const ROOM = 2 ** 29; // bytes of their queries, keys and values
 
@@ -35,6 +36,9 @@ export class Subject {
     /** @type {Map<string, LiveRun>} by what they are runs of, the last used last */
     this.runs = new Map();
     this.count = 0;
+    this.pace = 0; // milliseconds that the model took for a token of the last text
+    /** Hears how many seconds the model will take for a text, where that is long; null once it has. */
+    this.tell = (/** @type {number|null} */ _seconds) => {};
     /** @type {string|null} */
     this.first = null;
   }
@@ -130,7 +134,7 @@ export class Subject {
     const cache = plain ? this.model.cache(ids.length) : this.prefixOf(ids);
     const name = `${++this.count}`;
     try {
-      const logits = yield* this.model.read(ids.slice(cache.length), cache, { changes });
+      const logits = yield* this.readTimed(ids.slice(cache.length), cache, changes);
       const probabilities = softmax(logits);
       if (probabilities.some(Number.isNaN))
         throw new ServerError("The model's logits are not numbers; its weights are damaged.");
@@ -144,6 +148,20 @@ export class Subject {
     let [count, room] = [0, ROOM - cache.bytes];
     for (const [old, one] of rest) if (++count >= KEPT || (room -= one.cache.bytes) < 0) this.close(old);
     return this.run(name);
+  }
+
+  /**
+   * Reads tokens, and tells how long it will take.
+   * @param {number[]} ids @param {Cache} cache @param {Intervention[]} changes
+   */
+  *readTimed(ids, cache, changes) {
+    const expected = (ids.length * this.pace) / 1000;
+    if (expected > SLOW) this.tell(expected);
+    const since = performance.now();
+    const logits = yield* this.model.read(ids, cache, { changes });
+    this.pace = (performance.now() - since) / ids.length;
+    if (expected > SLOW) this.tell(null);
+    return logits;
   }
 
   /** Gives back the memory of a run; reading it afterwards is an error. */

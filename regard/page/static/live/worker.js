@@ -2,6 +2,7 @@
 import { ServerError } from "../errors.js";
 import { GPT } from "../kernels/gpt.js";
 import { Kernels } from "../kernels/memory.js";
+import { threadedKernels } from "../kernels/threads.js";
 import * as attention from "../kernels/pattern.js";
 import { inflated } from "../offline/bytes.js";
 import { broughtModel } from "./pieces.js";
@@ -11,6 +12,7 @@ import { unpack } from "./weights.js";
 import { Work } from "./work.js";
 
 const scope = /** @type {WorkerScope} */ (/** @type {unknown} */ (self));
+const MOST_THREADS = 4;
 const [QUICK, SHOWN, ASIDE, MEASURED] = [0, 1, 2, 3];
 
 /**
@@ -80,16 +82,23 @@ function* describeOpen(
 const numbersOf = (/** @type {number|"mean"} */ one, /** @type {number} */ count) =>
   one === "mean" ? Array.from({ length: count }, (_, number) => number) : [one];
 
+/** The kernels on as many threads as help: a product ends with its slowest part. */
+async function threaded(/** @type {string} */ base) {
+  const bytes = await (await fetch(new URL("kernels_threads.wasm", base))).arrayBuffer();
+  return threadedKernels(bytes, Math.min(MOST_THREADS, navigator.hardwareConcurrency));
+}
+
 /** The model, with the text that is open at first. */
 async function begin(/** @type {LiveStart} */ { model, kernels: module, numbers, base, title, first }) {
   const description = JSON.parse(model);
-  const kernels = await Kernels.of(await inflated(module));
+  const kernels = await (base && crossOriginIsolated ? threaded(base) : Kernels.of(await inflated(module)));
   const progress = (/** @type {number} */ done, /** @type {number} */ total) =>
     scope.postMessage({ loading: { done, total } }, []);
   const { weights, tokenizer } = description.pieces
     ? await broughtModel(kernels, description, base, progress)
     : { weights: keep(kernels, unpack(await inflated(numbers), description.tensors)), ...description };
   const subject = new Subject(new GPT(kernels, description.config, weights), tokenizerOf(tokenizer), title);
+  subject.tell = (seconds) => scope.postMessage({ loading: seconds && { seconds } }, []);
   const opening = subject.open(first.ids, first.notes);
   while (!opening.next().done);
   scope.postMessage({ loading: null }, []);
