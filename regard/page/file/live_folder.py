@@ -89,6 +89,9 @@ def live_files(
     text = json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")).encode()
     entry = _entry("tokenizer", text, "json")
     yield entry["file"], text
+    threads = module("kernels_threads.wasm")
+    kernels = _entry("kernels", threads, "wasm")
+    yield kernels["file"], threads
     config = replace(model.config, context=min(model.config.context, _longest(model)))
     description = {
         "config": described(config),
@@ -99,10 +102,10 @@ def live_files(
         "bytes": size,
         "pieces": pieces,
         "tokenizer": entry,
+        "threads": kernels,
     }
     limits = about["limits"] | {"tokens": config.context}
     yield "service.js", static("live/service.js").encode()
-    yield "kernels_threads.wasm", module("kernels_threads.wasm")
     yield "index.html", page_of(description, about | {"limits": limits}, first).encode()
 
 

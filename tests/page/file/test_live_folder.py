@@ -46,7 +46,7 @@ def description_of(files):
 def test_pieces_hold_every_tensor_and_are_named_by_what_they_hold(files):
     description = description_of(files)
     assert len(description["pieces"]) > 3
-    for piece in [*description["pieces"], description["tokenizer"]]:
+    for piece in [*description["pieces"], description["tokenizer"], description["threads"]]:
         data = files[piece["file"]]
         assert (len(data), hashlib.sha256(data).hexdigest()) == (piece["bytes"], piece["sha256"])
         assert piece["sha256"].startswith(piece["file"].split("-")[1].split(".")[0])
@@ -80,9 +80,10 @@ globalThis.caches = { open: async () => ({
 const kernels = await Kernels.of(readFileSync("./static/kernels.wasm"));
 let said = null;
 const tell = (done, total) => (said = [done, total]);
-const bring = () => broughtModel(kernels, given.model, "https://example.org/a/", tell);
+const folder = await folderOf(given.model, "https://example.org/a/");
+const bring = () => broughtModel(kernels, given.model, folder, tell);
 """
-IMPORTS = {"live/pieces.js": "broughtModel", "live/tokenizer.js": "tokenizerOf"}
+IMPORTS = {"live/pieces.js": "broughtModel, folderOf", "live/tokenizer.js": "tokenizerOf"}
 
 
 def given(files, **data):

@@ -51,13 +51,19 @@ window.answer = (async () => {
   const kernels = await module_kernels_memory.Kernels.of(bytes);
   const stored = await (await fetch("model.json")).json();
   const { weights, tokenizer } = await module_live_pieces.broughtModel(
-    kernels, stored, location.href, () => {});
+    kernels, stored, await module_live_pieces.folderOf(stored, location.href), () => {});
   const model = new module_kernels_gpt.GPT(kernels, stored.config, weights);
   const coder = module_live_tokenizer.tokenizerOf(tokenizer);
   const subject = new module_live_subject.Subject(model, coder, "m");
   const expected = new Float32Array(await (await fetch("expected.bin")).arrayBuffer());
   const { layers, heads, vocab_size: V } = stored.config;
-  const ended = (steps) => { for (;;) { const { done, value } = steps.next(); if (done) return value; } };
+  const ended = (steps) => {
+    for (;;) {
+      const { done, value } = steps.next();
+      if (done) return value;
+    }
+  };
+  const rowOf = module_kernels_pattern.row;
   let [at, logits, rows, otherwise, positions] = [0, 0, 0, [], 0];
   const off = (values) => {
     let most = 0;
@@ -73,7 +79,7 @@ window.answer = (async () => {
     for (let layer = 0; layer < layers; layer++)
       for (let head = 0; head < heads; head++)
         for (let query = 0; query < ids.length; query++)
-          rows = Math.max(rows, off(module_kernels_pattern.row([subject.head(run, layer, head)], query)));
+          rows = Math.max(rows, off(rowOf([subject.head(run, layer, head)], query)));
     positions += ids.length;
   }
   return JSON.stringify({ logits, rows, otherwise, positions, left: expected.length - at });

@@ -90,6 +90,12 @@ function cancel(/** @type {number|undefined} */ id) {
   one.reject(new Replaced());
 }
 
+/** The first text, while the model is fetched: Python has written it down. */
+function known(/** @type {(run: Run) => boolean} */ isMeant) {
+  const { run } = report.first;
+  return !isThere && run && isMeant(run) ? run : null;
+}
+
 /** @type {Api["end"]} */
 export const end = (view) => cancel(newest.get(view));
 
@@ -108,12 +114,9 @@ export const health = async () => ({ ok: true });
 /** @type {Api["about"]} */
 export const about = async () => report.about;
 /** @type {Api["open"]} */
-export const open = (content, view) => ask("open", [content], { view });
+export const open = async (content, view) => known(({ text }) => text === content) ?? ask("open", [content], { view });
 /** @type {Api["fetchRun"]} */
-export const fetchRun = async (run, view) => {
-  const [first] = report.about.runs;
-  return (!isThere && run === first && report.first.run) || ask("fetchRun", [run], { view });
-};
+export const fetchRun = async (run, view) => known(({ id }) => id === run) ?? ask("fetchRun", [run], { view });
 /** @type {Api["append"]} */
 export const append = (run, token, view) => ask("append", [run, token], { view });
 /** @type {Api["change"]} */

@@ -7,24 +7,32 @@ import { ServerError } from "../errors.js";
 /**
  * @typedef {{file: string, bytes: number, sha256: string}} Piece
  * @typedef {{bytes: number, pieces: Piece[], tokenizer: Piece, tensors: {name: string, offset: number}[]}} Stored
- * @typedef {(bytes: number, total: number) => void} Report
+ * @typedef {(piece: Piece, report?: (bytes: number) => void) => Promise<Uint8Array<ArrayBuffer>>} Bring
  */
 
 const CACHE = "regard model ";
 
 /**
+ * Brings the files of a folder, whose address is the base.
+ * @param {Stored} stored @param {string} base @returns {Promise<Bring>}
+ */
+export async function folderOf({ pieces }, base) {
+  const kept = await cacheOf(pieces);
+  return (piece, report = () => {}) => bring(piece, base, kept, report);
+}
+
+/**
  * Brings the weights into the kernels' memory.
- * @param {import("../kernels/memory.js").Kernels} kernels @param {Stored} stored
- * @param {string} base the address of the folder @param {Report} report
+ * @param {import("../kernels/memory.js").Kernels} kernels @param {Stored} stored @param {Bring} folder
+ * @param {(bytes: number, total: number) => void} report
  * @returns {Promise<{weights: Record<string, number>, tokenizer: object}>} the address of each tensor
  */
-export async function broughtModel(kernels, { bytes, pieces, tokenizer, tensors }, base, report) {
+export async function broughtModel(kernels, { bytes, pieces, tokenizer, tensors }, folder, report) {
   const start = kernels.allocate(bytes);
-  const kept = await cacheOf(pieces);
   const total = bytes + tokenizer.bytes;
   let done = 0;
   const brought = async (/** @type {Piece} */ piece) => {
-    const data = await bring(piece, base, kept, (some) => report(done + some, total));
+    const data = await folder(piece, (some) => report(done + some, total));
     done += piece.bytes;
     return data;
   };

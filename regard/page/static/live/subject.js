@@ -37,8 +37,8 @@ export class Subject {
     this.runs = new Map();
     this.count = 0;
     this.pace = 0; // milliseconds that the model took for a token of the last text
-    /** Hears how many seconds the model will take for a text, where that is long; null once it has. */
-    this.tell = (/** @type {number|null} */ _seconds) => {};
+    /** Hears how many seconds the model will take for a text, where that is long; null once it has. @type {(seconds: number|null) => void} */
+    this.tell = () => {};
     /** @type {string|null} */
     this.first = null;
   }

@@ -5,14 +5,14 @@ import { Kernels } from "../kernels/memory.js";
 import { threadedKernels } from "../kernels/threads.js";
 import * as attention from "../kernels/pattern.js";
 import { inflated } from "../offline/bytes.js";
-import { broughtModel } from "./pieces.js";
+import { broughtModel, folderOf } from "./pieces.js";
 import { Subject } from "./subject.js";
 import { tokenizerOf } from "./tokenizer.js";
 import { unpack } from "./weights.js";
 import { Work } from "./work.js";
 
 const scope = /** @type {WorkerScope} */ (/** @type {unknown} */ (self));
-const MOST_THREADS = 4;
+const MOST_THREADS = 4; // a product ends with its slowest part
 const [QUICK, SHOWN, ASIDE, MEASURED] = [0, 1, 2, 3];
 
 /**
@@ -82,20 +82,19 @@ function* describeOpen(
 const numbersOf = (/** @type {number|"mean"} */ one, /** @type {number} */ count) =>
   one === "mean" ? Array.from({ length: count }, (_, number) => number) : [one];
 
-/** The kernels on as many threads as help: a product ends with its slowest part. */
-async function threaded(/** @type {string} */ base) {
-  const bytes = await (await fetch(new URL("kernels_threads.wasm", base))).arrayBuffer();
-  return threadedKernels(bytes, Math.min(MOST_THREADS, navigator.hardwareConcurrency));
-}
-
 /** The model, with the text that is open at first. */
 async function begin(/** @type {LiveStart} */ { model, kernels: module, numbers, base, title, first }) {
   const description = JSON.parse(model);
-  const kernels = await (base && crossOriginIsolated ? threaded(base) : Kernels.of(await inflated(module)));
+  const folder = description.pieces && (await folderOf(description, base));
+  const threads = Math.min(MOST_THREADS, navigator.hardwareConcurrency);
+  const kernels =
+    folder && crossOriginIsolated
+      ? await threadedKernels(await folder(description.threads), threads)
+      : await Kernels.of(await inflated(module));
   const progress = (/** @type {number} */ done, /** @type {number} */ total) =>
     scope.postMessage({ loading: { done, total } }, []);
-  const { weights, tokenizer } = description.pieces
-    ? await broughtModel(kernels, description, base, progress)
+  const { weights, tokenizer } = folder
+    ? await broughtModel(kernels, description, folder, progress)
     : { weights: keep(kernels, unpack(await inflated(numbers), description.tensors)), ...description };
   const subject = new Subject(new GPT(kernels, description.config, weights), tokenizerOf(tokenizer), title);
   subject.tell = (seconds) => scope.postMessage({ loading: seconds && { seconds } }, []);

@@ -21,9 +21,7 @@ export function* writerOf(subject, one) {
   for (let layer = 0; layer < layers; layer++) {
     const reads = new Float64Array(E); // by W_O, from the contexts of all heads
     const output = model.rows(`h.${layer}.attn.c_proj`, 0, E, E);
-    for (let row = 0; row < E; row++) {
-      for (let k = 0; k < E; k++) reads[k] += along[row] * output[row * E + k];
-    }
+    output.forEach((number, k) => (reads[k % E] += along[Math.floor(k / E)] * number));
     for (let head = 0; head < heads; head++) {
       const { source, share } = shareOf(subject, one, layer, head, reads);
       if (share > best.share) best = { layer, head, source, share };
