@@ -51,7 +51,7 @@ def test_words_can_be_read_while_the_model_is_fetched(pages, settled, address):
         page.goto(address)
         page.locator("#loading:visible", has_text="Fetching the model").wait_for()
         page.locator("#predictions > *").first.wait_for()
-        assert len(words(page)) == 13
+        assert len(words(page)) == 12
         assert len(held) == 1  # a piece at a time
         page.unroute("**/weights-*")
         held[0].continue_()

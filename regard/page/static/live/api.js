@@ -114,7 +114,7 @@ export const health = async () => ({ ok: true });
 /** @type {Api["about"]} */
 export const about = async () => report.about;
 /** @type {Api["open"]} */
-export const open = async (content, view) => known(({ text }) => text === content) ?? ask("open", [content], { view });
+export const open = async (content, view) => known((run) => run.text === content) ?? ask("open", [content], { view });
 /** @type {Api["fetchRun"]} */
 export const fetchRun = async (run, view) => known(({ id }) => id === run) ?? ask("fetchRun", [run], { view });
 /** @type {Api["append"]} */
