@@ -42,10 +42,13 @@ def words(page):
 
 def test_words_can_be_read_while_the_model_is_fetched(pages, settled, address):
     with pages(service_workers="block") as page:
-        held = []
+        held, waiting = [], True
 
         def hold(route):
-            held.append(route)
+            if waiting:
+                held.append(route)
+            else:
+                route.continue_()
 
         page.route("**/weights-*", hold)
         page.goto(address)
@@ -53,7 +56,7 @@ def test_words_can_be_read_while_the_model_is_fetched(pages, settled, address):
         page.locator("#predictions > *").first.wait_for()
         assert len(words(page)) == 12
         assert len(held) == 1  # a piece at a time
-        page.unroute("**/weights-*")
+        waiting = False
         held[0].continue_()
         settled(page)
         assert page.locator("#loading").is_hidden()
