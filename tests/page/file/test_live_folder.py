@@ -164,6 +164,18 @@ def test_a_damaged_piece_is_refused(node, files):
     assert not any(piece in url for url in answer["kept"])
 
 
+def test_what_was_kept_and_is_damaged_is_fetched_anew(node, files):
+    code = """
+    await bring();
+    const [url] = [...kept.keys()].filter((one) => one.endsWith(".bin"));
+    kept.set(url, new Response(new Uint8Array(given.model.pieces[0].bytes)));
+    const before = log.length;
+    await bring();
+    return { fetched: log.slice(before), url };"""
+    answer = node(IMPORTS, BRINGS + code, given(files))
+    assert answer["fetched"] == [answer["url"]]
+
+
 def test_perplexity_is_that_of_the_definition():
     model, ids = small(), [3, 1, 4, 1, 5, 9, 2, 6]
     with torch.no_grad():

@@ -104,6 +104,12 @@ def test_a_text_is_read_as_the_server_reads_it(ask, subject):
     assert len(roles) > 1
 
 
+def test_the_head_that_writes_the_next_token_is_the_servers(ask, subject):
+    server, _, _ = subject
+    answer = ask("return finished(subject.writer(plain));")
+    assert_equal(answer, server.writer(server.read(TEXT)), near=1e-4)
+
+
 def test_heads_that_rest_are_named_as_the_server_names_them(node, shipped):
     model, tokenizer = shipped
     text = 'A green parrot lived in the tent. Leila said to it, "There is one."'
