@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from regard.gpt import GPT, BPETokenizer, GPTConfig
+from regard.gpt.bpe import END
 from regard.page._changes import Changes
 from regard.page._windows import Window
 from regard.page.file.live import pack_model, tokenizer_file
@@ -108,6 +109,27 @@ def test_the_head_that_writes_the_next_token_is_the_servers(ask, subject):
     server, _, _ = subject
     answer = ask("return finished(subject.writer(plain));")
     assert_equal(answer, server.writer(server.read(TEXT)), near=1e-4)
+
+
+def test_a_token_that_begins_every_text_is_marked(node, subject):
+    _, model, tokenizer = subject
+    file = tokenizer_file(tokenizer)
+    end = file["added_tokens"][0]
+    template = {"SpecialToken": {"id": end["content"], "type_id": 0}}
+    file["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [template, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [template, {"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {
+            end["content"]: {"id": end["content"], "ids": [end["id"]], "tokens": [end["content"]]}
+        },
+    }
+    description, numbers = pack_model(model, file)
+    given = {"model": description, "numbers": numbers, "text": "the cat"}
+    answer = node(IMPORTS, BEGIN + "return subject.describe(plain).tokens;", given)
+    assert answer[0] == {"text": END, "label": END, "added": True}
+    assert [one["text"] for one in answer[1:]] == tokenizer.tokens(tokenizer.encode("the cat"))
+    assert not any("added" in one for one in answer[1:])
 
 
 def test_heads_that_rest_are_named_as_the_server_names_them(node, shipped):

@@ -190,13 +190,18 @@ export class Subject {
     const { config } = this.model;
     const { length } = one.ids;
     const pieces = this.tokenizer.tokens(one.ids);
+    const { prefix } = this.tokenizer;
+    const added = prefix.every((id, place) => id === one.ids[place]) ? prefix.length : 0;
     const layers = Array.from({ length: config.layers }, (_, index) => index);
     const causal = config.windows.every((keys) => (keys ?? length) >= length);
     return {
       id: one.name,
       title: this.title,
       text: this.tokenizer.decode(one.ids),
-      tokens: pieces.map((piece) => ({ text: readable(piece), label: visible(piece) })),
+      tokens: pieces.map((piece, place) => ({
+        ...{ text: readable(piece), label: visible(piece) },
+        ...(place < added && { added: true }),
+      })),
       length,
       causal,
       layers: layers.map((index) => ({

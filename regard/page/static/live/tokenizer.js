@@ -3,8 +3,8 @@ import { ServerError } from "../errors.js";
 import { Tokenizer as Library } from "../vendor/tokenizers.min.mjs";
 
 /**
- * What a model's tokenizer does.
- * @typedef {{encode(text: string): number[], decode(ids: number[]): string, tokens(ids: number[]): string[]}} Tokenizer
+ * What a model's tokenizer does; prefix: the tokens that it adds before every text.
+ * @typedef {{prefix: number[], encode(text: string): number[], decode(ids: number[]): string, tokens(ids: number[]): string[]}} Tokenizer
  */
 
 /** @returns {Tokenizer} */
@@ -16,6 +16,8 @@ export function tokenizerOf(/** @type {any} */ json) {
 class CharTokenizer {
   constructor(/** @type {string} */ characters) {
     this.characters = [...characters];
+    /** @type {number[]} */
+    this.prefix = [];
     this.ids = new Map(this.characters.map((character, id) => [character, id]));
   }
 
@@ -54,6 +56,7 @@ function explicit(/** @type {any} */ step) {
 class ByteLevelTokenizer {
   constructor(/** @type {any} */ json) {
     this.library = new Library({ ...json, pre_tokenizer: explicit(json.pre_tokenizer) }, {});
+    this.prefix = this.library.encode("").ids;
     const byteOf = new Map(signsOfBytes().map((sign, byte) => [sign, byte]));
     const utf8 = new TextEncoder();
     const added = json.added_tokens.map((/** @type {any} */ { content, id }) => [content, id]);
