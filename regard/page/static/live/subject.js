@@ -94,7 +94,7 @@ export class Subject {
     const sampling = { temperature, seed: seed == null ? anySeed() : BigInt(seed) };
     const { ids: idsBefore, cache: cacheBefore, logits: logitsBefore } = from.plain ?? from;
     const ids = [...idsBefore];
-    const cache = cacheBefore.branch(idsBefore.length, context);
+    const cache = cacheBefore.branch(idsBefore.length, Math.min(context, idsBefore.length + tokens));
     let [start, logits] = [0, logitsBefore];
     try {
       for (let step = 0; step < tokens; step++) {
@@ -109,29 +109,35 @@ export class Subject {
         }
         logits = yield* this.model.read(ids.slice(start + cache.length), cache);
       }
+      yield { run: this.describe(yield* this.openLast(ids, start ? null : cache)) };
     } finally {
-      cache.release();
+      if (![...this.runs.values()].some((one) => one.cache === cache)) cache.release();
     }
-    yield { run: this.describe(yield* this.openLast(ids)) };
   }
 
-  /** The last tokens that the context holds. @returns {Generator<void, LiveRun>} */
-  *openLast(/** @type {number[]} */ ids) {
+  /**
+   * The last tokens that the context holds.
+   * @param {number[]} ids @param {Cache|null} [cache] of the first ones, which becomes the run's
+   * @returns {Generator<void, LiveRun>}
+   */
+  *openLast(ids, cache = null) {
     const { context } = this.model.config;
+    if (ids.length <= context) return yield* this.open(ids, [], [], null, cache);
     const note = `the context is full: these are the last ${context} tokens`;
-    return yield* this.open(ids.slice(-context), ids.length > context ? [note] : []);
+    return yield* this.open(ids.slice(-context), [note]);
   }
 
   /**
    * Opens a run, which may be open already.
    * @param {number[]} ids @param {string[]} notes @param {Intervention[]} changes @param {LiveRun|null} plain
+   * @param {Cache|null} own of the first tokens, which becomes the run's
    * @returns {Generator<void, LiveRun>}
    */
-  *open(ids, notes, changes = [], plain = null) {
+  *open(ids, notes, changes = [], plain = null, own = null) {
     const key = JSON.stringify([ids, changes]);
     const existing = this.runs.get(key);
     if (existing) return this.run(existing.name);
-    const cache = plain ? this.model.cache(ids.length) : this.prefixOf(ids);
+    const cache = own ?? (plain ? this.model.cache(ids.length) : this.prefixOf(ids));
     const name = `${++this.count}`;
     try {
       const logits = yield* this.readTimed(ids.slice(cache.length), cache, changes);
@@ -142,7 +148,7 @@ export class Subject {
       const fresh = { name, ids, notes, cache, changes, logits, probabilities, plain };
       this.runs.set(key, { ...fresh, effects: new Map(), heads: new Map(), figures: [] });
     } finally {
-      if (!this.runs.has(key)) cache.release(); // it is not needed any more
+      if (!this.runs.has(key) && !own) cache.release(); // it is not needed any more
     }
     const rest = [...this.runs].filter(([, one]) => one.name !== this.first && one.name !== name).reverse();
     let [count, room] = [0, ROOM - cache.bytes];
