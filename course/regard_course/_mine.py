@@ -1,4 +1,4 @@
-"""The reader's own file, which grows from page to page: which stages it has, and whether each is right."""
+"""Which stages the reader's own file has, which grows from page to page, and which are right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from regard.errors import Error
 from regard_course import _mine_attention, _mine_gpt
-from regard_course._stage import Names, Stage, Wrong
+from regard_course._stage import Names, Stage, StageError
 
 __all__ = ["STAGES", "Result", "check_stages"]
 
@@ -57,7 +57,8 @@ def check_stages(names: Names, file: str = "mine.py") -> list[Result]:
     results = list(_results(names, file))
     if all(one.state == "missing" for one in results):
         raise Error(
-            f"{file} defines nothing of the course's own file; it begins on page 1 with causal_averages(x)"
+            f"{file} has nothing of the file that the course builds; it begins on page 1 with "
+            "causal_averages(x)"
         )
     return results
 
@@ -80,7 +81,7 @@ def _result(stage: Stage, names: Names, file: str) -> Result:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(0)
             stage.check(names)
-    except Wrong as wrong:
+    except StageError as wrong:
         return Result(stage.page, stage.name, "wrong", wrong.what, wrong.why)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever the reader's code raises
         lines = [

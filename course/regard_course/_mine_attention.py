@@ -17,7 +17,7 @@ from torch import Tensor
 from regard_course._stage import (
     Names,
     Stage,
-    Wrong,
+    StageError,
     parameters_of,
     require_equal,
     require_gradients,
@@ -28,7 +28,7 @@ from regard_course._stage import (
 __all__ = ["STAGES", "attended", "heads_attended"]
 
 _KEYS = "softmax over queries, not keys: dim=-1, so that each row sums to 1"
-_ONE_OFF = "the mask is one off: query i may see the keys 0 … i, so what is hidden starts at i + 1"
+_ONE_OFF = "the mask is one off: position 3 sees position 4"
 _D_NOT_ROOT = "divides by D instead of √D"
 
 
@@ -122,16 +122,15 @@ def _averages(names: Names) -> None:
     ones = torch.ones(5, 5)
     zeros = torch.zeros(5, 5)
 
-    def by_softmax(dim: int, shown: Tensor, hidden: float = -torch.inf) -> Callable[[], Tensor]:
-        return lambda: zeros.masked_fill(~shown.bool(), hidden).softmax(dim) @ x
+    def by_softmax(dim: int, shown: Tensor) -> Callable[[], Tensor]:
+        return lambda: zeros.masked_fill(~shown.bool(), -torch.inf).softmax(dim) @ x
 
     mistakes = {
-        "no mask: each row takes in all five, also those after it": by_softmax(-1, ones),
+        "no mask, or one of 0 in place of −∞: each row takes in all five": by_softmax(-1, ones),
         "the other triangle: rows take in what comes after them": by_softmax(-1, ones.triu()),
         "a row leaves itself out, and row 0 is the mean of nothing": by_softmax(-1, ones.tril(-1)),
         _ONE_OFF: by_softmax(-1, ones.tril(1)),
         _KEYS: by_softmax(-2, ones.tril()),
-        "0 in place of −∞: its exponential is 1": by_softmax(-1, ones.tril(), 0.0),
         "sums, not means: weights of a row sum to 1": lambda: ones.tril() @ x,
     }
     expected = torch.stack([x[:, : t + 1].mean(dim=1) for t in range(5)], dim=1)
@@ -141,18 +140,21 @@ def _averages(names: Names) -> None:
 
 def _mix(names: Names) -> None:
     """Without causality: that queries meet keys, and weights values; page 8's case among them."""
+
+    def summed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return 0.7 * query @ key.mT @ value
+
     attend = names["attend"]
     for length, count, width in ((5, 5, 3), (3, 7, 2)):
         query, key = torch.randn(2, length, 3), torch.randn(2, count, 3)
         value = torch.randn(2, count, width)
         right = partial(attended, query, key, value)
-        mistakes = {
+        mistakes: dict[str, Callable[[], Tensor]] = {
             _KEYS: partial(right, scale=0.7, dim=-2),
             "the scale is not used": partial(right, scale=1.0),
             "scores are divided by the scale": partial(right, scale=1 / 0.7),
             "scores are multiplied by 1/√D besides": partial(right, scale=0.7 * 3**-0.5),
-            "the scale comes after softmax": lambda: 0.7 * right(scale=1.0),
-            "no softmax: scores are summed": lambda: 0.7 * query @ key.mT @ value,
+            "no softmax: scores are summed": partial(summed, query, key, value),
             "query and key have changed places": partial(attended, key, query, value, scale=0.7),
             "keys are summed, not values": partial(attended, query, key, key, scale=0.7),
             "a mask, which is not asked for": partial(right, scale=0.7, causal=True),
@@ -172,7 +174,9 @@ def _scale(names: Names) -> None:
         "the root of the number of queries, not of channels": partial(right, scale=6**-0.5),
         "the root of the value's channels, not the query's": partial(right, scale=3**-0.5),
     }
-    require_equal("attend(query, key, value)", names["attend"](query, key, value), right(), mistakes)
+    require_equal(
+        "attend(query, key, value)", names["attend"](query, key, value), right(), mistakes
+    )
 
 
 def _causal(names: Names) -> None:
@@ -193,11 +197,10 @@ def _causal(names: Names) -> None:
             _KEYS: partial(right, dim=-2),
         }
         what = f"attend(query {length} × 5, key {count} × 5, value, causal=True)"
-        if length == count:
-            x, other = torch.randn(2, 1, 6, 5).unbind()
-            require_past("attend", lambda x: attend(x, x, x, causal=True), x, other)
         came = attend(query, key, value, causal=True)
         require_equal(what, came, right(), mistakes)
+    x, other = torch.randn(2, 1, 6, 5).unbind()
+    require_past("attend", lambda x: attend(x, x, x, causal=True), x, other)
 
 
 def _dropout(names: Names) -> None:
@@ -213,21 +216,25 @@ def _dropout(names: Names) -> None:
     ratio = dropped / weights
     kept = ratio.abs() > 1e-6
     if torch.allclose(ratio, torch.ones(()), atol=1e-3):
-        raise Wrong(f"{what} drops nothing", "dropout never acts")
+        raise StageError(f"{what} drops nothing", "dropout never acts")
     if torch.allclose(dropped.sum(dim=-1), torch.ones(()), atol=1e-3):
-        raise Wrong(f"rows of {what} still sum to 1", "scores are dropped, not weights")
+        raise StageError(f"rows of {what} still sum to 1", "scores are dropped, not weights")
     share, grown = kept.float().mean().item(), ratio[kept].mean().item()
     if abs(share - p) < 0.05:
-        raise Wrong(f"{what} keeps {share:.2f} of the weights", "p is the share that is dropped")
+        raise StageError(
+            f"{what} keeps {share:.2f} of the weights", "p is the share that is dropped"
+        )
     if abs(grown - 1.0) < 0.02:
-        raise Wrong(
+        raise StageError(
             f"after {what} what is kept is as before", "survivors are not multiplied by 1/(1 − p)"
         )
     if abs(share - (1 - p)) > 0.05 or abs(grown - 1 / (1 - p)) > 0.02:
-        raise Wrong(f"{what} keeps {share:.2f} of the weights, times {grown:.2f}")
+        raise StageError(f"{what} keeps {share:.2f} of the weights, times {grown:.2f}")
     sums = attend(query, key.expand(draws, 5, 4), torch.ones(draws, 5, 1), dropout=p)
     if (sums == 0).float().mean() > 0.1:
-        raise Wrong(f"rows of {what} are zero as a whole", "the context is dropped, not weights")
+        raise StageError(
+            f"rows of {what} are zero as a whole", "the context is dropped, not weights"
+        )
 
 
 def _head(names: Names) -> None:
@@ -256,11 +263,13 @@ def _require_modes(what: str, module: Any, x: Tensor, expected: Tensor) -> None:
     """Dropout in training alone."""
     module.eval()
     if not torch.equal(module(x), module(x)):
-        raise Wrong(f"{what}.eval() differs from call to call", "dropout is active in eval")
+        raise StageError(f"{what}.eval() differs from call to call", "dropout is active in eval")
     require_equal(f"{what}.eval()", module(x), expected)
     module.train()
     if torch.equal(module(x), module(x)):
-        raise Wrong(f"{what}.train() is the same in two calls", "dropout never acts in training")
+        raise StageError(
+            f"{what}.train() is the same in two calls", "dropout never acts in training"
+        )
 
 
 def _many_heads(names: Names) -> None:
@@ -305,7 +314,7 @@ def _has(name: str, *parameters: str) -> Callable[[Names], bool]:
 
 
 def _has_scale(names: Names) -> bool:
-    attend = names.get("attend")
+    attend: Any = names.get("attend")
     return takes(attend, "scale") and inspect.signature(attend).parameters["scale"].default is None
 
 

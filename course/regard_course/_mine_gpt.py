@@ -20,7 +20,7 @@ from regard_course._mine_attention import heads_attended
 from regard_course._stage import (
     Names,
     Stage,
-    Wrong,
+    StageError,
     parameters_of,
     require_equal,
     require_gradients,
@@ -45,7 +45,7 @@ def block_output(
     parallel: bool = False,
     norms: tuple[str, str] = ("ln_1", "ln_2"),
     unnormed: bool = False,
-    activation: Callable[[Tensor], Tensor] = partial(F.gelu, approximate="tanh"),
+    activation: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """A block by its definition, (B, T, E) to the same.
 
@@ -59,13 +59,12 @@ def block_output(
         parallel: whether the MLP reads x as it came.
         norms: whose numbers the two norms have.
         unnormed: whether attention and MLP read what is not normed.
-        activation: of the MLP.
+        activation: of the MLP; None is GPT-2's.
     """
+    activation = partial(F.gelu, approximate="tanh") if activation is None else activation
 
     def norm(x: Tensor, name: str) -> Tensor:
-        return F.layer_norm(
-            x, x.shape[-1:], of[f"{path}{name}.weight"], of[f"{path}{name}.bias"]
-        )
+        return F.layer_norm(x, x.shape[-1:], of[f"{path}{name}.weight"], of[f"{path}{name}.bias"])
 
     def attend(x: Tensor) -> Tensor:
         return heads_attended(x, of, heads, path=f"{path}attn.")
@@ -147,7 +146,7 @@ def _vocabulary(names: Names) -> None:
     right = [known.index(one) for one in _SENTENCE]
     ids = vocabulary.encode(list(_SENTENCE))
     if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
-        raise Wrong(f"encode gives a {type(ids).__name__}, not a list of numbers")
+        raise StageError(f"encode gives a {type(ids).__name__}, not a list of numbers")
     if ids != right:
         first = list(dict.fromkeys(_SENTENCE))
         why = "ids follow the order of the pieces: sorted(set(pieces))"
@@ -157,10 +156,10 @@ def _vocabulary(names: Names) -> None:
             why = "ids are counted from 1, not from 0"
         elif len(set(ids)) == len(known):
             why = f"a set has no order, and another one in the next run; {why}"
-        raise Wrong(f"encode(list('But')) gives {ids[:3]}, not {right[:3]}", why)
+        raise StageError(f"encode(list('But')) gives {ids[:3]}, not {right[:3]}", why)
     pieces = vocabulary.decode(ids)
     if pieces != list(_SENTENCE):
-        raise Wrong(f"decode(encode(pieces)) is {pieces!r:.40}, not the pieces")
+        raise StageError(f"decode(encode(pieces)) is {pieces!r:.40}, not the pieces")
 
 
 def _batch(names: Names) -> None:
@@ -168,7 +167,7 @@ def _batch(names: Names) -> None:
     rows = ids[starts[:, None] + torch.arange(5)]
     came = names["batch"](ids, starts, 5)
     if not isinstance(came, tuple | list) or len(came) != 2:
-        raise Wrong("batch(ids, starts, 5) gives no two tensors", "return inputs, targets")
+        raise StageError("batch(ids, starts, 5) gives no two tensors", "return inputs, targets")
     require_equal("the inputs of batch(ids, starts, 5)", came[0], rows)
     mistakes = {
         "targets are not shifted: each position would be asked for what it has read": lambda: rows,
@@ -209,10 +208,10 @@ def _model(names: Names) -> None:
     new = names["GPT"](11, 7, 12, 3, 2).eval()(ids)
     if not isinstance(new, Tensor) or new.shape != (2, 6, 11):
         shape = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
-        raise Wrong(f"GPT(11, 7, 12, 3, 2)(ids 2 × 6) gives {shape}, not (2, 6, 11)")
+        raise StageError(f"GPT(11, 7, 12, 3, 2)(ids 2 × 6) gives {shape}, not (2, 6, 11)")
     model, of = _gpt(names)
     right = partial(gpt_logits, ids, of, 3, (0, 1))
-    mistakes = {
+    mistakes: dict[str, Callable[[], Tensor]] = {
         "positions are not added": partial(right, positions=False),
         "wpe is asked for ids, not for positions": partial(right, places=ids.clamp(max=6)),
         "positions are counted from 1": partial(right, places=torch.arange(1, 7)),
@@ -236,7 +235,7 @@ def _model(names: Names) -> None:
     rows = torch.randint(29, (40, 8))
     loss = F.cross_entropy(wide(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).item()
     if loss > log(29) + 0.5:
-        raise Wrong(
+        raise StageError(
             f"the loss of a new GPT(29, …) is {loss:.1f}, and ln 29 is {log(29):.1f}",
             "the embedding starts too large: nn.init.normal_(self.wte.weight, std=0.1)",
         )
@@ -260,33 +259,33 @@ def _train(names: Names) -> None:
         gradients.append(model.wte.weight.grad)
     one, two = gradients
     if one is not None and two is not None and torch.allclose(two, 2 * one, atol=1e-6):
-        raise Wrong(
+        raise StageError(
             "after two steps the gradient is twice that of one", "optimizer.zero_grad() is missing"
         )
     model = new()
     before = model.wte.weight.detach().clone()
     losses = names["train"](model, lambda: (inputs, targets), 40, lr=1e-2)
     if torch.equal(before, model.wte.weight.detach()):
-        raise Wrong("the model is as before", "optimizer.step() or loss.backward() is missing")
+        raise StageError("the model is as before", "optimizer.step() or loss.backward() is missing")
     if not isinstance(losses, list) or len(losses) != 40:
-        raise Wrong("train(model, draw, 40) gives no list of 40 losses", "losses.append(…)")
+        raise StageError("train(model, draw, 40) gives no list of 40 losses", "losses.append(…)")
     if not all(isinstance(loss, float) for loss in losses):
-        raise Wrong("the losses are tensors, each with its whole graph", "loss.item()")
-    if abs(losses[0] - log(19)) > 0.5:
-        raise Wrong(
-            f"the first loss is {losses[0]:.1f}, and ln 19 is {log(19):.1f}",
-            "the mean over all positions of the batch: cross_entropy's own mean",
-        )
+        raise StageError("the losses are tensors, each with its whole graph", "loss.item()")
     with torch.no_grad():
         logits = model.eval()(inputs).flatten(0, 1)
     asked, read = (F.cross_entropy(logits, one.flatten()).item() for one in (targets, inputs))
     if read < asked:
-        raise Wrong(
+        raise StageError(
             f"the loss of what comes next is {asked:.1f}, of what was read {read:.1f}",
             "it was trained on what it reads, not on the targets",
         )
+    if abs(losses[0] - log(19)) > 0.5:
+        raise StageError(
+            f"the first loss is {losses[0]:.1f}, and ln 19 is {log(19):.1f}",
+            "the mean over all positions of the batch: cross_entropy's own mean",
+        )
     if asked > 1.5:
-        raise Wrong(f"after 40 steps the loss is still {asked:.1f}; it was {log(19):.1f}")
+        raise StageError(f"after 40 steps the loss is still {asked:.1f}; it was {log(19):.1f}")
 
 
 def _cache(names: Names) -> None:
@@ -301,12 +300,12 @@ def _cache(names: Names) -> None:
     require_equal("the first three tokens, with an empty cache", first, whole[:, :3])
     held = [tuple(part.shape[-2] for part in one) for one in cache]
     if not all(len(one) == 2 for one in held):
-        raise Wrong(
+        raise StageError(
             "after three tokens the cache is empty", "past[:] = key, value changes the list itself"
         )
     if held != [(6, 6)] * 2:
         keys, values = held[0]
-        raise Wrong(
+        raise StageError(
             f"after six tokens the cache holds {keys} keys and {values} values",
             "the cache forgets keys: append the new ones to those of before, then keep all",
         )
@@ -318,11 +317,11 @@ def _cache(names: Names) -> None:
     }
     try:
         require_equal("tokens 3 and 4, after three in the cache", second, whole[:, 3:5], mistakes)
-    except Wrong as wrong:
+    except StageError as wrong:
         why = wrong.why or (
             "the last query sits at the last key; is the mask of attend right for S > L?"
         )
-        raise Wrong(wrong.what, why) from None
+        raise StageError(wrong.what, why) from None
     require_equal("token 5, after five in the cache", last, whole[:, 5:])
 
 
@@ -336,7 +335,7 @@ def _sample(names: Names) -> None:
         came = sample(many, temperature, top_k)
         if not isinstance(came, Tensor) or came.shape != (4000,):
             shape = tuple(came.shape) if isinstance(came, Tensor) else type(came).__name__
-            raise Wrong(f"sample(logits 4000 × 4) gives {shape}, not (4000,)", "squeeze(-1)")
+            raise StageError(f"sample(logits 4000 × 4) gives {shape}, not (4000,)", "squeeze(-1)")
         return torch.bincount(came, minlength=4) / 4000
 
     def is_near(shares: Tensor, logits: Tensor) -> bool:
@@ -352,12 +351,12 @@ def _sample(names: Names) -> None:
         elif shares.max() == 1.0:
             why = "always the likeliest: torch.multinomial draws"
         what = f"at temperature 2 the likeliest is drawn {shares[1]:.2f} of the time"
-        raise Wrong(f"{what}, not {(logits / 2).softmax(-1)[1]:.2f}", why)
+        raise StageError(f"{what}, not {(logits / 2).softmax(-1)[1]:.2f}", why)
     shares = drawn(1.0, 2)
     if not is_near(shares, torch.tensor([-torch.inf, 2.0, 1.0, -torch.inf])):
         count = int((shares > 0).sum())
         why = "top_k is not used" if is_near(shares, logits) else "the k likeliest stay"
-        raise Wrong(f"with top_k=2, {count} tokens are drawn", why)
+        raise StageError(f"with top_k=2, {count} tokens are drawn", why)
 
 
 def _generate(names: Names) -> None:
@@ -382,7 +381,7 @@ def _generate(names: Names) -> None:
         },
     )
     if calls[1:] != [1] * len(calls[1:]):
-        raise Wrong(
+        raise StageError(
             f"the model reads {calls} tokens, one call after another",
             "with the cache, each call after the first needs the new token alone",
         )
@@ -408,10 +407,10 @@ def _seen(names: Names) -> None:
     heads = [layer.pattern.shape for layer in recording.layers]
     expected = "(1, 3, 5, 5) in each of two blocks"
     if [tuple(one) for one in heads] != [(1, 3, 5, 5)] * 2:
-        raise Wrong(f"regard.record sees {[tuple(one) for one in heads]}, not {expected}")
+        raise StageError(f"regard.record sees {[tuple(one) for one in heads]}, not {expected}")
     upper = torch.ones(5, 5).triu(1).bool()
     if any((layer.pattern.dense()[..., upper] != 0).any() for layer in recording.layers):
-        raise Wrong("a recorded head sees later tokens")
+        raise StageError("a recorded head sees later tokens")
 
 
 def _has(name: str, *parameters: str) -> Callable[[Names], bool]:

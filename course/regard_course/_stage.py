@@ -15,7 +15,7 @@ from regard_course._compare import Misfit, compare
 __all__ = [
     "Names",
     "Stage",
-    "Wrong",
+    "StageError",
     "parameters_of",
     "require_equal",
     "require_gradients",
@@ -29,7 +29,7 @@ Names: TypeAlias = Mapping[str, Any]
 _TOLERANCE = 1e-4
 
 
-class Wrong(Exception):
+class StageError(Exception):
     """A stage that is not right.
 
     Args:
@@ -50,7 +50,7 @@ class Stage:
         page: where it is written.
         name: what is written, as the page says it.
         is_there: whether a file has come so far.
-        check: raises `Wrong` where it is not right.
+        check: raises `StageError` where it is not right.
     """
 
     page: str
@@ -80,16 +80,16 @@ def require_equal(
             such code gives.
 
     Raises:
-        Wrong: they differ.
+        StageError: they differ.
     """
     difference = compare(came, expected, _TOLERANCE)
     if difference is None:
         return
     why = next((text for text, wrong in (mistakes or {}).items() if _gives(wrong, came)), "")
     if isinstance(difference, Misfit):
-        raise Wrong(f"{what} gives {difference.came}, not {difference.expected}", why)
+        raise StageError(f"{what} gives {difference.came}, not {difference.expected}", why)
     place = f", {difference.place}" if difference.place else ""
-    raise Wrong(f"{what}{place}: {difference.came}, not {difference.expected}", why)
+    raise StageError(f"{what}{place}: {difference.came}, not {difference.expected}", why)
 
 
 def _gives(wrong: Callable[[], Any], came: Any) -> bool:
@@ -108,25 +108,27 @@ def parameters_of(what: str, module: Any, shapes: Mapping[str, Sequence[int]]) -
         shapes: what it should have.
 
     Raises:
-        Wrong: it is no module, or has other parameters.
+        StageError: it is no module, or has other parameters.
     """
     if not isinstance(module, nn.Module):
-        raise Wrong(f"{what} is no nn.Module", "write class …(nn.Module), and super().__init__()")
+        raise StageError(
+            f"{what} is no nn.Module", "write class …(nn.Module), and super().__init__()"
+        )
     own = dict(module.named_parameters())
     missing = [name for name in shapes if name not in own]
     if missing:
         has = ", ".join(own) or "none"
-        raise Wrong(
+        raise StageError(
             f"{what} has no parameter {missing[0]}; it has {has}",
             "names as on the page; blocks stand in an nn.ModuleList, since a list hides them",
         )
     more = [name for name in own if name not in shapes]
     if more:
         why = "these layers have bias=False" if more[0].endswith("bias") else ""
-        raise Wrong(f"{what} has a parameter {more[0]} that is not on the page", why)
+        raise StageError(f"{what} has a parameter {more[0]} that is not on the page", why)
     for name, shape in shapes.items():
         if tuple(own[name].shape) != tuple(shape):
-            raise Wrong(f"{name} of {what} is {tuple(own[name].shape)}, not {tuple(shape)}")
+            raise StageError(f"{name} of {what} is {tuple(own[name].shape)}, not {tuple(shape)}")
     with torch.no_grad():
         for name, parameter in own.items():
             spread = 0.3 if parameter.ndim == 1 else 1.5 * parameter.shape[-1] ** -0.5
@@ -148,7 +150,7 @@ def require_past(
         changed: other content for every position.
 
     Raises:
-        Wrong: one does.
+        StageError: one does.
     """
     before = function(x)
     for j in range(1, x.shape[1]):
@@ -156,21 +158,26 @@ def require_past(
         other[:, j] = changed[:, j]
         moved = (function(other) - before).flatten(2).abs().amax(dim=(0, 2)) > _TOLERANCE
         if moved[:j].any():
-            i = int(moved[:j].nonzero()[-1])
-            near = "the mask is one off" if not moved[: j - 1].any() else "there is no mask"
-            raise Wrong(f"in {what}, position {i} sees position {j}", near)
+            i = int(moved[:j].nonzero()[0])
+            raise StageError(
+                f"in {what}, position {i} sees position {j}", "later tokens get through"
+            )
 
 
 def require_gradients(what: str, module: nn.Module, output: Tensor) -> None:
     """Require that every parameter of a module takes part in its output.
 
     Raises:
-        Wrong: one has no gradient.
+        StageError: one has no gradient.
     """
     module.zero_grad()
     if not output.requires_grad:
-        raise Wrong(f"no gradient comes back through {what}", "is there a detach() or a no_grad?")
+        raise StageError(
+            f"no gradient comes back through {what}", "is there a detach() or a no_grad?"
+        )
     output.square().sum().backward()
     for name, parameter in module.named_parameters():
         if parameter.grad is None or not parameter.grad.any():
-            raise Wrong(f"no gradient reaches {name} of {what}", "it takes no part in the result")
+            raise StageError(
+                f"no gradient reaches {name} of {what}", "it takes no part in the result"
+            )

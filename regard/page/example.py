@@ -52,7 +52,7 @@ def examples_for(model: LanguageModel) -> dict[str, str]:
     if readable:
         return readable
     (name, text), *_ = examples.items()
-    known = "".join(character for character in text if character not in unknown[name])
+    known = "".join(character for character in text if character not in unknown[name]).strip()
     return {name: known or model.tokenizer.decode([0])}
 
 
