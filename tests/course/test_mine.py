@@ -14,8 +14,8 @@ from regard_course._mine import STAGES, check_stages
 import regard
 from regard.gpt import GPT, GPTConfig
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
-from own_file import own_file  # it stands beside the pages
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
+from own_file import FOLDER, own_file  # it stands beside the pages
 
 PAGES = list(dict.fromkeys(stage.page for stage in STAGES))
 text_after = cache(own_file)
@@ -172,14 +172,15 @@ def test_a_file_without_stages_and_one_that_fails(tmp_path, monkeypatch):
     assert "mine.py is not Python" in stages_of(str(path))["error"]
 
 
-def test_the_command_prints_a_line_a_stage(tmp_path, capsys):
+def test_the_command_prints_a_line_a_stage(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     path = tmp_path / "mine.py"
     path.write_text(text_after("5").replace("triu(S - L + 1)", "triu(S - L + 2)"))
     assert not command.run(str(path), [])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == " 1  causal_averages(x)                 right"
     assert lines[4] == " 5  attend(…, causal=False)            wrong"
-    said = " ".join(line.strip() for line in lines[5:])
-    assert "attend(query 6 × 5, key 6 × 5, value, causal=True), table 0, row 0, column 0: " in said
-    assert "Mistake: the mask is one off: position 3 sees position 4." in said
+    assert lines[7] == "    Mistake: the mask is one off: position 3 sees position 4."
+    (page,) = FOLDER.glob("05-*.md")
+    assert "\n".join(lines[4:8]) in page.read_text("utf-8")
     assert lines[-1] == f"4 of {len(STAGES)} right"
