@@ -145,6 +145,8 @@ def _mix(names: Names) -> None:
         return 0.7 * query @ key.mT @ value
 
     attend = names["attend"]
+    if not takes(attend, "scale"):
+        raise StageError("attend takes no scale", "def attend(query, key, value, scale=1.0)")
     for length, count, width in ((5, 5, 3), (3, 7, 2)):
         query, key = torch.randn(2, length, 3), torch.randn(2, count, 3)
         value = torch.randn(2, count, width)
@@ -240,7 +242,8 @@ def _dropout(names: Names) -> None:
 def _head(names: Names) -> None:
     torch.manual_seed(3)
     # By the reader's own attend, whose mistakes are its own stages' matter.
-    attend = partial(names.get("attend", attended), scale=3**-0.5)
+    own = names.get("attend")
+    attend = partial(own if takes(own, "scale") else attended, scale=3**-0.5)
     head = names["Head"](5, 3)
     named = ("query", "key", "value")
     of = parameters_of("Head(5, 3)", head, {f"{name}.weight": (3, 5) for name in named})
@@ -320,7 +323,7 @@ def _has_scale(names: Names) -> bool:
 
 STAGES = (
     Stage("1", "causal_averages(x)", _has("causal_averages"), _averages),
-    Stage("2", "attend(query, key, value, scale)", _has("attend", "scale"), _mix),
+    Stage("2", "attend(query, key, value, scale)", _has("attend"), _mix),
     Stage("3", "Head(d_in, d_out)", _has("Head"), _head),
     Stage("4", "attend(…, scale=None)", _has_scale, _scale),
     Stage("5", "attend(…, causal=False)", _has("attend", "causal"), _causal),

@@ -12,7 +12,7 @@ from regard_course._child import stages_of
 from regard_course._mine import STAGES, check_stages
 
 import regard
-from regard.gpt import GPT, GPTConfig
+from regard.gpt import GPT, GPTConfig, load
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 from own_file import FOLDER, own_file  # it stands beside the pages
@@ -64,6 +64,7 @@ MISTAKES = [
     ("2", "weights = torch.softmax(scores, dim=-1)", "weights = torch.softmax(scores, dim=-2)",
      "softmax over queries, not keys"),
     ("2", " * scale", "", "the scale is not used"),
+    ("2", "scale=1.0", "factor=1.0", "attend takes no scale"),
     ("2", " * scale", " / scale", "scores are divided by the scale"),
     ("2", "weights = torch.softmax(scores, dim=-1)", "weights = scores", "no softmax"),
     ("2", "query @ key.transpose(-2, -1)", "key @ query.transpose(-2, -1)", "changed places"),
@@ -184,3 +185,19 @@ def test_the_command_prints_a_line_a_stage(tmp_path, capsys, monkeypatch):
     (page,) = FOLDER.glob("05-*.md")
     assert "\n".join(lines[4:8]) in page.read_text("utf-8")
     assert lines[-1] == f"4 of {len(STAGES)} right"
+
+
+@pytest.mark.thorough
+def test_two_minutes_train_the_reader_s_gpt_and_leave_a_model_of_regard(tmp_path, monkeypatch):
+    import two_minutes
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    Path("mine.py").write_text(text_after("9d"))
+    losses = two_minutes.main(updates=40, count=60)
+    assert losses[-1] < losses[0] - 1
+    model, tokenizer = load("runs/mine")
+    assert model.config.layers == two_minutes.LAYERS
+    assert tokenizer.vocab_size == model.config.vocab_size
+    del sys.modules["mine"]
