@@ -242,7 +242,7 @@ def _dropout(names: Names) -> None:
 def _head(names: Names) -> None:
     torch.manual_seed(3)
     # By the reader's own attend, whose mistakes are its own stages' matter.
-    own = names.get("attend")
+    own: Any = names.get("attend")
     attend = partial(own if takes(own, "scale") else attended, scale=3**-0.5)
     head = names["Head"](5, 3)
     named = ("query", "key", "value")
