@@ -58,7 +58,7 @@ def examples_for(model: LanguageModel) -> dict[str, str]:
 def known_part(model: LanguageModel, text: str) -> str:
     """A text without the characters that a model's tokenizer has no token for."""
     unknown = _unknown(model.tokenizer, text)
-    known = "".join(character for character in text if character not in unknown)
+    known = "".join(character for character in text if character not in unknown).strip()
     return known or model.tokenizer.decode([0])
 
 
