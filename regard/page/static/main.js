@@ -33,6 +33,7 @@ import { startText } from "./text.js";
 import { startTheme } from "./theme.js";
 import { startThumbnails } from "./thumbnails.js";
 import { startTraining } from "./training.js";
+import { startTyping } from "./typing.js";
 import { startViews } from "./views.js";
 
 const RETRY = 2000; // milliseconds
@@ -177,6 +178,7 @@ startViews(); // before the parts that it shows: each measures the room that it 
 startMaps();
 startSidebar();
 startText();
+startTyping();
 startTextEntry();
 startPredictions();
 startThumbnails();
