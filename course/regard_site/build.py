@@ -15,7 +15,7 @@ from regard.page.file.bundle import script
 from regard_site.front import REAL, doors, real_model
 from regard_site.gallery.exhibit import Exhibit, read_exhibits
 from regard_site.markup import Heading, Part, render
-from regard_site.pictures import door_pictures
+from regard_site.pictures import atlas_picture, door_pictures
 from regard_site.reference import address_of, reference_pages
 from regard_site.slides import write_slides
 from regard_site.sources import ROOT, Page, Section, colours, sections
@@ -123,7 +123,8 @@ class _Site:
             live=(self._folder / "live.html").exists(),
             doors=doors(door_pictures()),
             real=real_model(self._folder),
-            atlas=atlas and {"title": atlas.title, "address": f"gallery/{atlas.name}.html"},
+            atlas=atlas,
+            atlas_picture=atlas_picture(atlas.data["resting"]) if atlas else "",
         )
 
     def _write_gallery(self) -> None:

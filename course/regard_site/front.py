@@ -65,7 +65,7 @@ def doors(pictures: Mapping[str, str]) -> list[Door]:
             address="record.html",
             text="Any PyTorch model, unchanged, at any length: where each head looks, what that "
             "moves, and what becomes of the answer without it.",
-            line='regard explore --model HuggingFaceTB/SmolLM2-135M "The capital of France is"',
+            line="regard explore --model HuggingFaceTB/SmolLM2-135M",
             more=(("Which models", "models.html"), ("On a page", "explore.html")),
             picture=pictures["look"],
         ),

@@ -16,12 +16,13 @@ from regard.gpt import GPT, Tokenizer, load
 from regard.gpt.stories import stories
 from regard.page.example import EXAMPLE
 
-__all__ = ["door_pictures"]
+__all__ = ["atlas_picture", "door_pictures"]
 
-_WIDTH, _HEIGHT = 360, 190
+_WIDTH, _HEIGHT = 360, 200
 _LINES = ("Tom had a red kite", "and a blue drum.", "Tom wanted the blue")
 """Asked for the red, the model says kite: what is looked at decides."""
-_LETTER, _SPACE = 9.6, 6.0
+_SPACE = 6.0
+_NARROW, _WIDE = "fijlrt.,'", "mwTHM"
 _FAINTEST = 0.03  # weights below it have no arc
 _STORY = 384  # tokens of the pattern that is read from
 _PIXELS = 96
@@ -43,57 +44,58 @@ def _arcs(model: GPT, tokenizer: Tokenizer) -> str:
     text = " ".join(_LINES)
     answer, patterns, pieces = _run(model, tokenizer, text)
     rows = torch.cat([one[:, -1] for one in patterns])  # (heads of all layers, T)
-    target = pieces.index(answer)
-    row = rows[int(rows[:, target].argmax())]
-    places, words = _set_words(pieces)
-    (x, y), drawn = places[-1], []
-    for key in range(len(pieces) - 1):
-        weight = float(row[key])
-        if weight < _FAINTEST:
-            continue
-        to_x, to_y = places[key]
-        high = min(y, to_y) - 26
-        drawn.append(
-            f'<path d="M{x:.0f},{y - 17:.0f}C{x:.0f},{high:.0f} {to_x:.0f},{high:.0f} '
-            f'{to_x:.0f},{to_y - 17:.0f}" stroke-width="{1 + 6 * weight:.1f}" '
-            f'opacity="{0.3 + 0.55 * weight:.2f}"/>'
-        )
+    row = rows[int(rows[:, pieces.index(answer)].argmax())]
+    places, words, end = _set_words()
+    starts = [len("".join(pieces[:at]).rstrip()) for at in range(len(pieces))]
+    middles = [_middle_of(places, start + 1) for start in starts]
+    x, y = middles[-1]
+    drawn = ""
+    for (to_x, to_y), weight in zip(middles[:-1], row.tolist(), strict=False):
+        if weight >= _FAINTEST:
+            high = min(y, to_y) - 44
+            drawn += (
+                f'<path d="M{x:.0f},{y - 20:.0f}C{x:.0f},{high:.0f} {to_x:.0f},{high:.0f} '
+                f'{to_x:.0f},{to_y - 20:.0f}" stroke-width="{1 + 6 * weight:.1f}" '
+                f'opacity="{0.3 + 0.55 * weight:.2f}"/>'
+            )
     said = answer.strip()
-    start = x + len(pieces[-1].strip()) * _LETTER / 2 + 16
-    words += f'<text class="answer" x="{start:.0f}" y="{y:.0f}">{escape(said)}</text>'
+    words += f'<text class="answer" x="{end + 14:.0f}" y="{y:.0f}">{escape(said)}</text>'
     label = f"After “{text}” the model says {said}: an arc goes from the last word to {said}"
-    return _svg(label, f'<g class="arcs">{"".join(drawn)}</g>{words}')
+    return _svg(label, f'<g class="arcs">{drawn}</g>{words}')
 
 
-def _set_words(pieces: Sequence[str]) -> tuple[list[tuple[float, float]], str]:
-    """The middle of each piece at its baseline, and the pieces as they are set, in lines."""
-    places, words, line, x = [], "", 0, 24.0
-    left = _LINES[0]
-    for piece in pieces:
-        word = piece.strip()
-        if not left:
-            line, x, left = line + 1, 24.0, _LINES[line + 1]
-        x += _SPACE * (piece.startswith(" ") and x > 24)
-        width = len(word) * _LETTER
-        y = 58 + 54 * line
-        words += f'<text x="{x:.0f}" y="{y}" textLength="{width:.0f}">{escape(word)}</text>'
-        places.append((x + width / 2, float(y)))
-        x += width
-        left = left.removeprefix(word).lstrip()
-    return places, words
+def _set_words() -> tuple[list[tuple[int, float, float]], str, float]:
+    """Where each word ends in the text with its middle, the words as set, and the last one's end."""
+    places, words, end, x = [], "", 0, 0.0
+    for line, text in enumerate(_LINES):
+        x = 40.0
+        for word in text.split():
+            width = sum(7 if c in _NARROW else 17 if c in _WIDE else 11.5 for c in word)
+            y = 56 + 54 * line
+            words += f'<text x="{x:.0f}" y="{y}" textLength="{width:.0f}">{escape(word)}</text>'
+            end += len(word)
+            places.append((end, x + width / 2, float(y)))
+            end += 1
+            x += width + _SPACE
+    return places, words, x
+
+
+def _middle_of(places: Sequence[tuple[int, float, float]], at: int) -> tuple[float, float]:
+    """The middle of the word in which a character of the text stands."""
+    return next((x, y) for end, x, y in places if at <= end)
 
 
 def _heads(model: GPT, tokenizer: Tokenizer) -> str:
     """Every head on the text of the opening: its weights, small; the opening's one is framed."""
     _, patterns, _ = _run(model, tokenizer, EXAMPLE)
     layers, heads, length = len(patterns), len(patterns[0]), len(patterns[0][0])
-    cell, gap = 40.0, 3  # of the picture; tokens
+    cell, gap = 45.0, 3  # of the picture; tokens
     step = cell * (length + gap) / length
     places = [(layer, head) for layer in range(layers) for head in range(heads)]
     whole = torch.zeros(layers * (length + gap) - gap, heads * (length + gap) - gap)
     for layer, head in places:
         rows, columns = (slice(at * (length + gap), None) for at in (layer, head))
-        whole[rows, columns][:length, :length] = patterns[layer][head].sqrt()
+        whole[rows, columns][:length, :length] = patterns[layer][head] ** 0.4
     width, height = step * heads - step + cell, step * layers - step + cell
     left, top = (_WIDTH - width) / 2, (_HEIGHT - height) / 2
     grounds = "".join(
@@ -111,13 +113,13 @@ def _window(model: GPT, tokenizer: Tokenizer) -> str:
         _, patterns = model.with_patterns(ids)
     weights = patterns[2][2].dense()
     map_of_it = F.avg_pool2d(weights[None, None], _STORY // _PIXELS)[0, 0]
-    size, left, top = 160, 16, 15
+    size, left, top = 170, 14, 15
     # The window lies where most is written: its digits say more than zeros.
     sums = F.avg_pool2d(weights.tril(-24)[None, None], _WINDOW, stride=1)[0, 0]
     row, column = divmod(int(sums.argmax()), sums.shape[1])
     scale = size / _STORY
     x, y = left + (column + _WINDOW / 2) * scale, top + (row + _WINDOW / 2) * scale
-    far, high, step = 208, 39, 28
+    far, high, step = 212, 40, 30
     drawn = _square("ground", left, top, size)
     drawn += _ink((map_of_it * 12).clamp(0, 1).sqrt(), left, top, size, size, name="map")
     drawn += f'<rect class="frame" x="{x - 5:.0f}" y="{y - 5:.0f}" width="10" height="10"/>'
@@ -130,10 +132,23 @@ def _window(model: GPT, tokenizer: Tokenizer) -> str:
             place = f'x="{far + 34 * k}" y="{high + step * i}"'
             drawn += f'<rect class="cell" {place} width="34" height="{step}" '
             drawn += f'style="--weight:{weight:.2f}"/>'
-            middle = f'x="{far + 34 * k + 17}" y="{high + step * i + 19}"'
+            middle = f'x="{far + 34 * k + 17}" y="{high + step * i + 20}"'
             drawn += f'<text class="number" {middle}>{weight:.2f}</text>'
     label = f"The weights of one head over {_STORY} tokens as a map, and 16 of them as numbers"
     return _svg(label, drawn)
+
+
+def atlas_picture(shares: Sequence[Sequence[float]]) -> str:
+    """A square a head of an atlas, as inked as the head's share is large.
+
+    Args:
+        shares: 0 … 1, a row a layer; layers go to the right, as one reads.
+    """
+    table = torch.tensor(shares).T
+    heads, layers = table.shape
+    size = _WIDTH / layers
+    label = f"{layers} layers of {heads} heads, each inked by the share of its weight that rests"
+    return _svg(label, _ink(table, 0, 0, _WIDTH, size * heads, name="heads-of-atlas"), size * heads)
 
 
 def _run(model: GPT, tokenizer: Tokenizer, text: str) -> tuple[str, list[Tensor], list[str]]:
@@ -165,8 +180,8 @@ def _square(kind: str, x: float, y: float, size: float) -> str:
     return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{size}" height="{size}"/>'
 
 
-def _svg(label: str, content: str) -> str:
+def _svg(label: str, content: str, height: float = _HEIGHT) -> str:
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)}">'
+        f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}">'
         f"{content}</svg>"
     )

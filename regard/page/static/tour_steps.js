@@ -1,0 +1,146 @@
+/** The six steps of the tour: what each says, the element that it speaks of, and what can be tried there. */
+import { headName } from "./change_list.js";
+import { isOff, switchHead } from "./changes.js";
+import { byId, find, findAll, make } from "./dom.js";
+import { part, plural, quoted, said } from "./format.js";
+import { change, get, headCount, release, sourceOf } from "./store.js";
+
+/**
+ * name: what the button says; target: what is spoken of once it was tried, where that is another element
+ * @typedef {{name: () => string, run: () => void, undo: () => void, target?: () => Element|null}} Trial
+ * target: null where the page has no such thing, and the step is left out
+ * @typedef {{title: string, text: () => (Node|string)[], target: () => Element|null, trial?: Trial}} Step
+ */
+
+const strong = (/** @type {string} */ textContent) => make("b", { textContent });
+
+/** An element that is seen. @returns {HTMLElement|null} */
+const seen = (/** @type {HTMLElement|null|undefined} */ one) => (one?.getClientRects().length ? one : null);
+
+const likeliest = () =>
+  get().plain?.next?.reduce((best, one) => (one.probability > best.probability ? one : best)) ?? null;
+
+/** The widest arc, and the tokens that it joins. */
+function widestArc() {
+  const { plain } = get();
+  const arcs = /** @type {SVGPathElement[]} */ ([...byId("tokens").querySelectorAll(".arcs path")]);
+  if (!plain || !arcs.length) return null;
+  const width = (/** @type {SVGPathElement} */ one) => Number(one.getAttribute("stroke-width"));
+  const path = arcs.reduce((best, one) => (width(one) > width(best) ? one : best));
+  const { query } = sourceOf("first");
+  return { path, key: Number(path.dataset.key), query: query ?? plain.length - 1, labels: plain.labels };
+}
+
+/** The head that is looked at, by its name; null for a mean over heads. */
+function head() {
+  const { plain } = get();
+  const { layer, head: at, average } = sourceOf("first");
+  return plain && average === "head" ? { layer, at, name: `head ${headName(plain, layer, at)}` } : null;
+}
+
+/** Whether the model runs, so that it can be changed, and read other texts. */
+const runs = () => Boolean(get().about?.writes && get().plain);
+
+const chosenCell = () => seen(findAll(byId("grid"), ".cell").find((one) => one.ariaPressed === "true"));
+
+/** The field for texts, or the button that opens it. */
+const entry = () => seen(byId("entry-text")) ?? seen(findAll(byId("examples"), "button").at(-1));
+
+/** The token from which it was looked: since then the arcs are others. @type {number|null} */
+let from = null;
+const wordNow = () => from ?? (widestArc()?.key || Math.floor((get().plain?.length ?? 0) / 2));
+
+/** The head that was switched off. @type {{layer: number, at: number}|null} */
+let off = null;
+
+/** @type {Step[]} */
+export const STEPS = [
+  {
+    title: "What comes next",
+    text: () => {
+      const answer = likeliest();
+      if (!answer) return [];
+      return [
+        "After this text the model’s likeliest next word is ",
+        strong(said(answer.label)),
+        `, with probability ${part(answer.probability)}: of 1, how sure it is. The longer a bar, the surer.`,
+      ];
+    },
+    target: () => (likeliest() ? seen(byId("predictions-panel")) : null),
+  },
+  {
+    title: "Where it looked",
+    text: () => {
+      const arc = widestArc();
+      const { plain } = get();
+      if (!arc || !plain) return [];
+      const who = head();
+      return [
+        `The thick arc is ${who ? who.name : "the mean of the heads"}: from `,
+        strong(quoted(arc.labels[arc.query])),
+        " it looks most at ",
+        strong(quoted(arc.labels[arc.key])),
+        `. A head is a part of the model that looks back in a way of its own; this one has ${plural(headCount(plain), "head")}. The sentence at the top tells which of them is shown, and what it does for the answer.`,
+      ];
+    },
+    target: () => widestArc()?.path ?? null,
+  },
+  {
+    title: "Every word looked back",
+    text: () => ["Each word looked at those before it when its turn came. Press one, and the arcs begin there."],
+    target: () => seen(find(byId("tokens"), `[data-at="${wordNow()}"]`)),
+    trial: {
+      name: () => `Look from ${quoted(get().plain?.labels[wordNow()] ?? "")}`,
+      run: () => {
+        from = wordNow();
+        change({ query: from }, "first");
+      },
+      undo: () => {
+        from = null;
+        release();
+      },
+    },
+  },
+  {
+    title: "Is that look needed?",
+    text: () => [
+      "To be looked at is not yet to be needed. Switch the head off, and the model answers without it: red is the answer as it is, blue what becomes of it.",
+    ],
+    target: () => (runs() && head() ? (chosenCell() ?? seen(byId("switch"))) : null),
+    trial: {
+      name: () => `Switch ${head()?.name ?? "it"} off`,
+      run: () => {
+        off = head();
+        if (off && !isOff(off.layer, off.at)) switchHead(off.layer, off.at);
+      },
+      undo: () => {
+        if (off && isOff(off.layer, off.at)) switchHead(off.layer, off.at);
+        off = null;
+      },
+      target: () => seen(byId("predictions-panel")),
+    },
+  },
+  {
+    title: "Your own words",
+    text: () => ["Change a word, or type a text of your own: the answer and the arcs follow."],
+    target: () => (runs() ? entry() : null),
+    trial: {
+      name: () => "Type",
+      run: () => {
+        if (byId("entry").hidden) byId("edit").click();
+        byId("entry-text").focus();
+      },
+      undo: () => {},
+      target: entry,
+    },
+  },
+  {
+    title: "Where to go on",
+    text: () => [
+      "Below are all heads, a small map each: press one. And ",
+      strong("Panel"),
+      " has all of it at once, down to the numbers that a weight is computed from.",
+    ],
+    target: () => seen(byId("view")),
+  },
+];
