@@ -22,7 +22,7 @@ _WIDTH, _HEIGHT = 360, 200
 _LINES = ("Tom had a red kite", "and a blue drum.", "Tom wanted the blue")
 """Asked for the red, the model says kite: what is looked at decides."""
 _SPACE = 6.0
-_NARROW, _WIDE = "fijlrt.,'", "mwTHM"
+_NARROW, _WIDE = "fijlrt.,'", "mw"
 _FAINTEST = 0.03  # weights below it have no arc
 _STORY = 384  # tokens of the pattern that is read from
 _PIXELS = 96
@@ -147,8 +147,10 @@ def atlas_picture(shares: Sequence[Sequence[float]]) -> str:
     table = torch.tensor(shares).T
     heads, layers = table.shape
     size = _WIDTH / layers
+    ground = f'<rect class="ground" width="{_WIDTH}" height="{size * heads:.0f}"/>'
     label = f"{layers} layers of {heads} heads, each inked by the share of its weight that rests"
-    return _svg(label, _ink(table, 0, 0, _WIDTH, size * heads, name="heads-of-atlas"), size * heads)
+    drawn = ground + _ink(table, 0, 0, _WIDTH, size * heads, name="heads-of-atlas")
+    return _svg(label, drawn, size * heads)
 
 
 def _run(model: GPT, tokenizer: Tokenizer, text: str) -> tuple[str, list[Tensor], list[str]]:

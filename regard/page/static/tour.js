@@ -8,9 +8,9 @@ import { STEPS } from "./tour_steps.js";
 
 /** @typedef {import("./tour_steps.js").Step} Step */
 
-const MARGIN = 12; // around what is framed, and around the card
+const MARGIN = 12; // around the card; half of it around what is framed
+const GAP = 18; // between both, for the tip
 const NARROW = matchMedia("(max-width: 700px)"); // there the card lies at the bottom of the screen
-const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** The step that is shown. @type {Step|null} */
 let step = null;
@@ -41,14 +41,14 @@ export function startTour() {
   subscribe("plain run view query layer head average shows changes changed without heads generating about", () => {
     if (step) again();
   });
-  const moved = framed(() => place(false));
+  const moved = framed(place);
   new ResizeObserver(() => step && moved()).observe(document.body);
   window.addEventListener("resize", () => step && moved());
   document.addEventListener("keydown", pressed, { capture: true });
 }
 
 /** Steps whose element is there; the one that is shown stays while its element is drawn anew. */
-const present = () => STEPS.filter((one) => one === step || one.target());
+const present = () => STEPS.filter((one) => one === step || one.target().length);
 
 function begin() {
   const [first] = present();
@@ -77,7 +77,8 @@ function goTo(/** @type {Step} */ one) {
   leave();
   step = one;
   render();
-  place(true);
+  reveal();
+  place();
   parts?.next.focus({ preventScroll: true });
 }
 
@@ -92,10 +93,15 @@ function attempt() {
   isTried = true;
   step?.trial?.run();
   render();
-  place(true);
+  reveal();
+  place();
 }
 
-const targetNow = () => (isTried && step?.trial?.target?.()) || step?.target() || null;
+/** @returns {Element[]} */
+const targetNow = () => {
+  const tried = (isTried && step?.trial?.target?.()) || [];
+  return tried.length ? tried : (step?.target() ?? []);
+};
 
 function build() {
   const title = make("h2", { id: "tour-title" });
@@ -137,64 +143,76 @@ function render() {
   if (step.trial && !isTried) parts.trial.textContent = step.trial.name();
   parts.back.hidden = at === 0;
   parts.next.textContent = at === all.length - 1 ? "Done" : "Next";
-  place(false);
+  place();
 }
 
 /** Puts the frame around what is spoken of, and the card where there is room beside it. */
-function place(/** @type {boolean} */ scrolls) {
+function place() {
   const target = targetNow();
   if (!step || !parts) return;
   const { frame, card } = parts;
-  frame.hidden = !target;
-  if (!target) return;
-  const box = target.getBoundingClientRect();
-  const [width, height] = [card.offsetWidth, card.offsetHeight];
-  const room = innerHeight - height - 3 * MARGIN; // above the card, or below it
-  const place = { left: box.left - MARGIN / 2, top: box.top - MARGIN / 2, ...sizeOf(box) };
-  let by = 0;
-  if (scrolls) {
-    const most = NARROW.matches ? room : innerHeight - MARGIN;
-    if (place.top + place.height > most) by = place.top + place.height - most;
-    if (place.top - by < MARGIN) by = place.top - MARGIN;
-    by = Math.max(-scrollY, Math.min(by, document.documentElement.scrollHeight - innerHeight - scrollY));
-    if (by) window.scrollTo({ top: scrollY + by, behavior: STILL.matches ? "auto" : "smooth" });
-  }
-  Object.assign(frame.style, {
-    left: `${place.left + scrollX}px`,
-    top: `${place.top + scrollY}px`,
-    width: `${place.width}px`,
-    height: `${place.height}px`,
-  });
+  frame.hidden = !target.length;
+  if (!target.length) return;
+  const { left, top, width, height } = around(target);
+  put(frame, left, top);
+  Object.assign(frame.style, { width: `${width}px`, height: `${height}px` });
   if (NARROW.matches) {
     card.removeAttribute("style");
     card.dataset.side = "bottom";
     return;
   }
-  const top = place.top - by;
-  const side = sideFor({ ...place, top }, width, height);
-  const middle = place.left + place.width / 2;
-  const along = Math.max(MARGIN, Math.min(middle - width / 2, document.documentElement.clientWidth - width - MARGIN));
-  const down = Math.max(MARGIN, Math.min(top + place.height / 2 - height / 2, innerHeight - height - MARGIN));
-  const gap = 1.5 * MARGIN;
-  const at = {
-    below: { x: along, y: top + place.height + gap },
-    above: { x: along, y: top - height - gap },
-    right: { x: place.left + place.width + gap, y: down },
-    left: { x: place.left - width - gap, y: down },
-    over: { x: along, y: innerHeight - height - MARGIN },
+  const [wide, high] = [card.offsetWidth, card.offsetHeight];
+  const side = sideFor({ left, top, width, height }, wide, high);
+  const within = (/** @type {number} */ value, /** @type {number} */ most) => Math.max(MARGIN, Math.min(value, most));
+  const along = within(left + (width - wide) / 2, document.documentElement.clientWidth - wide - MARGIN);
+  const down = within(top + (height - high) / 2, innerHeight - high - MARGIN);
+  const { x, y } = {
+    below: { x: along, y: top + height + GAP },
+    above: { x: along, y: top - high - GAP },
+    right: { x: left + width + GAP, y: down },
+    left: { x: left - wide - GAP, y: down },
+    over: { x: along, y: innerHeight - high - MARGIN },
   }[side];
   card.dataset.side = side;
-  card.style.left = `${at.x + scrollX}px`;
-  card.style.top = `${at.y + by + scrollY}px`;
+  put(card, x, y);
   // The tip is where what is spoken of is.
   const tip = find(card, ".tip");
-  const within = (/** @type {number} */ value, /** @type {number} */ most) => Math.max(16, Math.min(value, most - 30));
   const isUpright = side === "below" || side === "above";
-  tip.style.left = isUpright ? `${within(middle - at.x - 7, width)}px` : "";
-  tip.style.top = isUpright ? "" : `${within(top + place.height / 2 - at.y - 7, height)}px`;
+  tip.style.left = isUpright ? `${within(left + width / 2 - x - 7, wide - 30)}px` : "";
+  tip.style.top = isUpright ? "" : `${within(top + height / 2 - y - 7, high - 30)}px`;
 }
 
-const sizeOf = (/** @type {DOMRect} */ { width, height }) => ({ width: width + MARGIN, height: height + MARGIN });
+/** Puts an element at a place of the window; it stays there on the page. */
+function put(/** @type {HTMLElement} */ one, /** @type {number} */ left, /** @type {number} */ top) {
+  one.style.left = `${left + scrollX}px`;
+  one.style.top = `${top + scrollY}px`;
+}
+
+/** The box around some elements, with room. */
+function around(/** @type {Element[]} */ some) {
+  const boxes = some.map((one) => one.getBoundingClientRect());
+  const left = Math.min(...boxes.map((one) => one.left)) - MARGIN / 2;
+  const top = Math.min(...boxes.map((one) => one.top)) - MARGIN / 2;
+  const right = Math.max(...boxes.map((one) => one.right)) + MARGIN / 2;
+  const bottom = Math.max(...boxes.map((one) => one.bottom)) + MARGIN / 2;
+  return { left, top, width: right - left, height: bottom - top };
+}
+
+/**
+ * Scrolls what is spoken of into sight, at once, and above the card where that lies at the bottom. No page around
+ * this one is scrolled, as scrollIntoView would.
+ */
+function reveal() {
+  const target = targetNow();
+  if (!target.length || !parts) return;
+  const row = target[0].parentElement;
+  if (row && row.scrollWidth > row.clientWidth)
+    row.scrollLeft += target[0].getBoundingClientRect().left - row.getBoundingClientRect().left - 2 * MARGIN;
+  const { top, height } = around(target);
+  const stop = NARROW.matches ? innerHeight - parts.card.offsetHeight - 2 * MARGIN : innerHeight - MARGIN;
+  const over = Math.max(0, top + height - stop);
+  window.scrollBy({ top: top - over < MARGIN ? top - MARGIN : over, behavior: "instant" });
+}
 
 /**
  * The side of what is framed on which the card fits into the window; over it where it fits nowhere.
@@ -202,7 +220,7 @@ const sizeOf = (/** @type {DOMRect} */ { width, height }) => ({ width: width + M
  * @returns {"below"|"above"|"left"|"right"|"over"}
  */
 function sideFor(box, width, height) {
-  const gap = 2.5 * MARGIN;
+  const gap = GAP + MARGIN;
   if (box.top + box.height + height + gap <= innerHeight) return "below";
   if (box.top - height - gap >= 0) return "above";
   if (box.left - width - gap >= 0) return "left";

@@ -7,15 +7,19 @@ import { change, get, headCount, release, sourceOf } from "./store.js";
 
 /**
  * name: what the button says; target: what is spoken of once it was tried, where that is another element
- * @typedef {{name: () => string, run: () => void, undo: () => void, target?: () => Element|null}} Trial
- * target: null where the page has no such thing, and the step is left out
- * @typedef {{title: string, text: () => (Node|string)[], target: () => Element|null, trial?: Trial}} Step
+ * @typedef {{name: () => string, run: () => void, undo: () => void, target?: () => Element[]}} Trial
+ * target: elements that are framed as one; none where the page has no such thing, and the step is left out
+ * @typedef {{title: string, text: () => (Node|string)[], target: () => Element[], trial?: Trial}} Step
  */
 
 const strong = (/** @type {string} */ textContent) => make("b", { textContent });
 
-/** An element that is seen. @returns {HTMLElement|null} */
-const seen = (/** @type {HTMLElement|null|undefined} */ one) => (one?.getClientRects().length ? one : null);
+/** From this probability on the model is called sure. */
+const SURE = 0.9;
+
+/** Those of some elements that are there and seen. @returns {HTMLElement[]} */
+const seen = (/** @type {(HTMLElement|null|undefined)[]} */ ...some) =>
+  some.flatMap((one) => (one?.getClientRects().length ? one : []));
 
 const likeliest = () =>
   get().plain?.next?.reduce((best, one) => (one.probability > best.probability ? one : best)) ?? null;
@@ -41,10 +45,14 @@ function head() {
 /** Whether the model runs, so that it can be changed, and read other texts. */
 const runs = () => Boolean(get().about?.writes && get().plain);
 
-const chosenCell = () => seen(findAll(byId("grid"), ".cell").find((one) => one.ariaPressed === "true"));
+const word = (/** @type {number} */ at) => find(byId("tokens"), `[data-at="${at}"]`);
+
+/** The chosen head in the grid; where that is one canvas, the button that switches it. */
+const chosenHead = () =>
+  seen(findAll(byId("grid"), ".cell").find((one) => one.ariaPressed === "true") ?? byId("switch"));
 
 /** The field for texts, or the button that opens it. */
-const entry = () => seen(byId("entry-text")) ?? seen(findAll(byId("examples"), "button").at(-1));
+const entry = () => seen(byId("entry-text"), findAll(byId("examples"), "button").at(-1)).slice(0, 1);
 
 /** The token from which it was looked: since then the arcs are others. @type {number|null} */
 let from = null;
@@ -60,13 +68,15 @@ export const STEPS = [
     text: () => {
       const answer = likeliest();
       if (!answer) return [];
+      const p = answer.probability;
+      const sure = p >= SURE ? "It is sure" : p >= 0.5 ? "It is fairly sure" : "It is not sure";
       return [
-        "After this text the model’s likeliest next word is ",
+        "After this text the model would write ",
         strong(said(answer.label)),
-        `, with probability ${part(answer.probability)}: of 1, how sure it is. The longer a bar, the surer.`,
+        `. ${sure}: probability ${part(p)}, where 1 is certain. The longer a bar, the likelier the word.`,
       ];
     },
-    target: () => (likeliest() ? seen(byId("predictions-panel")) : null),
+    target: () => (likeliest() ? seen(byId("predictions-panel")) : []),
   },
   {
     title: "Where it looked",
@@ -80,15 +90,18 @@ export const STEPS = [
         strong(quoted(arc.labels[arc.query])),
         " it looks most at ",
         strong(quoted(arc.labels[arc.key])),
-        `. A head is a part of the model that looks back in a way of its own; this one has ${plural(headCount(plain), "head")}. The sentence at the top tells which of them is shown, and what it does for the answer.`,
+        `. A head is a part of the model that looks back in a way of its own; this model has ${plural(headCount(plain), "head")}. The sentence at the top says what this one does for the answer.`,
       ];
     },
-    target: () => widestArc()?.path ?? null,
+    target: () => {
+      const arc = widestArc();
+      return arc ? [arc.path, ...seen(word(arc.query), word(arc.key))] : [];
+    },
   },
   {
     title: "Every word looked back",
     text: () => ["Each word looked at those before it when its turn came. Press one, and the arcs begin there."],
-    target: () => seen(find(byId("tokens"), `[data-at="${wordNow()}"]`)),
+    target: () => seen(word(wordNow())),
     trial: {
       name: () => `Look from ${quoted(get().plain?.labels[wordNow()] ?? "")}`,
       run: () => {
@@ -104,9 +117,9 @@ export const STEPS = [
   {
     title: "Is that look needed?",
     text: () => [
-      "To be looked at is not yet to be needed. Switch the head off, and the model answers without it: red is the answer as it is, blue what becomes of it.",
+      "A word can be looked at and yet not be needed. Switch the head off, and the model answers without it: what becomes of the answer is blue.",
     ],
-    target: () => (runs() && head() ? (chosenCell() ?? seen(byId("switch"))) : null),
+    target: () => (runs() && head() ? chosenHead() : []),
     trial: {
       name: () => `Switch ${head()?.name ?? "it"} off`,
       run: () => {
@@ -123,7 +136,7 @@ export const STEPS = [
   {
     title: "Your own words",
     text: () => ["Change a word, or type a text of your own: the answer and the arcs follow."],
-    target: () => (runs() ? entry() : null),
+    target: () => (runs() ? entry() : []),
     trial: {
       name: () => "Type",
       run: () => {
