@@ -28,14 +28,20 @@ export function startTour() {
     onclick: () => (step ? end() : begin()),
   });
   byId("view").before(button);
-  const first = settled(200, () => {
-    if (isAsked && get().view === "opening") begin();
-    isAsked = false;
+  // Once all is drawn: a step whose element is not there yet would be left out.
+  const root = document.documentElement;
+  const first = new MutationObserver(() => {
+    if (root.dataset.settled !== "true") return;
+    first.disconnect();
+    if (get().view === "opening") begin();
   });
   subscribe("plain view", ({ plain, view }) => {
     button.hidden = view !== "opening" || !plain;
     if (view !== "opening") end();
-    else if (plain && isAsked) first();
+    else if (plain && isAsked) {
+      isAsked = false;
+      first.observe(root, { attributeFilter: ["data-settled"] });
+    }
   });
   const again = settled(60, render);
   subscribe("plain run view query layer head average shows changes changed without heads generating about", () => {
@@ -91,6 +97,7 @@ function turn(/** @type {1|-1} */ by) {
 
 function attempt() {
   isTried = true;
+  parts?.next.focus({ preventScroll: true }); // the button goes; what is tried may take the focus further
   step?.trial?.run();
   render();
   reveal();

@@ -61,6 +61,9 @@ const wordNow = () => from ?? (widestArc()?.key || Math.floor((get().plain?.leng
 /** The head that was switched off. @type {{layer: number, at: number}|null} */
 let off = null;
 
+/** Whether the field for texts was opened. */
+let isOpened = false;
+
 /** @type {Step[]} */
 export const STEPS = [
   {
@@ -140,10 +143,13 @@ export const STEPS = [
     trial: {
       name: () => "Type",
       run: () => {
-        if (byId("entry").hidden) byId("edit").click();
+        isOpened = byId("entry").hidden === true;
+        if (isOpened) byId("edit").click();
         byId("entry-text").focus();
       },
-      undo: () => {},
+      undo: () => {
+        if (isOpened && byId("entry-text").value === get().plain?.text) byId("entry-cancel").click();
+      },
       target: entry,
     },
   },
