@@ -1,4 +1,4 @@
-"""What the landing page says: three doors, and where a real model and the atlas are, if they are."""
+"""What the landing page says: three doors, and where a real model is, if there is one."""
 
 from __future__ import annotations
 

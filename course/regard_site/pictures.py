@@ -65,7 +65,7 @@ def _arcs(model: GPT, tokenizer: Tokenizer) -> str:
 
 
 def _set_words() -> tuple[list[tuple[int, float, float]], str, float]:
-    """Where each word ends in the text with its middle, the words as set, and the last one's end."""
+    """Where each word ends in the text, and its middle; the words as set; the end of the last."""
     places, words, end, x = [], "", 0, 0.0
     for line, text in enumerate(_LINES):
         x = 40.0
@@ -162,9 +162,7 @@ def _run(model: GPT, tokenizer: Tokenizer, text: str) -> tuple[str, list[Tensor]
     return answer, [one.dense() for one in patterns], [tokenizer.decode([one]) for one in ids]
 
 
-def _ink(
-    opacity: Tensor, x: float, y: float, width: float, height: float, *, name: str
-) -> str:
+def _ink(opacity: Tensor, x: float, y: float, width: float, height: float, *, name: str) -> str:
     """The page's accent, as opaque as each entry (rows, columns) of 0 … 1 says."""
     shades = (opacity.clamp(0, 1) * 255).round().to(torch.uint8)
     file = io.BytesIO()

@@ -94,6 +94,21 @@ def likeliest(run, count=3):
     return [piece.replace(" ", "␣") for _, piece, _ in run.following[:count]]
 
 
+def test_a_text_is_typed_in_at_once_where_the_address_says_so(pages, settled, file):
+    with pages(viewport={"width": 1280, "height": 720}, offline=True) as page:
+        page.goto(f"{file}#p=opening&type=1")
+        page.locator("#tokens .token").first.wait_for()
+        field = settled(page).locator("#entry-text")
+        assert field.input_value() == TEXT
+        answers = expected(page)
+        field.fill(OTHER)
+        settled(page)
+        assert read(page) == OTHER
+        assert expected(page) != answers
+        page.locator("#examples button").first.click()
+        assert read(settled(page)) == field.input_value() != OTHER
+
+
 def test_a_new_text_a_token_more_and_tokens_drawn(page, settled, server):
     run = server.read(OTHER)
     write(page, settled, OTHER)
