@@ -139,11 +139,14 @@ def test_the_promise_and_the_model_are_on_the_first_screen(show, width, height):
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_the_page_and_the_one_within_it_follow_the_system_together(show):
+def test_colours_follow_the_system_until_one_is_chosen(show):
+    """As those of the live page within do."""
     page = show("index.html", color_scheme="light")
     page.emulate_media(color_scheme="dark")
     page.locator("html[data-theme=dark]").wait_for()
     page.locator("#theme").click()  # from now on as it was chosen
-    page.emulate_media(color_scheme="light")
-    page.emulate_media(color_scheme="dark")
+    frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.evaluate(frames)  # in which the page is told
     assert page.locator("html").get_attribute("data-theme") == "light"
