@@ -166,7 +166,8 @@ def _ink(opacity: Tensor, x: float, y: float, width: float, height: float, *, na
     """The page's accent, as opaque as each entry (rows, columns) of 0 … 1 says."""
     shades = (opacity.clamp(0, 1) * 255).round().to(torch.uint8)
     file = io.BytesIO()
-    image = Image.frombytes("L", tuple(shades.shape[::-1]), shades.numpy().tobytes())
+    rows, columns = shades.shape
+    image = Image.frombytes("L", (columns, rows), shades.numpy().tobytes())
     image.quantize(16).save(file, "PNG", optimize=True)
     data = b64encode(file.getvalue()).decode()
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'

@@ -3,7 +3,7 @@
 import pytest
 
 KINDS = ["index.html", "02-weights-from-the-data.html", "04-why-divide-by-the-root-of-d.html"]
-KINDS += ["05-causal-mask.html"]
+KINDS += ["05-causal-mask.html", "readme.html"]
 KINDS += [
     "questions.html",
     "reference/regard.steps.html",

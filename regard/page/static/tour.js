@@ -15,6 +15,8 @@ const NARROW = matchMedia("(max-width: 700px)"); // there the card lies at the b
 /** The step that is shown. @type {Step|null} */
 let step = null;
 let isTried = false;
+/** What is seen of the window: within a page that is scrolled, a frame may be seen in part. */
+let seen = { top: 0, bottom: Infinity };
 /** @type {{frame: HTMLElement, card: HTMLElement, title: HTMLElement, text: HTMLElement, at: HTMLElement, trial: HTMLButtonElement, back: HTMLButtonElement, next: HTMLButtonElement}|null} */
 let parts = null;
 
@@ -51,7 +53,18 @@ export function startTour() {
   new ResizeObserver(() => step && moved()).observe(document.body);
   window.addEventListener("resize", () => step && moved());
   document.addEventListener("keydown", pressed, { capture: true });
+  if (window === window.top) return;
+  const threshold = Array.from({ length: 201 }, (_, n) => n / 200);
+  const watch = ([{ isIntersecting, intersectionRect }] = /** @type {IntersectionObserverEntry[]} */ ([])) => {
+    const { top, bottom } = intersectionRect;
+    seen = isIntersecting ? { top, bottom } : { top: 0, bottom: Infinity };
+    if (step) moved();
+  };
+  new IntersectionObserver(watch, { threshold }).observe(document.body);
 }
+
+const highest = () => Math.max(0, seen.top);
+const lowest = () => Math.min(innerHeight, seen.bottom);
 
 /** Steps whose element is there; the one that is shown stays while its element is drawn anew. */
 const present = () => STEPS.filter((one) => one === step || one.target().length);
@@ -165,6 +178,7 @@ function place() {
   Object.assign(frame.style, { width: `${width}px`, height: `${height}px` });
   if (NARROW.matches) {
     card.removeAttribute("style");
+    card.style.bottom = `${innerHeight - lowest() + MARGIN}px`;
     card.dataset.side = "bottom";
     return;
   }
@@ -172,13 +186,13 @@ function place() {
   const side = sideFor({ left, top, width, height }, wide, high);
   const within = (/** @type {number} */ value, /** @type {number} */ most) => Math.max(MARGIN, Math.min(value, most));
   const along = within(left + (width - wide) / 2, document.documentElement.clientWidth - wide - MARGIN);
-  const down = within(top + (height - high) / 2, innerHeight - high - MARGIN);
+  const down = within(top + (height - high) / 2, lowest() - high - MARGIN);
   const { x, y } = {
     below: { x: along, y: top + height + GAP },
     above: { x: along, y: top - high - GAP },
     right: { x: left + width + GAP, y: down },
     left: { x: left - wide - GAP, y: down },
-    over: { x: along, y: innerHeight - high - MARGIN },
+    over: { x: along, y: lowest() - high - MARGIN },
   }[side];
   card.dataset.side = side;
   put(card, x, y);
@@ -216,9 +230,10 @@ function reveal() {
   if (row && row.scrollWidth > row.clientWidth)
     row.scrollLeft += target[0].getBoundingClientRect().left - row.getBoundingClientRect().left - 2 * MARGIN;
   const { top, height } = around(target);
-  const stop = NARROW.matches ? innerHeight - parts.card.offsetHeight - 2 * MARGIN : innerHeight - MARGIN;
+  const stop = lowest() - MARGIN - (NARROW.matches ? parts.card.offsetHeight + MARGIN : 0);
+  const start = highest() + MARGIN;
   const over = Math.max(0, top + height - stop);
-  window.scrollBy({ top: top - over < MARGIN ? top - MARGIN : over, behavior: "instant" });
+  window.scrollBy({ top: top - over < start ? top - start : over, behavior: "instant" });
 }
 
 /**
@@ -228,8 +243,8 @@ function reveal() {
  */
 function sideFor(box, width, height) {
   const gap = GAP + MARGIN;
-  if (box.top + box.height + height + gap <= innerHeight) return "below";
-  if (box.top - height - gap >= 0) return "above";
+  if (box.top + box.height + height + gap <= lowest()) return "below";
+  if (box.top - height - gap >= highest()) return "above";
   if (box.left - width - gap >= 0) return "left";
   return box.left + box.width + width + gap <= document.documentElement.clientWidth ? "right" : "over";
 }
