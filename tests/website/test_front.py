@@ -126,7 +126,7 @@ def test_it_is_painted_before_anything_else_is_asked_for(pages, host):
     blocking = {name.removeprefix(address) for name, how in seen["resources"] if how == "blocking"}
     assert blocking == {"static/colours.css", "static/site.css"}
     assert seen["shift"] < 0.05  # Lighthouse calls 0.1 good
-    assert seen["paint"] < 10_000  # ms; 0.1 s on an idle machine
+    assert seen["paint"] < 10_000  # ms; measured 0.3 to 0.6 s on two cores that had nine other jobs
     assert all(path.startswith("/some/where/") and code == 200 for path, code in asked), asked
 
 
