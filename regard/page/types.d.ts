@@ -370,6 +370,7 @@ interface PageElements {
   generate: HTMLButtonElement;
   "generate-tokens": HTMLInputElement;
   "generate-heat": HTMLInputElement;
+  "entry-text": HTMLTextAreaElement;
   "link-address": HTMLInputElement;
   "zoom-cell": HTMLButtonElement;
   overview: HTMLCanvasElement;

@@ -35,7 +35,7 @@ __all__ = [
 
 _FOLDER = Path(__file__).parents[1] / "static"
 
-_STYLES = ("page.css", "panels.css", "changes.css", "opening.css")
+_STYLES = ("page.css", "panels.css", "changes.css", "opening.css", "guide.css")
 _LINKED = re.compile(
     r'^(?:<link rel="stylesheet".*|<script type="module".*|<!--.*-->)\n',
     re.MULTILINE,

@@ -32,7 +32,9 @@ import { get, runOf, set, setSide, subscribe } from "./store.js";
 import { startText } from "./text.js";
 import { startTheme } from "./theme.js";
 import { startThumbnails } from "./thumbnails.js";
+import { startTour } from "./tour.js";
 import { startTraining } from "./training.js";
+import { startTyping } from "./typing.js";
 import { startViews } from "./views.js";
 
 const RETRY = 2000; // milliseconds
@@ -197,6 +199,7 @@ startViews(); // before the parts that it shows: each measures the room that it 
 startMaps();
 startSidebar();
 startText();
+startTyping();
 startTextEntry();
 startPredictions();
 startThumbnails();
@@ -220,6 +223,7 @@ startExports();
 startLink();
 startKeyboard();
 startAddress();
+startTour();
 status();
 welcome();
 watch();
