@@ -34,6 +34,7 @@ import { startTheme } from "./theme.js";
 import { startThumbnails } from "./thumbnails.js";
 import { startTraining } from "./training.js";
 import { startViews } from "./views.js";
+import { startWords } from "./words.js";
 
 const RETRY = 2000; // milliseconds
 const PATIENCE = 5000; // milliseconds in which the page may still choose by itself
@@ -173,6 +174,7 @@ function status() {
 }
 
 startTheme();
+startWords();
 startViews(); // before the parts that it shows: each measures the room that it has
 startMaps();
 startSidebar();
