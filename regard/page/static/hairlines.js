@@ -2,7 +2,7 @@
 import { headName } from "./change_list.js";
 import { byId, make } from "./dom.js";
 import { quoted, weight } from "./format.js";
-import { areWeights, greatestOf, strongestOf } from "./quantities.js";
+import { TOO_SHORT, areWeights, greatestOf, strongestOf } from "./quantities.js";
 import { chooseHead, figuresOf, get, headCount, queryNow, sourceOf } from "./store.js";
 import { SIZE, areCurrent, thumbnailsOf } from "./thumbnails.js";
 import { waysIn } from "./ways.js";
@@ -123,7 +123,9 @@ function summaryOf(run, looks) {
 /** One head, by its number and what it does. @param {Run} run @param {Source} source @param {Look} look */
 function nameOf(run, { heads }, { layer, head, key, entry }) {
   const role = figuresOf(layer, head, heads)?.role;
-  const name = make("b", { textContent: `Head ${headName(run, layer, head)}${role ? `, ${role},` : ""}` });
+  const name = make("b", {
+    textContent: `Head ${headName(run, layer, head)}${role && role !== TOO_SHORT ? `, ${role},` : ""}`,
+  });
   const from = quoted(run.labels[key]);
   const what = {
     weight: `looks most at ${from}, with weight ${weight(entry)}`,

@@ -132,7 +132,8 @@ function worthOf(
   /** @type {number[]} */ sinks = [],
 ) {
   const key = strongestOf(weights);
-  if (key < 0 || key > run.length - 3 || weights[key] < SEEN || sinks.includes(key)) return 0;
+  if (key < 0 || key > run.length - 3 || weights[key] < SEEN || isBlank(run.labels[key]) || sinks.includes(key))
+    return 0;
   const loss = Math.min(5, Math.max(1e-6, lossOf(at)));
   const isCopied = loss > NOTABLE && run.labels[key] === run.next?.[0].label;
   return weights[key] * loss * (isCopied ? 4 : 1);

@@ -7,7 +7,7 @@ import { byId, make, markStale, settled } from "./dom.js";
 import { LITTLE, atLeast, isBlank, isEnd, part, plural, quoted, said, signed, weight } from "./format.js";
 import { worstHead } from "./matters.js";
 import { MANY, isOwn } from "./opening.js";
-import { areWeights, strongestOf } from "./quantities.js";
+import { TOO_SHORT, areWeights, strongestOf } from "./quantities.js";
 import { append, prepare } from "./session.js";
 import { figuresOf, get, headCount, placeOf, set, sourceOf, subscribe } from "./store.js";
 import { putWords } from "./words.js";
@@ -121,7 +121,7 @@ function coming(/** @type {Candidate} */ { label, probability }) {
 function only(/** @type {Run} */ run, /** @type {Candidate} */ answer) {
   if (run.length === 1) return [...coming(answer), " With a single token there is nothing to look back at."];
   const onward = make("button", { type: "button", textContent: "Read past it", onclick: () => append(answer.token) });
-  return [...coming(answer), " Which word comes after it is not asked yet. ", onward];
+  return [...coming(answer), " Which word comes after that is not asked yet. ", onward];
 }
 
 /**
@@ -211,9 +211,9 @@ function more(/** @type {Run} */ run, /** @type {Run} */ without) {
   const [answer] = run.next ?? [];
   const after = without.next?.find(({ token }) => token === answer.token);
   if (!worst || !after || after.probability - worst.left < LITTLE) return "";
-  if (answer.probability - after.probability < LITTLE) return ""; // the sentence names it
+  if (answer.probability < SURE || answer.probability - after.probability < LITTLE) return ""; // or the sentence names it
   const { role } = figuresOf(worst.layer, worst.head, sourceOf("first").heads) ?? {};
-  const name = `head ${headName(run, worst.layer, worst.head)}${role ? ` (${role})` : ""}`;
+  const name = `head ${headName(run, worst.layer, worst.head)}${role && role !== TOO_SHORT ? ` (${role})` : ""}`;
   return `More is lost with ${name} switched off: ${part(worst.left)} is left. The one above looks further back. `;
 }
 

@@ -38,7 +38,9 @@ export function waysIn(root, spans) {
     const [under, over] = [upper.bottom, lower.top];
     if (over - under < pitch) {
       const half = (under + over) / 2 + off;
-      return `M${below},${over}C${below},${half} ${above},${half} ${above},${under}`;
+      const turn = Math.sign(above - below) * Math.min(CORNER, Math.abs(above - below) / 2);
+      const across = `Q${below},${half} ${below + turn},${half}H${above - turn}Q${above},${half} ${above},${under}`;
+      return `M${below},${over}${across}`;
     }
     // Past the lines between them in the margin that is nearer.
     const isLeft = above + below < box.width;
