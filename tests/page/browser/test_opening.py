@@ -10,6 +10,7 @@ from regard.gpt import GPT, BPETokenizer, GPTConfig
 from regard.gpt.config import HAS_READ
 from regard.page import RecordingSubject
 from regard.page._changes import Ablation, KnockOut
+from regard.page.example import EXAMPLES
 from regard.page.subjects import ModelSubject
 
 ARCS = """() => [...document.querySelectorAll(".arcs path")].map((one) =>
@@ -428,6 +429,16 @@ def test_above_the_text_stands_what_the_model_has_read(show, teller, network, ad
     assert said.bounding_box()["y"] < page.locator("#tokens").bounding_box()["y"]
     other = ModelSubject(*network, title="another")
     assert not show(other, address).locator("#has-read").is_visible()
+
+
+def test_lines_go_around_the_words_of_a_phone_s_lines(show, shipped):
+    subject = ModelSubject(*shipped, title="the model", text=EXAMPLES["copying"])
+    page = show(subject, "#p=opening&l=2&h=2", width=390, height=844)
+    ways = page.locator(".arcs path, .hairlines .seen")
+    shapes = ways.evaluate_all("(all) => all.map((one) => one.getAttribute('d'))")
+    assert any("V" in shape for shape in shapes), "some go past other lines of the text"
+    assert page.evaluate(CROSSED) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_words_say_what_they_mean_to_pointer_and_keyboard(show, teller):
