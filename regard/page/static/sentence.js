@@ -75,6 +75,7 @@ async function writeSentence() {
     const name = `${plain.id}/${layer}/${head}`;
     without = known.get(name) ?? null;
     if (!without) {
+      write(saying(run, source, query, row.values), asides(plain, source, null)); // what is known already
       const answer = await awaitAnswer(api.change(plain.id, [{ kind: "off", layer, head }], "sentence-without"));
       if (mine !== requests) return;
       if (answer) {
@@ -200,9 +201,12 @@ function adds(run, { layer, head, share, margin, against, source, decides, loss 
   const who = decides
     ? "It"
     : `Most is added by head ${headName(run, layer, head)}, from ${quoted(run.labels[source])}: it`;
-  const lost = loss > 0 ? `falls by ${signed(loss, 2)}` : `rises by ${signed(-loss, 2)}`;
+  // Of a token that the model is sure of, the sentence has it.
+  const isTold = (run.next?.[0].probability ?? 0) >= SURE;
+  const change = loss > 0 ? `falls by ${signed(loss, 2)}` : `rises by ${signed(-loss, 2)}`;
+  const lost = isTold ? "" : `; with it switched off, the log-probability ${change}`;
   const lead = `adds ${signed(share, 1)} to a lead in logit of ${signed(margin, 1)} over ${quoted(against)}`;
-  return `${who} ${lead}; with it switched off, the log-probability ${lost}. `;
+  return `${who} ${lead}${lost}. `;
 }
 
 /** The head without which most is lost, where that is another than the one in the sentence. */
