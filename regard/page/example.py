@@ -33,8 +33,8 @@ EXAMPLES_OF_REAL = {
     "who gets it?": "When Mary and John went to the store, John gave a drink to",
     "a fact": "The capital of France is",
     "copying": (
-        "The code of the shed is 7291 and the code of the barn is 4836. Say it again: the code of "
-        "the shed is"
+        "The password of the shed is walnut and the password of the barn is silver. Say it again: "
+        "the password of the shed is"
     ),
 }
 """Texts for models that have read more than stories; the next word hangs on an earlier one."""

@@ -36,6 +36,7 @@ import { startTour } from "./tour.js";
 import { startTraining } from "./training.js";
 import { startTyping } from "./typing.js";
 import { startViews } from "./views.js";
+import { startWords } from "./words.js";
 
 const RETRY = 2000; // milliseconds
 const PATIENCE = 5000; // milliseconds in which the page may still choose by itself
@@ -195,6 +196,7 @@ function status() {
 }
 
 startTheme();
+startWords();
 startViews(); // before the parts that it shows: each measures the room that it has
 startMaps();
 startSidebar();
