@@ -4,7 +4,7 @@ import { visible } from "./labels.js";
 import { largest } from "./sampling.js";
 import { alongOf } from "./views.js";
 
-const DECIDES = 0.1; // nats that are lost without a head that decides, as in regard/lens/toward.py
+const DECIDES = 0.1; // of the lead, and nats that are lost without the head, as in regard/lens/toward.py
 
 /**
  * E model dimension, D head dimension.
@@ -31,7 +31,7 @@ export function* writerOf(subject, one) {
   const loss = -(yield* effectOf(subject, one, best, token));
   const [name] = subject.tokenizer.tokens([other]);
   const margin = one.logits[token] - one.logits[other];
-  return { ...best, against: visible(name), margin, loss, decides: loss >= DECIDES };
+  return { ...best, against: visible(name), margin, loss, decides: Math.min(best.share, loss) >= DECIDES };
 }
 
 /**
