@@ -115,10 +115,13 @@ const work = new Work(({ id, line, value, error }) => {
   scope.postMessage({ id, line, value, error: message, status }, buffer instanceof Float32Array ? [buffer.buffer] : []);
 });
 
+/** @type {(subject: Promise<Subject>) => void} */
+let found = () => {};
 /** @type {Promise<Subject>} */
-let ready;
+const ready = new Promise((resolve) => (found = resolve));
+ready.catch(() => {}); // whoever asks is told
 scope.onmessage = ({ data }) => {
-  if ("start" in data) ready = begin(data.start);
+  if ("start" in data) found(begin(data.start));
   else if ("cancel" in data) work.cancel(data.cancel);
   else answer(data);
 };
