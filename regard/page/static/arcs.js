@@ -3,10 +3,13 @@ const SVG = "http://www.w3.org/2000/svg";
 /** A smaller part of the widest has no line. */
 const FAINTEST = 0.02;
 const MOST = 12;
+/** The arc of before a swap is as high as that of a weight of so much. */
+const FORMER = 0.9;
 
 /**
- * parts: of the widest arc, −1 … 1; first: the first token there is
- * @typedef {{query: number, parts: Float32Array, first: number, animate: boolean}} Arcs
+ * parts: of the widest arc, −1 … 1; first: the first token there is; former: the key that was the strongest before
+ * a word was swapped
+ * @typedef {{query: number, parts: Float32Array, first: number, animate: boolean, former?: number|null}} Arcs
  */
 
 /**
@@ -16,7 +19,7 @@ const MOST = 12;
 export function drawArcs(root, spans, arcs) {
   const old = root.querySelector("svg.arcs");
   if (!arcs) return old?.remove();
-  const { query, first, animate } = arcs;
+  const { query, first, animate, former } = arcs;
   const sizes = arcs.parts.map(Math.abs);
   const word = (/** @type {number} */ k) => spans[k - first]?.querySelector(".word") ?? null;
   const from = word(query);
@@ -28,15 +31,19 @@ export function drawArcs(root, spans, arcs) {
   };
   const heavy = Math.min(9, box.width / 60); // a phone's arcs are thinner
   const start = top(from);
+  const pathTo = (/** @type {number} */ k, /** @type {number} */ size) => {
+    const stop = top(/** @type {Element} */ (word(k)));
+    const high = Math.min(start.y, stop.y) - 14 - 34 * size;
+    const line = document.createElementNS(SVG, "path");
+    line.setAttribute("d", `M${start.x},${start.y}C${start.x},${high} ${stop.x},${high} ${stop.x},${stop.y}`);
+    return line;
+  };
   const lines = [...sizes.keys()]
     .filter((k) => k !== query && sizes[k] >= FAINTEST && word(k))
     .sort((a, b) => sizes[b] - sizes[a])
     .slice(0, MOST)
     .map((k) => {
-      const stop = top(/** @type {Element} */ (word(k)));
-      const high = Math.min(start.y, stop.y) - 14 - 34 * sizes[k];
-      const line = document.createElementNS(SVG, "path");
-      line.setAttribute("d", `M${start.x},${start.y}C${start.x},${high} ${stop.x},${high} ${stop.x},${stop.y}`);
+      const line = pathTo(k, sizes[k]);
       line.setAttribute("stroke-width", String(1 + heavy * sizes[k]));
       line.setAttribute("opacity", String(0.3 + 0.55 * sizes[k]));
       line.classList.toggle("less", arcs.parts[k] < 0);
@@ -44,6 +51,11 @@ export function drawArcs(root, spans, arcs) {
       line.dataset.key = String(k);
       return line;
     });
+  if (former != null && former !== query && word(former)) {
+    const line = pathTo(former, FORMER);
+    line.classList.add("former");
+    lines.unshift(line);
+  }
   const picture = document.createElementNS(SVG, "svg");
   picture.classList.add("arcs");
   picture.classList.toggle("drawn", animate);

@@ -7,6 +7,7 @@ import { measureHeads } from "./matters.js";
 import { during } from "./pending.js";
 import { restsOf, strongestOf } from "./quantities.js";
 import { SHORT, chooseHead, get, headCount, set, subscribe } from "./store.js";
+import { keepsHead } from "./swapped.js";
 
 /** Most heads that are switched off one by one. */
 const MANY = 64;
@@ -19,7 +20,7 @@ export function startOpening() {
   subscribe("plain view generating", ({ plain, view, grown, generating }) => {
     if (view !== "opening" || !plain || plain === seen || generating) return;
     seen = plain;
-    if (plain.length <= SHORT) during(open(plain, grown ? isOwn() : !isAddressed(plain)));
+    if (plain.length <= SHORT) during(open(plain, !keepsHead(plain) && (grown ? isOwn() : !isAddressed(plain))));
   });
 }
 

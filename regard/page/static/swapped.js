@@ -1,0 +1,113 @@
+/** A text in which a word was swapped: what the page shows of the run before, beside the one now. */
+import * as api from "./api.js";
+import { Replaced, ServerError } from "./errors.js";
+import { make } from "./dom.js";
+import { during } from "./pending.js";
+import { strongestOf } from "./quantities.js";
+import { get, placeOf } from "./store.js";
+import { placeIn, placesOf } from "./words.js";
+
+/** The swap that a run comes from; null where it comes from none. */
+export function swapOf(/** @type {Run|null} */ run) {
+  const { swap } = get();
+  return run && swap?.run === run.id ? swap : null;
+}
+
+/** The run that a swap was taken back to. @type {string|null} */
+let returned = null;
+export const returnedTo = (/** @type {string} */ id) => {
+  returned = id;
+};
+
+/** Whether the head stays that was seen before the text: only so can what a word changes be seen. */
+export const keepsHead = (/** @type {Run} */ run) => swapOf(run) !== null || returned === run.id;
+
+/**
+ * Marks the word that was put into a text, and writes the one before beside it, struck through.
+ * @param {Run} run @param {HTMLElement[]} spans of its tokens @param {number} first the first token there is
+ */
+export function markSwap(run, spans, first) {
+  const swap = swapOf(run);
+  spans[0]?.parentElement?.querySelector("s.former")?.remove();
+  const places = swap ? placesOf(run) : [];
+  spans.forEach((span, k) => {
+    const place = places[first + k];
+    span.classList.toggle("swapped", Boolean(swap && place && place[0] < swap.stop && place[1] > swap.start));
+  });
+  const put = spans.find((span) => span.classList.contains("swapped"));
+  if (!swap || !put) return;
+  const space = /^\s/.test(put.textContent ?? "") ? " " : "";
+  const label = `in place of ${swap.old}`;
+  put.before(space, make("s", { className: "former", "aria-label": label, textContent: swap.old }), space ? "" : " ");
+}
+
+/** The run before a swap, open: a server keeps only so many. @returns {Promise<Run>} */
+export async function formerRun(/** @type {Swap} */ { was }) {
+  try {
+    return await api.fetchRun(was.id, "former");
+  } catch (error) {
+    if (error instanceof Replaced || was.text == null) throw error;
+    return api.open(was.text, "former");
+  }
+}
+
+/**
+ * The key that a head attended to most before the swap, as a place in the text now; null without a swap, or where
+ * that is the same key still.
+ * @param {Source} source @param {number} query @param {Float32Array} row of the run now
+ */
+export async function formerKey(source, query, row) {
+  const { run } = source;
+  const swap = swapOf(run);
+  if (!swap || !run) return null;
+  try {
+    const at = placeIn(swap.was, run, query);
+    const { values } = await during(api.row(swap.was.id, placeOf(source), at, "former-row"));
+    const key = strongestOf(values);
+    const place = key < 0 ? null : placeIn(run, swap.was, key);
+    return place === strongestOf(row) ? null : place;
+  } catch (error) {
+    if (error instanceof ServerError || error instanceof Replaced) return null;
+    throw error;
+  }
+}
+
+/**
+ * What is likely next, with what was so before the swap. Of a run the likeliest are known alone, so another token's
+ * probability is at most that of the last of them.
+ * @param {Run|null} run
+ */
+export function besideFormer(run) {
+  const next = swapOf(run)?.was.next;
+  if (!run?.next || !next) return run;
+  const least = (/** @type {Candidate[]} */ some) => some[some.length - 1].probability;
+  const [now, then] = [run.next, next].map((some) => new Map(some.map((one) => [one.token, one.probability])));
+  const all = new Map([...run.next, ...next].map((one) => [one.token, one]));
+  const both = [...all.values()].map((one) => ({
+    ...one,
+    probability: now.get(one.token) ?? least(run.next ?? []),
+    before: then.get(one.token) ?? least(next),
+    ...(then.has(one.token)
+      ? now.has(one.token)
+        ? {}
+        : { atMost: /** @type {const} */ ("probability") }
+      : { atMost: /** @type {const} */ ("before") }),
+  }));
+  const most = (/** @type {{probability: number, before: number}} */ { probability, before }) =>
+    Math.max(probability, before);
+  return { ...run, next: both.toSorted((a, b) => most(b) - most(a)).slice(0, run.next.length) };
+}
+
+/** The swap as an address has it: where the word stands, how long it is, and the word before. */
+export const writeSwap = (/** @type {Swap} */ { start, stop, old }) => `${start},${stop - start},${old}`;
+
+/**
+ * The swap that an address has: where it stands in the text, and the text before.
+ * @param {string|null} written @param {string|null} text
+ */
+export function readSwap(written, text) {
+  const [, at, length, old] = /^(\d{1,6}),(\d{1,6}),(.+)$/su.exec(written ?? "") ?? [];
+  const [start, stop] = [Number(at), Number(at) + Number(length)];
+  if (!old || text == null || stop > text.length || start === stop) return null;
+  return { start, stop, old, before: text.slice(0, start) + old + text.slice(stop) };
+}
