@@ -91,14 +91,16 @@ function draw() {
   mark();
 }
 
-/** What heads bring back: in a sentence, in the grid of all, and what is measured.
- * @param {Run} run @param {Swap} swap @param {Patched} patched */
+/**
+ * What heads bring back: in the grid of all, in a sentence, and what is measured.
+ * @param {Run} run @param {Swap} swap @param {Patched} patched
+ */
 function picture(run, swap, patched) {
   const whole = patched.other - patched.unchanged;
   const says = make("p", { className: "says", role: "status" });
   if (Math.abs(whole) < NONE) {
     says.textContent = "The answer hardly moves; there is nothing that a head could bring back.";
-    return [says];
+    return [make("div", {}, says)];
   }
   const parts = patched.values.map((row) => row.map((value) => (value == null ? null : value / whole)));
   const ranked = parts
@@ -112,7 +114,10 @@ function picture(run, swap, patched) {
     says.append(k ? ", " : "", name, ` ${k ? "" : "alone brings back "}${signed(part)}${k ? "" : " of the change"}`);
   });
   if (named.length) says.append(".");
-  return [says, grid(run, parts), make("p", { className: "note", textContent: meaning(run, swap, patched) })];
+  return [
+    grid(run, parts),
+    make("div", {}, says, make("p", { className: "note", textContent: meaning(run, swap, patched) })),
+  ];
 }
 
 /** The number of which parts are shown. @param {Run} run @param {Swap} swap @param {Patched} patched */
@@ -121,7 +126,7 @@ function meaning(run, { was }, { answers: [now, then], unchanged, other }) {
     said([...(was.next ?? []), ...(run.next ?? [])].find((one) => one.token === token)?.label ?? "");
   const what =
     now === then ? `the log-probability of ${name(now)}` : `the logit by which ${name(then)} leads ${name(now)}`;
-  return `1 is the whole change: ${what} goes from ${signed(unchanged, 1)} back to ${signed(other, 1)}. Each square is a head, its layers from top to bottom; deep blue brings much back, a ring takes it farther away.`;
+  return `1 is the whole change: ${what} goes from ${signed(unchanged, 1)} back to ${signed(other, 1)}. Each square is a head, a layer a row: the bluer, the more it brings back; a ring is the other way.`;
 }
 
 /** @param {Run} run @param {(number|null)[][]} parts */

@@ -28,7 +28,7 @@ export const keepsHead = (/** @type {Run} */ run) => swapOf(run) !== null || ret
  */
 export function markSwap(run, spans, first) {
   const swap = swapOf(run);
-  spans[0]?.parentElement?.querySelector("s.former")?.remove();
+  for (const span of spans) if (span.previousElementSibling?.matches(".former")) span.previousElementSibling.remove();
   const places = swap ? placesOf(run) : [];
   spans.forEach((span, k) => {
     const place = places[first + k];
@@ -36,9 +36,9 @@ export function markSwap(run, spans, first) {
   });
   const put = spans.find((span) => span.classList.contains("swapped"));
   if (!swap || !put) return;
-  const space = /^\s/.test(put.textContent ?? "") ? " " : "";
-  const label = `in place of ${swap.old}`;
-  put.before(space, make("s", { className: "former", "aria-label": label, textContent: swap.old }), space ? "" : " ");
+  const gap = /^\s/.test(put.textContent ?? "") ? ["", " "] : [" ", ""]; // a token holds the space before its word
+  const old = make("s", { textContent: swap.old });
+  put.before(make("span", { className: "former", title: "the word before" }, gap[1], old, gap[0]));
 }
 
 /** The run before a swap, open: a server keeps only so many. @returns {Promise<Run>} */

@@ -12,6 +12,7 @@ from regard.page.file.live import pack_model
 from regard.page.subjects import ModelSubject
 
 TEXT = "the cat sat on the mat, the dog sat on the cat; the cat sat on the dog, the mat"
+OTHER = TEXT.replace("mat, the dog", "dog, the mat")
 # As float32 rounds on either side, through layers of weights that are much larger than usual.
 NEAR = 2e-5
 CHANGES = [
@@ -266,6 +267,29 @@ def test_what_the_next_token_rests_on(ask, subject, over):
     assert [one["total"] for one in progress] == [len(progress)] * len(progress)
     assert_equal(measured, expected)
     assert max(map(abs, torch.tensor(measured["effects"]).flatten().tolist())) > 0.01
+
+
+def test_heads_of_another_text_are_patched_as_the_server_patches_them(ask, subject):
+    server, _, _ = subject
+    then = server.read(OTHER)
+    now = server.read(TEXT)
+    expected = server.patch(now, then.id, lambda *_: None)
+    code = """
+    const then = finished(subject.read(given.other));
+    const longer = finished(subject.read(given.text + "s"));
+    const [first, again] = [then, then].map((one) => finished(subject.patch(plain, one)));
+    try {
+      finished(subject.patch(plain, longer));
+    } catch (error) {
+      return [first, again, error.message];
+    }
+    """
+    (*progress, measured), again, refused = ask(code, other=OTHER)
+    assert progress[-1] == {"done": 4, "total": 4}
+    assert_equal(measured, expected)
+    assert again == [measured]  # it was measured once
+    assert min(abs(value) for row in measured["values"] for value in row) > 1e-3
+    assert refused.startswith("Patching needs equal positions; one text has ")
 
 
 @pytest.mark.parametrize("spans", [[(0, 3), (3, 9), (11, 14)], [(2, 20)]])

@@ -24,6 +24,7 @@ const ANSWERS = {
   generate: [SHOWN, (subject, run, options) => subject.generate(subject.run(run), options)],
   heads: [ASIDE, (subject, run) => subject.scores(subject.run(run))],
   effects: [MEASURED, (subject, run, over) => subject.effects(subject.run(run), over)],
+  patch: [MEASURED, (subject, run, other) => subject.patch(subject.run(run), subject.run(other))],
   passages: [MEASURED, (subject, run, spans) => subject.passages(subject.run(run), spans)],
   objections: [QUICK, once((subject, run) => subject.objections(subject.run(run)))],
   thumbnails: [ASIDE, ofHeads((heads, size) => attention.pictures(heads, size))],
