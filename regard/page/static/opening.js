@@ -7,7 +7,7 @@ import { measureHeads } from "./matters.js";
 import { during } from "./pending.js";
 import { restsOf, strongestOf } from "./quantities.js";
 import { SHORT, chooseHead, get, headCount, set, subscribe } from "./store.js";
-import { keepsHead } from "./swapped.js";
+import { isBeside, movedKeys } from "./swapped.js";
 
 /** Most heads that are switched off one by one. */
 const MANY = 64;
@@ -20,7 +20,7 @@ export function startOpening() {
   subscribe("plain view generating", ({ plain, view, grown, generating }) => {
     if (view !== "opening" || !plain || plain === seen || generating) return;
     seen = plain;
-    if (plain.length <= SHORT) during(open(plain, !keepsHead(plain) && (grown ? isOwn() : !isAddressed(plain))));
+    if (plain.length <= SHORT) during(open(plain, grown || isBeside(plain) ? isOwn() : !isAddressed(plain)));
   });
 }
 
@@ -84,10 +84,11 @@ async function choose(run, free) {
       awaitAnswer(api.row(run.id, [layer, head], run.length - 1, `look-${layer}-${head}`)),
     ),
   );
+  const moved = await movedKeys(run, heads, rows); // of a text in which a word was swapped, what that moves is seen
   /** @type {{worth: number, layer: number, head: number}|null} */
   let best = null;
   heads.forEach((one, k) => {
-    const row = rows[k];
+    const row = moved.length && !moved.includes(k) ? null : rows[k];
     const worth = row ? worthOf(run, row.values, one, sinks[one.layer]?.[one.head]) : 0;
     if (worth > (best?.worth ?? 0)) best = { worth, ...one };
   });

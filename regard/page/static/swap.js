@@ -76,7 +76,7 @@ function offer() {
     .slice(0, EXPECTED);
   const chip = (/** @type {string} */ word, /** @type {string} */ title) =>
     make("button", { type: "button", textContent: word, title, onclick: () => swapFor(word) });
-  byId("swap-words").append(...peers.map((word) => chip(word, "It stands elsewhere in the text")));
+  byId("swap-words").append(...peers.map((word) => chip(word, "In this place it would be a word of the same kind")));
   if (!more.length) return;
   byId("swap-words").append(
     make("span", {

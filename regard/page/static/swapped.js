@@ -19,8 +19,8 @@ export const returnedTo = (/** @type {string} */ id) => {
   returned = id;
 };
 
-/** Whether the head stays that was seen before the text: only so can what a word changes be seen. */
-export const keepsHead = (/** @type {Run} */ run) => swapOf(run) !== null || returned === run.id;
+/** Whether a text stands beside another, from which it was swapped or to which it was taken back: a head may stay. */
+export const isBeside = (/** @type {Run} */ run) => swapOf(run) !== null || returned === run.id;
 
 /**
  * Marks the word that was put into a text, and writes the one before beside it, struck through.
@@ -54,15 +54,16 @@ export async function formerRun(/** @type {Swap} */ { was }) {
 /**
  * The key that a head attended to most before the swap, as a place in the text now; null without a swap, or where
  * that is the same key still.
- * @param {Source} source @param {number} query @param {Float32Array} row of the run now
+ * @param {HeadName & {run: Run|null}} source @param {number} query @param {Float32Array} row of the run now
+ * @param {string} [view]
  */
-export async function formerKey(source, query, row) {
+export async function formerKey(source, query, row, view = "former-row") {
   const { run } = source;
   const swap = swapOf(run);
   if (!swap || !run) return null;
   try {
     const at = placeIn(swap.was, run, query);
-    const { values } = await during(api.row(swap.was.id, placeOf(source), at, "former-row"));
+    const { values } = await during(api.row(swap.was.id, placeOf(source), at, view));
     const key = strongestOf(values);
     const place = key < 0 ? null : placeIn(run, swap.was, key);
     return place === strongestOf(row) ? null : place;
@@ -70,6 +71,25 @@ export async function formerKey(source, query, row) {
     if (error instanceof ServerError || error instanceof Replaced) return null;
     throw error;
   }
+}
+
+/** A head that looks at one token looks there with so much of its weight. */
+const AT_ONE = 0.5;
+
+/**
+ * Which heads look at one token from the last, and before a swap at another: where they are among those given.
+ * @param {Run} run @param {HeadPlace[]} heads @param {(Floats|null)[]} rows of the run now
+ */
+export async function movedKeys(run, heads, rows) {
+  if (!swapOf(run)) return [];
+  const sees = heads.map((_, k) => Math.max(...(rows[k]?.values ?? [0])) >= AT_ONE);
+  const keys = await Promise.all(
+    heads.map((one, k) => {
+      const source = { run, ...one, average: /** @type {const} */ ("head") };
+      return sees[k] ? formerKey(source, run.length - 1, /** @type {Floats} */ (rows[k]).values, `former-${k}`) : null;
+    }),
+  );
+  return heads.flatMap((_, k) => (keys[k] == null ? [] : [k]));
 }
 
 /**

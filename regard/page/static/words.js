@@ -7,6 +7,12 @@ const WORD = /[\p{L}\p{N}\p{M}]+(?:['’-][\p{L}\p{N}\p{M}]+)*/gu;
 const SIGNS = /** @type {Record<string, string>} */ ({ "↵": "\n", "⇥": "\t", "␍": "\r" });
 /** Words of the text that are offered for another. */
 const OFFERED = 4;
+/** Words of a kind so small that a text seldom has another: each stands for the others of its line. */
+const SETS = [
+  ["he", "she", "they"],
+  ["him", "her", "them"],
+  ["his", "her", "their"],
+];
 
 /**
  * Where each token stands in its text, first and one past its last; null of those that are not of the text, and from
@@ -74,8 +80,8 @@ const kindOf = (/** @type {string} */ word) =>
   /^\p{N}/u.test(word) ? "number" : /^\p{Lu}/u.test(word) ? "name" : "word";
 
 /**
- * Other words of the text in the role of one, the likeliest first: those that follow or come before the same words as
- * it does anywhere, names among names, numbers among numbers.
+ * Other words in the role of one, the likeliest first: for a pronoun the others, then those of the text that follow or
+ * come before the same words as it does anywhere, names among names, numbers among numbers.
  * @param {string} text @param {Word} word @returns {string[]}
  */
 export function peersOf(text, { word }) {
@@ -100,11 +106,9 @@ export function peersOf(text, { word }) {
     const alike = kindOf(word) === "number" || (isName && !one.isFirst) ? 1 : 0;
     worth.set(one.word, Math.max(worth.get(one.word) ?? 0, 2 * shared("after") + 2 * shared("before") + alike));
   }
-  return [...worth]
-    .filter(([, much]) => much > 0)
-    .sort((a, b) => b[1] - a[1])
-    .slice(0, OFFERED)
-    .map(([one]) => one);
+  const peers = [...worth].filter(([, much]) => much > 0).sort((a, b) => b[1] - a[1]);
+  const others = SETS.find((one) => one.includes(word))?.filter((one) => one !== word) ?? [];
+  return [...new Set([...others, ...peers.map(([one]) => one)])].slice(0, OFFERED);
 }
 
 /**

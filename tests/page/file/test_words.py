@@ -43,6 +43,7 @@ def test_words_in_the_role_of_another_are_found(node):
         (EXAMPLES["a rhyme"], "bat", ["animals", "snail"]),
         (EXAMPLES["a pronoun"], "Finn", ["Hannah", "Sooty", "Noodle"]),
         (EXAMPLES["a pronoun"], "cat", ["dog"]),
+        (EXAMPLES["a pronoun"], "he", ["she", "they"]),
         (EXAMPLES["who has it?"], "guitar", ["kite"]),
         (EXAMPLES["who has it?"], "At", []),
         (EXAMPLES_OF_REAL["who gets it?"], "John", ["Mary"]),
