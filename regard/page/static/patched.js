@@ -111,7 +111,11 @@ function picture(run, swap, patched) {
   if (!named.length) says.append(`no single head brings back ${signed(FAINT)} of the change.`);
   named.forEach(({ layer, head, part }, k) => {
     const name = make("i", { textContent: `${k ? "" : "head "}${headName(run, layer, head)}` });
-    says.append(k ? ", " : "", name, ` ${k ? "" : "alone brings back "}${signed(part)}${k ? "" : " of the change"}`);
+    says.append(
+      ["", "; then ", ", "][k],
+      name,
+      k ? ` ${signed(part)}` : ` alone brings back ${signed(part)} of the change`,
+    );
   });
   if (named.length) says.append(".");
   return [
@@ -126,12 +130,11 @@ function meaning(run, { was }, { answers: [now, then], unchanged, other }) {
     said([...(was.next ?? []), ...(run.next ?? [])].find((one) => one.token === token)?.label ?? "");
   const what =
     now === then ? `the log-probability of ${name(now)}` : `the logit by which ${name(then)} leads ${name(now)}`;
-  return `1 is the whole change: ${what} goes from ${signed(unchanged, 1)} back to ${signed(other, 1)}. Each square is a head, a layer a row: the bluer, the more it brings back; a ring is the other way.`;
+  return `1 is the whole change: ${what} goes from ${signed(unchanged, 1)} back to ${signed(other, 1)}. Each square is a head, a column a layer: the bluer, the more it brings back; a ring is the other way.`;
 }
 
 /** @param {Run} run @param {(number|null)[][]} parts */
 function grid(run, parts) {
-  const across = Math.max(...parts.map((row) => row.length));
   const square = (/** @type {number|null} */ value, /** @type {number} */ layer, /** @type {number} */ head) => {
     const deep = Math.round(100 * Math.min(1, Math.abs(value ?? 0)) ** 0.7);
     const ink = `color-mix(in srgb, var(--changed) ${deep}%, transparent)`;
@@ -145,6 +148,7 @@ function grid(run, parts) {
       onclick: () => chooseHead(layer, head, "first"),
     });
   };
+  const every = parts.length > 12 ? 5 : 1; // there is no room for more numbers of layers
   return make(
     "div",
     { className: "squares", role: "group", "aria-label": "What each head brings back" },
@@ -152,9 +156,8 @@ function grid(run, parts) {
       make(
         "div",
         {},
-        make("small", { textContent: String(run.layers[layer].index) }),
+        make("small", { textContent: layer % every ? "\u00a0" : String(run.layers[layer].index) }),
         ...row.map((value, head) => square(value, layer, head)),
-        ...Array.from({ length: across - row.length }, () => make("span")),
       ),
     ),
   );
