@@ -38,6 +38,9 @@ def subject():
     options = {"window": 11, "global_every": 2, "positions": "rotary", "qk_norm": True}
     shape = {"vocab_size": tokenizer.vocab_size, "context": 41, "layers": 2, "heads": 2, "dim": 12}
     model = with_gains(GPT(GPTConfig(**shape, **options, initial_std=0.7)))
+    with torch.no_grad():
+        for block in model.h:
+            block.attn.c_proj.bias.normal_()
     return ModelSubject(model, tokenizer, title="m", text=TEXT), model, tokenizer
 
 
