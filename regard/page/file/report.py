@@ -36,7 +36,10 @@ _SURE = 0.9
 _STAND_INS = {
     "api.js": "offline/api.js",
     **dict.fromkeys(
-        ("changes.js", "cut.js", "matters.js", "passages.js", "swap.js", "patched.js"),
+        (
+            *("changes.js", "cut.js", "matters.js", "passages.js"),
+            *("swap.js", "swapped.js", "patched.js"),
+        ),
         "offline/unchanged.js",
     ),
 }
