@@ -4,7 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const FAINTEST = 0.02;
 const MOST = 12;
 /** The arc of before a swap is as high as that of a weight of so much. */
-const FORMER = 0.9;
+const FORMER = 0.6;
 
 /**
  * parts: of the widest arc, −1 … 1; first: the first token there is; former: the key that was the strongest before
