@@ -8,12 +8,12 @@ import { during } from "./pending.js";
 import { prepare, show } from "./session.js";
 import { get, set, sourceOf, subscribe } from "./store.js";
 import { formerRun, readSwap, returnedTo, swapOf } from "./swapped.js";
-import { before, expectedOf, peersOf, withWord, wordAt } from "./words.js";
+import { before, expectedOf, peersOf, withWord, wordAt } from "./swap_words.js";
 
 /** Words that the model expects in a place, of which so many are offered. */
 const EXPECTED = 4;
 
-/** The word that others are offered for. @type {import("./words.js").Word|null} */
+/** The word that others are offered for. @type {import("./swap_words.js").Word|null} */
 let chosen = null;
 /** What the model expects, by what it has read before. @type {Map<string, Candidate[]>} */
 const known = new Map();

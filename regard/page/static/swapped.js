@@ -5,7 +5,7 @@ import { make } from "./dom.js";
 import { during } from "./pending.js";
 import { strongestOf } from "./quantities.js";
 import { get, placeOf } from "./store.js";
-import { placeIn, placesOf } from "./words.js";
+import { placeIn, placesOf } from "./swap_words.js";
 
 /** The swap that a run comes from; null where it comes from none. */
 export function swapOf(/** @type {Run|null} */ run) {

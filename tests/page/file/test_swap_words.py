@@ -34,7 +34,7 @@ def test_a_token_is_of_the_word_that_it_stands_in(node):
         + """return given.map(([run, asked]) =>
       asked.map(([token]) => wordAt(runOf(run), token)?.word ?? null));"""
     )
-    found = node({"words.js": "wordAt"}, code, cases)
+    found = node({"swap_words.js": "wordAt"}, code, cases)
     assert found == [[word for _, word in asked] for _, asked in cases]
 
 
@@ -50,7 +50,7 @@ def test_words_in_the_role_of_another_are_found(node):
         (EXAMPLES_OF_REAL["copying"], "7291", ["4836"]),
     ]
     code = "return given.map(([text, word]) => peersOf(text, { word, start: 0, stop: 0 }));"
-    found = node({"words.js": "peersOf"}, code, [[text, word] for text, word, _ in expected])
+    found = node({"swap_words.js": "peersOf"}, code, [[text, word] for text, word, _ in expected])
     assert found == [peers for _, _, peers in expected]
 
 
@@ -62,6 +62,6 @@ def test_places_in_a_text_are_those_in_the_other(node):
     return [one.labels.map((_, k) => placeIn(other, one, k)),
       other.labels.map((_, k) => placeIn(one, other, k))];"""
     )
-    there, back = node({"words.js": "placeIn"}, code, [one, other])
+    there, back = node({"swap_words.js": "placeIn"}, code, [one, other])
     assert there == [0, 1, 4, 5, 6]
     assert back == [0, 1, 1, 1, 2, 3, 4]
