@@ -19,6 +19,7 @@ from benchmarks.growth import growth
 from benchmarks.int8_weights import int8_weights
 from benchmarks.isolated import isolated
 from benchmarks.live import live
+from benchmarks.live_real import live_real
 from benchmarks.machine import describe
 from benchmarks.monitor import monitor
 from benchmarks.overhead import overhead
@@ -46,6 +47,7 @@ def main() -> None:
         effects,
         exploring,
         live,
+        live_real,
         gpt_training,
         recipes,
         monitor,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PIXELS = 800
 LONG, USUAL, DIM = 65_536, 4096, 64
 FIRST_MAPS = 1024, 2048, 4096, 8192  # lengths
-GRID_LENGTH, GRID = 2048, 12
+GRIDS = (2048, 12, 12, 3.0), (USUAL, 30, 9, 5.0)  # length, layers, heads, seconds they may take
 ROUNDS = 7
 MANY = 25  # of what comes soon: the slowest of them counts
 MEANWHILE = 0.1  # seconds, whatever else is computed
@@ -59,9 +59,10 @@ def exploring(report: Report) -> None:
             _row(report, f"map at {LONG}, {name}", taken, 0.3)
     with _recording(_recorded(LONG, heads=1, layers=1)) as client:
         _row(report, "health while the whole is computed", _health_meanwhile(client), 0.05)
-    with _recording(_recorded(GRID_LENGTH, heads=GRID, layers=GRID)) as client:
-        taken = _seconds(partial(_thumbnails, client, range(GRID)))
-        _row(report, f"{GRID} × {GRID} thumbnails at {GRID_LENGTH}", taken, 3.0)
+    for length, layers, heads, most in GRIDS:
+        with _recording(_recorded(length, heads=heads, layers=layers)) as client:
+            taken = _seconds(partial(_thumbnails, client, range(layers)))
+            _row(report, f"{layers} × {heads} thumbnails at {length}", taken, most)
     _meanwhile(report)
     report.table("exploring: the page in a browser, from its request on", ("map", 56), ("ms", 30))
     painting(report, partial(_recorded, LONG, heads=1, layers=1), LONG)

@@ -2,7 +2,8 @@
 
 A block that starts with ``>>>`` shows a session: what it prints must be what the page says. Any
 other block is plain code, whose asserts must hold. All blocks of a page share one namespace. A
-block after the comment `smollm2` runs where that model's weights are, which `make real` brings.
+block after the comment `smollm2` runs where that model's weights are, which `make real` brings. A
+page of the course that imports `mine` finds the reader's file as it is after that page.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from own_file import own_file
 from sybil.evaluators.doctest import NUMBER, OutputChecker
 
 from regard import models
@@ -95,7 +97,7 @@ def execute(path: Path, *, real: bool = True) -> Page:
     """
     text = path.read_text("utf-8")
     page = Page(text, [*_blocks(text, real=real)])
-    with _afresh(), _opened_once():
+    with _afresh(), _opened_once(), _own_file(path, text):
         for block in page.blocks:
             for statement in block.statements:
                 _run(statement, path, page.namespace)
@@ -135,6 +137,21 @@ def _opened_once() -> Iterator[None]:
         yield
     finally:
         models.open = opened
+
+
+@contextlib.contextmanager
+def _own_file(path: Path, text: str) -> Iterator[None]:
+    """Let the page import `mine`, if it does, from the folder in which it runs."""
+    if not re.search(r"^import mine$", text, flags=re.MULTILINE):
+        yield
+        return
+    Path("mine.py").write_text(own_file(path.name.partition("-")[0].lstrip("0")), "utf-8")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(Path.cwd()))
+        sys.modules.pop("mine", None)
 
 
 @cache

@@ -84,7 +84,8 @@ def _copy() -> None:
     subprocess.run([git, "checkout-index", "--all", f"--prefix={COPY}/"], cwd=ROOT, check=True)
     for library in (ROOT / "build/editable/native").glob("*regard.*"):
         shutil.copy(library, COPY / LIBRARY)
-    shutil.copy(wasm.MODULE, COPY / wasm.MODULE.relative_to(ROOT))
+    for module in wasm.MODULES:
+        shutil.copy(module, COPY / module.relative_to(ROOT))
     (COPY / "site").mkdir()
     (COPY / "site/sitecustomize.py").write_text(SITE, "utf-8")
 

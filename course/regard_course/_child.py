@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,24 +17,24 @@ from typing import Any
 from regard.errors import Error
 from regard_course._check import judge
 from regard_course._exercise import Answer, Exercise, exercise
+from regard_course._mine import check_stages
 
-__all__ = ["main", "reply_to"]
+__all__ = ["main", "reply_to", "stages_of"]
 
 
 def main(number: str, path: str, seconds: str, reply: str, stuck: str) -> None:
     """Check a file and write the verdict as JSON.
 
     Args:
-        number: of the exercise.
+        number: of the exercise; empty for the stages of the reader's own file.
         path: of the learner's file.
         seconds: after which the process ends itself, even amid compiled code.
         reply: where the verdict is written.
         stuck: where the lines that were running then are written.
     """
-    subject = exercise(number)
     with Path(stuck).open("w", encoding="utf-8") as trace:
         faulthandler.dump_traceback_later(float(seconds), exit=True, file=trace)
-        content = reply_to(subject, path)
+        content = reply_to(exercise(number), path) if number else stages_of(path)
         faulthandler.cancel_dump_traceback_later()
     Path(reply).write_text(json.dumps(content), "utf-8")
     sys.stdout.flush()
@@ -48,6 +49,14 @@ def reply_to(subject: Exercise, path: str) -> dict[str, Any]:
     except Error as error:
         return {"error": str(error)}
     return {"right": verdict.right, "text": verdict.text}
+
+
+def stages_of(path: str) -> dict[str, Any]:
+    """What is to be said of each stage of the reader's file, or the error as a text."""
+    try:
+        return {"stages": [asdict(one) for one in check_stages(_defined(path), path)]}
+    except Error as error:
+        return {"error": str(error)}
 
 
 def _defined(path: str) -> Mapping[str, Any]:

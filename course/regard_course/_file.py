@@ -10,13 +10,14 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Any
 
 from regard.errors import Error
 from regard_course._check import Verdict
 from regard_course._exercise import exercise
+from regard_course._mine import Result
 
-__all__ = ["check_file"]
+__all__ = ["check_file", "check_own_file"]
 
 _START = 120.0
 """How long the process may take beyond that, most of which is importing torch."""
@@ -69,6 +70,38 @@ def check_file(number: str, path: Path, *, seconds: float = 10.0) -> Verdict:
         missing.py is not a file; name the Python file that holds your solution
     """
     exercise(number)
+    content = _reply(number, path, seconds)
+    return Verdict(right=content["right"], text=content["text"])
+
+
+def check_own_file(path: Path, *, seconds: float = 60.0) -> list[Result]:
+    """Check the reader's own file, which grows from page to page, in a process of its own.
+
+    Args:
+        path: the file, such as ``mine.py``.
+        seconds: how long it may run.
+
+    Returns:
+        What is to be said of each stage, in the order of the pages.
+
+    Raises:
+        regard.Error: there is no such file, it fails or does not end, or it has no stage.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import regard
+        >>> from regard_course import check_own_file
+        >>> try:
+        ...     check_own_file(Path("missing.py"))
+        ... except regard.Error as error:
+        ...     print(error)
+        missing.py is not a file; name the Python file that holds your solution
+    """
+    return [Result(**one) for one in _reply("", path, seconds)["stages"]]
+
+
+def _reply(number: str, path: Path, seconds: float) -> dict[str, Any]:
+    """What the process answers."""
     if not path.is_file():
         raise Error(f"{path} is not a file; name the Python file that holds your solution")
     with TemporaryDirectory() as folder:
@@ -80,10 +113,10 @@ def check_file(number: str, path: Path, *, seconds: float = 10.0) -> Verdict:
         sys.stdout.write(printed)
         if not reply.is_file():
             raise Error(_why_no_reply(path, seconds, stuck, status))
-        content = json.loads(reply.read_text("utf-8"))
+        content: dict[str, Any] = json.loads(reply.read_text("utf-8"))
     if "error" in content:
         raise Error(content["error"])
-    return Verdict(right=content["right"], text=content["text"])
+    return content
 
 
 def _run(command: list[str], seconds: float) -> tuple[str, int | None]:

@@ -10,7 +10,7 @@ from regard.cli.layout import fitted
 from regard.errors import Error
 from regard_course._check import Verdict, check
 from regard_course._exercise import Answer, Exercise, exercise, pages
-from regard_course._file import check_file
+from regard_course._file import check_file, check_own_file
 
 __all__ = ["run"]
 
@@ -19,7 +19,8 @@ def run(number: str | None, answer: Sequence[str]) -> bool:
     """Print all exercises, what one of them asks for, or the verdict on an answer.
 
     Args:
-        number: of the exercise, such as ``5.5``; None lists all.
+        number: of the exercise, such as ``5.5``, or the reader's own file, such as ``mine.py``;
+            None lists all.
         answer: a Python file, numbers or a choice, word by word; empty where only the exercise is
             asked for.
 
@@ -38,6 +39,8 @@ def run(number: str | None, answer: Sequence[str]) -> bool:
     if number is None:
         print(_all())
         return True
+    if number.endswith(".py") and not answer:
+        return _own(Path(number))
     subject = exercise(number)
     if not answer:
         print(_one(subject))
@@ -45,6 +48,21 @@ def run(number: str | None, answer: Sequence[str]) -> bool:
     verdict = _verdict(subject, answer)
     print("\n".join(map(fitted, verdict.text.splitlines())))
     return verdict.right
+
+
+def _own(path: Path) -> bool:
+    """Print a line for each stage of the reader's file, and more of the one that is wrong."""
+    results = check_own_file(path)
+    said = {"missing": "not there yet", "waiting": "waits for the one that is wrong"}
+    for one in results:
+        print(f"{one.page:>2}  {one.name:34} {said.get(one.state, one.state)}")
+        if one.state == "wrong":
+            print(fitted(f"    {one.what}.", 4))
+            if one.why:
+                print(fitted(f"    Mistake: {one.why}.", 4))
+    right = sum(one.state == "right" for one in results)
+    print(f"{right} of {len(results)} right")
+    return not any(one.state == "wrong" for one in results)
 
 
 def _verdict(subject: Exercise, answer: Sequence[str]) -> Verdict:

@@ -15,6 +15,8 @@ _GALLERY = Path("build/gallery")
 """What ``python -m regard_site.gallery`` made, if it did."""
 _NOTEBOOKS = Path("build/notebooks")
 """What ``make notebooks`` made, if it did."""
+_REAL = Path("build/live/smollm2")
+"""The page of a real model for a host of files, as ``regard report --live`` wrote it, if it did."""
 
 
 def main(arguments: list[str]) -> None:
@@ -24,7 +26,7 @@ def main(arguments: list[str]) -> None:
     folder = parser.parse_args(arguments).folder
     start = time.perf_counter()
     _write_live(folder)
-    build(folder, *(made if made.is_dir() else None for made in (_GALLERY, _NOTEBOOKS)))
+    build(folder, *(made if made.is_dir() else None for made in (_GALLERY, _NOTEBOOKS, _REAL)))
     files = [path for path in folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files) / 1e6
     seconds = time.perf_counter() - start

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import posixpath
-import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from regard.gpt.config import HAS_READ
 from regard.page.file.bundle import script
+from regard_site.front import REAL, doors, real_model
 from regard_site.gallery.exhibit import Exhibit, read_exhibits
 from regard_site.markup import Heading, Part, render
+from regard_site.pictures import atlas_picture, door_pictures
 from regard_site.reference import address_of, reference_pages
 from regard_site.slides import write_slides
 from regard_site.sources import ROOT, Page, Section, colours, sections
@@ -23,17 +25,24 @@ __all__ = ["build"]
 _HERE = Path(__file__).parent
 _ASSETS = {".svg": "pictures", ".png": "pictures", ".py": "solutions"}
 """The folder of what pages show or link to, by its kind."""
-_FRONT = Page("index.html", "regard", "README.md")
+_FRONT = Page("index.html", "regard")
 _GALLERY = Page("gallery/index.html", "Gallery")
 
 
-def build(folder: Path, gallery: Path | None = None, notebooks: Path | None = None) -> None:
+def build(
+    folder: Path,
+    gallery: Path | None = None,
+    notebooks: Path | None = None,
+    real: Path | None = None,
+) -> None:
     """Write the site.
 
     Args:
         folder: is made where it is missing; files in it are overwritten.
         gallery: the folder that ``python -m regard_site.gallery`` made; None leaves it out.
         notebooks: the folder that ``make notebooks`` made; None leaves them out.
+        real: the folder of a real model's page, whose ``index.html`` the landing page links to;
+            None makes it say how to get one.
 
     Raises:
         ValueError: for a link to nothing, and for Markdown that can't be rendered.
@@ -44,6 +53,8 @@ def build(folder: Path, gallery: Path | None = None, notebooks: Path | None = No
         shutil.copytree(gallery, folder / "gallery", ignore=not_shown, dirs_exist_ok=True)
     if notebooks:
         shutil.copytree(notebooks, folder / "notebooks", dirs_exist_ok=True)
+    if real:
+        shutil.copytree(real, folder / REAL, dirs_exist_ok=True)
     site = _Site(folder, sections(), read_exhibits(gallery) if gallery else [])
     site.write_pages()
     site.write_static()
@@ -56,7 +67,7 @@ class _Site:
         self._folder = folder
         self._exhibits = exhibits
         self._written = [page for section in parts for page in section.pages]
-        self._addresses = {page.source: page.address for page in (_FRONT, *self._written)}
+        self._addresses = {page.source: page.address for page in self._written}
         self._search: dict[str, dict[str, str]] = {}
         self._assets: set[str] = set()
         self._reference = reference_pages(lambda target: posixpath.relpath(target, "reference"))
@@ -101,12 +112,20 @@ class _Site:
         (static / "search-index.js").write_text(f"globalThis.searchIndex={index};\n", "utf-8")
 
     def _write_front(self) -> None:
-        """The front page: what README says, around the live page in place of its picture."""
-        link, name = self._link_from(_FRONT), self._name_from(_FRONT)
-        lead, rest = (render(text, link=link, name=name) for text in _front_texts(_FRONT.text()))
-        self._collect(_FRONT, [*lead.parts, *rest.parts])
-        live = (self._folder / "live.html").exists()
-        self._write("front.html", _FRONT, lead=lead.html, html=rest.html, headings=[], live=live)
+        """The landing page: the live page, three doors, a real model and the atlas."""
+        atlas = next((one for one in self._exhibits if one.name == "atlas"), None)
+        self._write(
+            "front.html",
+            _FRONT,
+            html="",
+            headings=[],
+            has_read=HAS_READ,
+            live=(self._folder / "live.html").exists(),
+            doors=doors(door_pictures()),
+            real=real_model(self._folder),
+            atlas=atlas,
+            atlas_picture=atlas_picture(atlas.data["resting"]) if atlas else "",
+        )
 
     def _write_gallery(self) -> None:
         """A page for each exhibit, and one that lists them and says what they took."""
@@ -216,14 +235,6 @@ class _Site:
             return posixpath.relpath(address, here) if address else None
 
         return name
-
-
-def _front_texts(text: str) -> tuple[str, str]:
-    """README before its picture and after it, without its title."""
-    match = re.fullmatch(r"# .+\n\n(?P<lead>[^#!]+?)\[?!\[.+\n(?P<rest>(?s:.+))", text)
-    if match is None:
-        raise ValueError("README.md must begin with a title, a paragraph and a picture")
-    return match["lead"], match["rest"]
 
 
 def _with_neighbours(

@@ -21,6 +21,7 @@ _COLOURS = re.compile(
 _COLOUR = re.compile(r"^  (?:color-scheme: \w+|--[\w-]+: #[0-9a-f]{3,8});\n", re.MULTILINE)
 _LADDER = re.compile(r"\d\d[a-z]?-")
 _CARD = "regard/gpt/shipped/README.md"
+_README = "README.md"
 _INDEX = "docs/README.md"
 _EXPERIMENTS = {
     "experiments/README.md": "experiments.html",
@@ -30,6 +31,7 @@ _COURSE = ("docs/questions.md", "docs/teaching.md")
 _LOOK_UP = (
     "docs/definitions.md",
     _CARD,
+    _README,
     "docs/contributing.md",
     "docs/site.md",
     "docs/releasing.md",
@@ -65,7 +67,7 @@ class Section:
 
 
 def sections() -> list[Section]:
-    """Every page of Markdown but the front page, in the order of reading."""
+    """Every page of Markdown, in the order of reading."""
     docs = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
     docs += _EXPERIMENTS
     ladder = [name for name in docs if _LADDER.match(Path(name).name)]
@@ -93,7 +95,8 @@ def _page(source: str) -> Page:
     heading = re.search(r"^# (.+)$", text, flags=re.MULTILINE)
     if heading is None:
         raise ValueError(f"{source} has no heading of the first level; give it one: # Title")
-    return Page(_address(source), heading[1].replace("`", ""), source)
+    title = "README" if source == _README else heading[1].replace("`", "")
+    return Page(_address(source), title, source)
 
 
 def _address(source: str) -> str:
@@ -101,6 +104,8 @@ def _address(source: str) -> str:
         return "learn.html"
     if source == _CARD:
         return "model.html"
+    if source == _README:
+        return "readme.html"
     if source in _EXPERIMENTS:
         return _EXPERIMENTS[source]
     return Path(source).relative_to("docs").with_suffix(".html").as_posix()

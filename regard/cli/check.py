@@ -15,7 +15,11 @@ __all__ = ["check"]
 
 def check(
     number: Annotated[
-        str | None, typer.Argument(help="The exercise, such as 5.5; without it, all are listed.")
+        str | None,
+        typer.Argument(
+            help="The exercise, such as 5.5, or your own file of the course, mine.py; without "
+            "it, all are listed."
+        ),
     ] = None,
     answer: Annotated[
         list[str] | None,
@@ -24,7 +28,7 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Check an exercise of the course.
+    """Check an exercise of the course, or the file that you write along it.
 
     The exit status is 0 where it is right, 1 where it is wrong, 2 where it cannot be checked.
 
@@ -36,6 +40,8 @@ def check(
     regard check 5.5 my.py
 
     regard check 5.3 1/2 1/2 0
+
+    regard check mine.py
     """
     found = entry_points(group="regard.commands", name="check")
     if not found:

@@ -38,8 +38,13 @@ def report(
         Path | None, typer.Option(help="File with the text to look into.", metavar="FILE")
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="File to write; one that is there is replaced.", metavar="FILE")
-    ] = Path("report.html"),
+        Path | None,
+        typer.Option(
+            help="File to write, report.html if none is named; one that is there is replaced. With "
+            "--live a name without a suffix is a folder.",
+            metavar="FILE",
+        ),
+    ] = None,
     model: Model = None,
     recording: RecordingFolder = None,
     device: Device = "cpu",
@@ -50,7 +55,8 @@ def report(
         bool,
         typer.Option(
             "--live",
-            help="Put the model into the page, where it runs over any text; of at most 12 MB.",
+            help="Put the model into the page, where it runs over any text: a file of at most "
+            "12 MB, or a folder of at most 200 million parameters for any static host.",
         ),
     ] = False,
     fetch: Fetch = False,
@@ -62,7 +68,8 @@ def report(
 
     Every weight is recomputed in the page, which says how exactly.
 
-    With --live the model runs in it: type other texts, generate, switch heads off.
+    With --live the model runs in it: type other texts, generate, switch heads off. A larger one
+    is put into a folder, its matrices rounded to int8.
 
     Examples:
     regard report "Tom had a red kite and a blue drum. Tom wanted the blue"
@@ -70,13 +77,15 @@ def report(
     regard report --model runs/mine --file notes.txt --out notes.html
 
     regard report --live --out live.html
+
+    regard report --live --model smollm2 --out smollm2
     """
     if live and weights == "int8":
         raise MisuseError(
             f"--live puts the model into the page, which computes in float32, and --weights is "
             f"{weights}: leave out one"
         )
-    if file and file.exists() and out.exists() and file.samefile(out):
+    if file and file.exists() and out and out.exists() and file.samefile(out):
         raise MisuseError(f"--out {out} is the text itself, which would be lost: name another")
     with quiet_interrupts():
         from regard.cli.model import require_text
@@ -96,10 +105,18 @@ def report(
         system=system,
         no_bos=no_bos,
     )
-    line = _write(subject, out, live=live)
+    line = _write(subject, out or _default(subject, live=live), live=live)
     if opened is not None:
         print_notes(subject)
     typer.echo(line)
+
+
+def _default(subject: ModelSubject | RecordingSubject, *, live: bool) -> Path:
+    """The file or folder that is written where none is named."""
+    with quiet_interrupts():
+        from regard.page._live import needs_folder
+
+    return Path("report" if live and needs_folder(subject) else "report.html")
 
 
 def _write(subject: ModelSubject | RecordingSubject, path: Path, *, live: bool) -> str:
@@ -118,4 +135,6 @@ def _write(subject: ModelSubject | RecordingSubject, path: Path, *, live: bool) 
     except (PageError, RecordError) as error:
         raise MisuseError(str(error)) from error
     runs = "; the model runs in it, over any text" if live else ""
+    if path.is_dir():
+        return f"{path}: {size / 1e6:.0f} MB for any static host, or python -m http.server{runs}"
     return f"{path}: {size / 1e6:.2f} MB, opens offline in a browser{runs}"

@@ -80,6 +80,6 @@ def _require_unset(options: Mapping[str, object]) -> None:
 def print_notes(subject: ModelSubject | RecordingSubject) -> None:
     """Print notes on a model's first text, for example that it is cut."""
     if isinstance(subject, ModelSubject):
-        _, _, run, _ = subject.first()
+        run = subject.run(subject.about()["runs"][0])
         for note in run.notes:
             typer.echo(note)

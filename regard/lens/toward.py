@@ -37,7 +37,7 @@ __all__ = ["LeadingHead", "LogitParts", "Part", "leading_head", "toward"]
 
 _TOLERANCE = 1e-3
 """Of the parts' sum, relative to the sum of their magnitudes: beyond it the split is refused."""
-_DECIDES = 0.1  # nats of a prediction's log-probability
+_DECIDES = 0.1  # nats, of a prediction's log-probability and of its logit's margin
 _ROUNDING = 1e-5
 """Of the sum of a block's heads, relative to their magnitudes, in float32."""
 
@@ -271,8 +271,11 @@ class LeadingHead:
 
     @property
     def decides(self) -> bool:
-        """Whether the prediction loses at least 0.1 nats without the head."""
-        return self.loss >= _DECIDES
+        """Whether the head adds at least 0.1 to the margin, and the prediction loses as many nats.
+
+        A head that adds less is needed for something else than for writing the token.
+        """
+        return min(self.part.value, self.loss) >= _DECIDES
 
 
 def leading_head(

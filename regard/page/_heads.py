@@ -5,7 +5,7 @@ The numbers are those of the command line. Axes: L queries, S keys, D head dimen
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from math import isfinite
 from threading import Event
 from typing import Any
@@ -107,20 +107,23 @@ def walk(
 
 
 def scores_of(
-    pattern: Pattern, layer: Layer, head: int, tokens: tuple[str, ...], cancelled: Event | None
-) -> dict[str, Any]:
-    """Score a head, the one at that place in its layer, by its pattern ``(L, S)``."""
-    own = Pattern.of(replace(pattern.problem, leading=(1,)), pattern.logsumexp)
+    pattern: Pattern,
+    layer: Layer,
+    places: Sequence[int],
+    tokens: tuple[str, ...],
+    cancelled: Event | None,
+) -> list[dict[str, Any]]:
+    """Score some heads of a layer, at those places in it, by their pattern ``(H, L, S)``."""
     part = Layer(
         name=layer.name,
         kind=layer.kind,
         index=layer.index,
-        heads=(layer.heads[head],),
+        heads=tuple(layer.heads[place] for place in places),
         rows=layer.rows,
-        get_pattern=lambda: own,
+        get_pattern=lambda: pattern,
     )
-    (scores,) = score_heads([part], (tokens,), progress=False, read=cancellable_reader(cancelled))
-    return scores_entry(scores, head)
+    scores = score_heads([part], (tokens,), progress=False, read=cancellable_reader(cancelled))
+    return [scores_entry(one, place) for one, place in zip(scores, places, strict=True)]
 
 
 def scores_entry(scores: HeadScores, head: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Reports: the page in one file, with a recording's numbers or with the model itself.
 
-Its contents are made in `regard.page.file`.
+Its contents are made in `regard.page.file`; what holds a model, in `regard.page._live`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard._files import replace_file
-from regard.gpt import GPT
 from regard.page._errors import PageError
+from regard.page._live import live_html, write_folder
 from regard.page._run import views_with
-from regard.page.file.live import live_page, objection_to_tokenizer
 from regard.page.file.report import ReportRun, objection, report_page, tokens_within
-from regard.page.subjects import ModelSubject, as_subject
+from regard.page.subjects import as_subject
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from regard.page.subjects import Subject
     from regard.record import Recording
 
-__all__ = ["LARGEST", "LIVE_SIZE", "live_html", "report", "report_html"]
+__all__ = ["LARGEST", "report", "report_html"]
 
 LARGEST = 32_000_000
 """Largest report, in bytes."""
@@ -53,16 +52,20 @@ def report(
     known; the page recomputes every weight from them and says how far off it may be.
 
     A live report holds the model itself, which runs in the page: over any text, one token after the
-    other, and with its attention changed.
+    other, and with its attention changed. In one file the model is as it is; in a folder its
+    matrices are rounded to int8, one scale a row, and a browser fetches them in pieces and keeps
+    them. The page says what the rounding costs: the perplexity of a text beside float32.
 
     Args:
         shown: a recording, a language model as `regard.models.open` returns, a module with its
             tokenizer, or another subject.
-        path: the file; one that is there is replaced.
+        path: the file; one that is there is replaced. Of a live report, a name without a suffix is
+            a folder for any static host, which must not be there or be empty.
         title: what the page calls a recording or a model.
         start: what the page opens with, as in a page's address after ``#``.
-        live: whether the file holds the model, its weights in half precision where that holds them
-            exactly; of at most 12 MB.
+        live: whether it holds the model: of regard.gpt, or of Llama's or GPT-2's shape. A file
+            takes at most 12 MB, weights in half precision where that holds them exactly; a folder
+            a model of at most 200 million parameters.
         tokenizer: of a module, its own.
         text: of a model, what it reads first; None is an example.
 
@@ -71,11 +74,13 @@ def report(
 
     Raises:
         PageError: for masks and biases that are not intervals, NaN, and what is too
-            long for a file; live, for a recording, a tokenizer that a page can't reproduce, and a
-            model that is too large.
+            long for a file; live, for a recording, a tokenizer that a page can't reproduce, a
+            model that is too large or of another shape, and one whose perplexity int8 raises by
+            more than 1 %.
         TypeError: a module comes without its tokenizer, something else with one, or what is
             neither a model nor a recording.
-        OSError: if the file can't be written, or is a folder, a pipe or the like.
+        OSError: if the file can't be written, or is a folder, a pipe or the like; or the folder is
+            not empty.
 
     Example:
         >>> import os, tempfile, regard
@@ -89,6 +94,8 @@ def report(
     """
     subject = as_subject(shown, tokenizer=tokenizer, text=text, title=title)
     target = Path(path)
+    if live and not target.suffix and not target.is_file():
+        return write_folder(subject, target, start=start)
     if target.exists() and not target.is_file():  # such as /dev/stdout, which must not be replaced
         raise FileExistsError(f"{path} exists and is not a regular file")
     page = live_html(subject, start=start) if live else report_html(subject, start=start)
@@ -161,47 +168,3 @@ def _problems(run: Run) -> list[list[Problem]]:
             )
         layers.append(heads)
     return layers
-
-
-LIVE_SIZE = 12_000_000
-"""Largest live report, in bytes."""
-
-
-def live_html(subject: Subject, *, start: str = "") -> str:
-    """Make a live report's HTML; see `regard.page.report`."""
-    if not isinstance(subject, ModelSubject):
-        raise PageError("a recording has no model that could run in the page; leave live out")
-    model, tokenizer, run, ids = subject.first()
-    if not isinstance(model, GPT):
-        raise PageError(
-            f"a live report holds a model of regard.gpt or a GPT-2, and this is a "
-            f"{type(model).__name__}: leave live out, or use regard explore"
-        )
-    if model.has_int8_weights:
-        raise PageError(
-            "a page computes in float32, and the model has int8 weights: load it without "
-            'weights="int8", or leave live out'
-        )
-    why = objection_to_tokenizer(tokenizer)
-    if why is not None:
-        raise PageError(
-            f"a page can't encode as this tokenizer does: {why}; leave live out, or use "
-            "regard explore"
-        )
-    # A lower bound, so that a far too large model is not packed: weights in half precision.
-    _require_small(2 * sum(parameter.numel() for parameter in model.parameters()))
-    about = subject.about() | {"report": True, "live": True, "runs": ["1"], "start": start}
-    about["views"] = views_with(lambda _: None)  # of a changed text the page itself objects to one
-    about.pop("training", None)  # which only a server has
-    page = live_page(model, tokenizer, about, ids, run.notes)
-    _require_small(len(page.encode()))
-    return page
-
-
-def _require_small(size: int) -> None:
-    if size > LIVE_SIZE:
-        raise PageError(
-            f"a live report of this model takes {size / 1e6:.0f} MB or more, and at most "
-            f"{LIVE_SIZE / 1e6:.0f} MB are written: leave live out, or use regard explore. Weights "
-            "that float16 holds exactly take half the room of others"
-        )

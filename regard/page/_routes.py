@@ -150,7 +150,7 @@ async def writer(
 ) -> dict[str, Any]:
     """The head that writes the next token, and what is lost without it."""
     model = require_model(subject)
-    return await jobs.run(view, model.writer, run, lane=Lane.BACKGROUND)
+    return await jobs.run(view, model.writer, run)  # what the sentence waits for
 
 
 @router.post("/runs/{name}/append")

@@ -33,8 +33,8 @@ EXAMPLES_OF_REAL = {
     "who gets it?": "When Mary and John went to the store, John gave a drink to",
     "a fact": "The capital of France is",
     "copying": (
-        "The code of the shed is 7291 and the code of the barn is 4836. Say it again: the code of "
-        "the shed is"
+        "The password of the shed is walnut and the password of the barn is silver. Say it again: "
+        "the password of the shed is"
     ),
 }
 """Texts for models that have read more than stories; the next word hangs on an earlier one."""
@@ -52,8 +52,14 @@ def examples_for(model: LanguageModel) -> dict[str, str]:
     if readable:
         return readable
     (name, text), *_ = examples.items()
-    known = "".join(character for character in text if character not in unknown[name])
-    return {name: known or model.tokenizer.decode([0])}
+    return {name: known_part(model, text)}
+
+
+def known_part(model: LanguageModel, text: str) -> str:
+    """A text without the characters that a model's tokenizer has no token for."""
+    unknown = _unknown(model.tokenizer, text)
+    known = "".join(character for character in text if character not in unknown).strip()
+    return known or model.tokenizer.decode([0])
 
 
 def _unknown(tokenizer: Any, text: str) -> set[str]:

@@ -11,6 +11,7 @@ interface GPTConfig {
   rotary_base: number;
   groups: number;
   head_dim: number;
+  hidden_dim: number;
   qk_norm: boolean;
   /** Of each layer; null where it sees the whole context. */
   windows: (number | null)[];
@@ -36,11 +37,15 @@ type Intervention = (Where & { kind: "ablate" }) | (Scores & { kind: "knock_out"
 /** A head of one layer in whose place something else is added to the stream at each position, (T, E). */
 type Replacement = { kind: "replace"; layer: number; head: number; added: Float32Array };
 
-/** What a worker starts from: the model as JSON, the kernels and its weights as text, and the text that is open at first. */
+/**
+ * What a worker starts from: the model as JSON, the kernels and its weights as text, and the text that is open at
+ * first; base: the address of the folder where larger weights lie.
+ */
 interface LiveStart {
   model: string;
   kernels: string;
   numbers: string;
+  base: string;
   title: string;
   first: { ids: number[]; notes: string[] };
 }

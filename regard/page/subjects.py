@@ -108,6 +108,7 @@ class ModelSubject:
         module = as_gpt(module) if isinstance(module, GPT) else module
         self._model = LanguageModel(module.eval(), tokenizer, name=title)
         self._module, self._tokenizer = self._model.module, self._model.tokenizer
+        self.is_message, self.adds_special = chat, special
         self._read = partial(self._model.read, chat=chat, system=system, special=special)
         self._title = title
         self._runs: OrderedDict[str, _Open] = OrderedDict()
@@ -144,10 +145,14 @@ class ModelSubject:
             **({} if self.training is None else {"training": len(self.training.steps)}),
         }
 
-    def first(self) -> tuple[nn.Module, Any, Run, list[int]]:
-        """The model and its tokenizer, and the text that was open at first, with its ids."""
-        first = self._runs[self._first]
-        return self._module, self._tokenizer, first.run, first.ids
+    @property
+    def model(self) -> LanguageModel:
+        """The model that it shows."""
+        return self._model
+
+    def ids_of(self, run: Run) -> list[int]:
+        """The ids of a run that is open."""
+        return list(self._known(run).ids)
 
     def at(self, update: int) -> ModelSubject:
         """The model at an update of its training run; the last two are cached.

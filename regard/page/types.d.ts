@@ -104,6 +104,8 @@ interface About {
   shape: string;
   /** What the model was trained on, in a sentence. */
   has_read?: string | null;
+  /** What it costs that the page's numbers are rounded, in a sentence. */
+  numbers?: string;
   writes: boolean;
   generates: boolean;
   example: string | null;
@@ -164,6 +166,13 @@ interface MapWindow {
 
 /** What api.js asks the server for, and offline/api.js computes; `view`: a newer question ends the older. */
 interface Api {
+  /**
+   * Calls back with how far a model is that is being fetched, in bytes, kept: by the browser; or how many seconds it
+   * takes to read a text; null once that has ended.
+   */
+  onLoading(
+    listener: (progress: { done: number; total: number; kept: boolean } | { seconds: number } | null) => void,
+  ): void;
   health(): Promise<{ ok: boolean }>;
   about(): Promise<About>;
   open(text: string, view: string): Promise<Run>;
@@ -386,6 +395,7 @@ interface PageElements {
   "swap-word": HTMLInputElement;
   "generate-tokens": HTMLInputElement;
   "generate-heat": HTMLInputElement;
+  "entry-text": HTMLTextAreaElement;
   "link-address": HTMLInputElement;
   "zoom-cell": HTMLButtonElement;
   overview: HTMLCanvasElement;

@@ -115,6 +115,7 @@ class GPTStep {
           Element(), norm, shared_.stream + (first + b) * width, width, floats_of_norm,
           [&](int64_t i, int64_t count, floats lanes) { x.set(b, i, first_lanes(lanes, count)); });
       for (int64_t i = padded(width); i < x.width; i += LANES) x.set(b, i, floats{});
+      x.complete(b);
     }
     return x;
   }
@@ -125,12 +126,15 @@ class GPTStep {
     const Inputs<Products> x =
         load_inputs<Products>(shared_.context, gpt_.batch, width, width, memory);
     if (!layer.kept) return x;
-    for (int64_t b = 0; b < gpt_.batch; b++)
+    for (int64_t b = 0; b < gpt_.batch; b++) {
       for (int64_t i = 0; i < width; i += LANES) {
         const floats context = widen_part(Element(), shared_.context + b * width + i, width - i);
         const floats kept = widen_part(Float32(), layer.kept + i, width - i);
         x.set(b, i, first_lanes(rounded(Element(), context * kept), width - i));
       }
+      for (int64_t i = padded(width); i < x.width; i += LANES) x.set(b, i, floats{});
+      x.complete(b);
+    }
     return x;
   }
 

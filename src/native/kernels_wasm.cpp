@@ -1,6 +1,7 @@
 // The kernels of the page, as WebAssembly: the functions of abi.h that it calls.
 //
-// There is one instruction set and one dtype, float32, and no backward pass.
+// There is one instruction set and one dtype, float32, weights of a model may be int8, and there is
+// no backward pass.
 
 #include <stdlib.h>
 
@@ -34,7 +35,8 @@ REGARD_EXPORT(multiply) int regard_multiply(const regard_matvec *product) {
 }
 
 REGARD_EXPORT(gpt_step) int regard_gpt_step(const regard_gpt *gpt) {
-  return gpt_step<RowProducts<Float32>>(*gpt);
+  return gpt->tokens_scale ? gpt_step<RowProducts<Float32, Int8>>(*gpt)
+                           : gpt_step<RowProducts<Float32>>(*gpt);
 }
 
 // The scores and the role of a head on a text, given its log-sum-exps, the token ids in [0, K) and

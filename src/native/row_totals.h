@@ -78,12 +78,12 @@ REGARD_INLINE floats sum_each_of(floats *vectors) {
 }
 
 // Adds the sum of the lanes of each vector to its total.
-template <int count>
-REGARD_INLINE void add_each(const floats *sums, float *totals) {
+template <int count, class Sum>
+REGARD_INLINE void add_each(const Sum *sums, float *totals) {
   REGARD_UNROLLED_FOR (int first = 0; first < count; first += LANES) {
     floats some[LANES] = {};
     const int vectors = min(LANES, count - first);
-    REGARD_UNROLLED_FOR (int i = 0; i < vectors; i++) some[i] = sums[first + i];
+    REGARD_UNROLLED_FOR (int i = 0; i < vectors; i++) some[i] = __builtin_convertvector(sums[first + i], floats);
     store(totals + first, load(totals + first) + sum_each_of(some));
   }
 }
@@ -119,7 +119,7 @@ REGARD_INLINE void multiply_tile(const typename Totals::Weight *row, int64_t str
   using Blocks = RowBlocks<Totals>;
   constexpr int STEP = Totals::STEP;
   const int64_t whole = count / STEP;
-  floats sums[vectors * rows] = {};
+  typename Totals::Sum sums[vectors * rows] = {};
   REGARD_UNROLLED_FOR (int i = 0; i < vectors * rows; i++) keep_in_register(sums[i]);  // as below
   typename Totals::Vector numbers[rows];
   const auto add = [&](int64_t step) REGARD_INLINE_LAMBDA {
@@ -244,11 +244,12 @@ __attribute__((noinline)) void total_in_order(const typename Totals::Weight *row
   }
 }
 
-// Results (vectors) of rows from their totals, those of each vector `stride` apart.
+// Results (vectors) of rows from their totals, those of each vector `stride` apart; of vectors that
+// are rounded with their scales.
 template <class Products, int rows, int vectors>
 REGARD_INLINE void write_results(const LinearMap<Products> &map, int64_t row, const float *totals,
-                                 int64_t total_stride, typename Products::Number *result,
-                                 int64_t stride) {
+                                 int64_t total_stride, const float *scales,
+                                 typename Products::Number *result, int64_t stride) {
   using Element = typename Products::Element;
   constexpr size_t bytes = size_t(rows) * sizeof(typename Products::Number);
   typename Products::Number numbers[LANES] = {};
@@ -261,6 +262,7 @@ REGARD_INLINE void write_results(const LinearMap<Products> &map, int64_t row, co
   for (int v = 0; v < vectors; v++) {
     floats total = load(totals + v * total_stride);
     if constexpr (Products::HAS_SCALE) total *= scale;
+    if constexpr (Inputs<Products>::ROUNDED) total *= scales[v];
     narrow(Element(), numbers, total + bias);
     memcpy(result + v * stride + row, numbers, bytes);
   }
@@ -286,8 +288,8 @@ static void multiply_in_order(const LinearMap<Products> &map, int64_t first, int
   total_in_order<typename Products::Totals, vectors>(map.weight + first * map.inputs, count,
                                                      map.inputs, x, totals, ROWS_IN_ORDER);
   const auto write = [&](int64_t row, auto rows) {
-    write_results<Products, rows, vectors>(map, first + row, totals + row, ROWS_IN_ORDER, result,
-                                           stride);
+    write_results<Products, rows, vectors>(map, first + row, totals + row, ROWS_IN_ORDER, nullptr,
+                                           result, stride);
   };
   int64_t row = 0;
   for (; row + LANES <= count; row += LANES) write(row, std::integral_constant<int, LANES>());
@@ -297,8 +299,8 @@ static void multiply_in_order(const LinearMap<Products> &map, int64_t first, int
 // Results of `count` rows, at most a group, times the vectors, with W by tiles.
 template <class Products, int vectors>
 static void multiply_by_tiles(const LinearMap<Products> &map, int64_t first, int64_t count,
-                              const typename Products::Input *x, typename Products::Number *result,
-                              int64_t stride) {
+                              const typename Products::Input *x, const float *scales,
+                              typename Products::Number *result, int64_t stride) {
   alignas(64) float totals[MAX_TOTALS + LANES];  // whole vectors are loaded
   const auto multiply = [&](int64_t row, int64_t last, auto rows) {
     if (row == last) return;
@@ -306,7 +308,8 @@ static void multiply_by_tiles(const LinearMap<Products> &map, int64_t first, int
                                                           last - row, map.inputs, x, totals);
     const float *of_tile = totals;
     for (; row < last; row += rows, of_tile += totals_of_tile(rows, vectors))
-      write_results<Products, rows, vectors>(map, first + row, of_tile, rows, result, stride);
+      write_results<Products, rows, vectors>(map, first + row, of_tile, rows, scales, result,
+                                             stride);
   };
   constexpr int tile = rows_of_tile(vectors);
   const int64_t whole = count / tile * tile;
@@ -334,6 +337,7 @@ static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t
     for (int64_t v = 0; v < x.count; v += most)
       with_count<most + 1>(min(x.count - v, int64_t(most)), [&](auto vectors) {
         multiply_by_tiles<Products, vectors>(map, row, count, x.data + v * x.width,
+                                             Inputs<Products>::ROUNDED ? x.scales() + v : nullptr,
                                              result + v * stride, stride);
       });
   }

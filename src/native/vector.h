@@ -11,6 +11,8 @@
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
 #endif
 
 #define REGARD_INLINE static inline __attribute__((always_inline))
@@ -67,6 +69,8 @@ REGARD_INLINE void keep_in_register(Vector &x) {
   asm volatile("" : "+v"(x));
 #elif defined(__aarch64__)
   asm volatile("" : "+w"(x));
+#elif defined(__wasm_simd128__)
+  asm volatile("" : "+r"(x));
 #else
   asm volatile("" : "+m"(x));
 #endif

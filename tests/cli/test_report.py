@@ -122,3 +122,14 @@ def test_any_text_can_be_shown(regard, model, tmp_path, text):
     assert "<img" not in file.read_text("utf-8")
     shown = content(file)["runs"][0]["description"]["text"]
     assert text.replace("\r\n", "\n").startswith(shown)  # as much as the model reads
+
+
+def test_a_live_report_without_a_suffix_is_a_folder(regard, model, tmp_path):
+    folder = tmp_path / "live"
+    done = regard("report", TEXT, "--model", model, "--live", "--out", folder)
+    assert done.status == 0, done.err
+    assert done.out.startswith(f"{folder}: 1 MB for any static host, or python -m http.server")
+    assert (folder / "index.html").is_file()
+    again = regard("report", TEXT, "--model", model, "--live", "--out", folder)
+    assert again.status == 2
+    assert "exists and is not an empty folder; choose another --out" in again.err

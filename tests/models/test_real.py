@@ -39,6 +39,11 @@ def test_every_equation_of_minilm_that_an_encoder_has_holds():
             marks=pytest.mark.thorough,
         ),
         ("a fact", ("France", "Italy"), (" Paris", " Rome")),
+        pytest.param(
+            *("copying", ("again: the password of the shed", "again: the password of the barn")),
+            (" walnut", " silver"),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_an_example_of_the_page_flips_with_the_word_that_decides_it(smollm2, name, swap, answers):
@@ -47,18 +52,6 @@ def test_an_example_of_the_page_flips_with_the_word_that_decides_it(smollm2, nam
     for read, right, wrong in ((text, first, second), (text.replace(*swap), second, first)):
         gap = log_probability(smollm2, read, right) - log_probability(smollm2, read, wrong)
         assert gap > 0.5, read
-
-
-@pytest.mark.parametrize(
-    ("asked", "code"), [("shed", "7291"), pytest.param("barn", "4836", marks=pytest.mark.thorough)]
-)
-def test_the_code_that_is_copied_is_that_of_the_place_that_is_asked_for(smollm2, asked, code):
-    text = EXAMPLES_OF_REAL["copying"]
-    assert text.endswith("of the shed is")
-    ids = smollm2.read(text.removesuffix("shed is") + f"{asked} is").ids
-    greedy = regard.gpt.Sampling(temperature=0.0)
-    drawn = smollm2.tokenizer.decode(list(smollm2.stream(ids, tokens=6, sampling=greedy)))
-    assert drawn.split()[0].rstrip(".") == code
 
 
 def test_every_example_of_the_page_is_tested_here():

@@ -1,5 +1,7 @@
 """The parts of a logit: they add up to it, and each is what hooks by hand give."""
 
+import dataclasses
+
 import pytest
 import torch
 import transformers as hf
@@ -139,3 +141,12 @@ def test_the_name_that_a_real_model_writes_comes_from_that_name(smollm2):
         assert parts.logit > 3
         head = max((part for part in parts.parts() if part.place), key=lambda part: part.value)
         assert head.name == "head 23.3"
+
+
+def test_a_head_that_adds_nothing_to_a_logit_does_not_write_it():
+    by = regard.lens.leading_head(
+        model := regard.models.open(), model.read("Tom had").ids, model("Tom had")[-1]
+    )
+    for share, loss, decides in ((0.2, 0.2, True), (0.05, 0.2, False), (0.2, 0.05, False)):
+        one = dataclasses.replace(by, part=dataclasses.replace(by.part, value=share), loss=loss)
+        assert one.decides is decides

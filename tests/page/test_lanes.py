@@ -58,6 +58,7 @@ def ask(explorer, raw):
 @pytest.fixture
 def busy(recorded, monkeypatch, ask):
     """Have the server compute all of these, or wait to: all heads but one stand still."""
+    monkeypatch.setattr("regard.page._run._AT_ONCE", 0)  # as of a long text
     run, begun, go = recorded.run("0"), Event(), Event()
     pending, thumbnail = run._pending.of, _bands.thumbnail
 

@@ -11,7 +11,7 @@ import regard
 from regard.cli.app import app
 from regard.gpt import GPT, BPETokenizer, CharTokenizer, GPTConfig, save
 from regard.page import ModelSubject, PageError, RecordingSubject
-from regard.page._report import LIVE_SIZE, live_html
+from regard.page._live import LIVE_SIZE, live_html
 
 
 def data(html, name):
@@ -63,13 +63,15 @@ def test_what_can_not_run_in_a_page_is_refused_by_name(model, padded, tmp_path):
     file = tmp_path / "live.html"
     with pytest.raises(PageError, match="a recording has no model"):
         regard.report(padded.recording, file, live=True)
-    prefixed = BPETokenizer.train(["a b"], vocab_size=256).to_json()
-    prefixed = prefixed.replace('"add_prefix_space":false', '"add_prefix_space":true', 1)
+    other = json.loads(BPETokenizer.train(["a b"], vocab_size=256).to_json())
+    other = BPETokenizer.from_json(json.dumps(other | {"decoder": {"type": "Fuse"}}))
     large = GPT(GPTConfig(vocab_size=256, context=3, layers=1, heads=1, dim=6))
-    with pytest.raises(PageError, match="its pre_tokenizer has add_prefix_space=True"):
-        regard.report(large, file, tokenizer=BPETokenizer.from_json(prefixed), live=True)
+    with pytest.raises(PageError, match="its decoder is Fuse"):
+        regard.report(large, file, tokenizer=other, live=True)
     large = GPT(GPTConfig(vocab_size=5, context=13, layers=1, heads=2, dim=6, hidden=600_000))
-    with pytest.raises(PageError, match=r"takes 1\d MB or more, and at most 12 MB"):
+    with pytest.raises(
+        PageError, match=r"takes 1\d MB or more, and at most 12 MB .* name a folder"
+    ):
         regard.report(large, file, tokenizer=TOKENIZER, live=True)
     assert not file.exists()
 

@@ -344,3 +344,11 @@ def test_every_key_of_a_query_can_be_reached(make_recording, dense):
             expected if expected is None else pytest.approx(expected, abs=1e-5)
         )
         assert run.steps(0, 0, query_at, picked=at)["picked"] == one
+
+
+def test_the_scores_of_a_layer_at_once_are_those_of_its_heads(recorded, monkeypatch):
+    at_once = recorded.run("0").scores(1)
+    monkeypatch.setattr("regard.page._run._AT_ONCE", 0)
+    run = recorded.run("0")
+    run._scores.clear()
+    assert run.scores(1) == at_once

@@ -11,7 +11,8 @@ from support.explorer import address, near
 
 import regard
 from regard.page import RecordingSubject
-from regard.page._report import live_html, report_html
+from regard.page._live import live_html
+from regard.page._report import report_html
 from regard.page.subjects import ModelSubject
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"

@@ -12,6 +12,7 @@ import torch
 from support.browser import REQUIRED
 
 ROOT = Path(__file__).parents[2]
+STUB = '<!doctype html><html lang="en"><title>live</title><main><h1>Live</h1></main></html>'
 LIBRARIES = ("griffe", "jinja2", "latex2mathml", "mdit_py_plugins")  # of the extra `site`
 collect_ignore_glob = [] if all(map(find_spec, LIBRARIES)) else ["test_*.py"]
 
@@ -41,6 +42,12 @@ def gallery(tmp_path_factory):
         (folder / "long-map" / str(level)).mkdir(exist_ok=True)
         write_picture(folder / f"long-map/{level}/{row}-{column}.png", weights)
     write_picture(folder / "forming/heads.png", torch.rand(4, 6))
+    (folder / "atlas").mkdir()
+    (folder / "atlas/index.html").write_text(STUB)
+    frame = "gallery/atlas/index.html"
+    resting = {"resting": [[0.0, 1.0, 0.5]] * 5}
+    atlas = Exhibit(name="atlas", title="The atlas", text="x", frame=frame, data=resting)
+    atlas.write(folder / "atlas")
     return folder
 
 
@@ -50,11 +57,14 @@ def site(tmp_path_factory, gallery):
     from regard_site.build import build
 
     folder = tmp_path_factory.mktemp("site")
-    live = '<!doctype html><html lang="en"><title>live</title><main><h1>Live</h1></main></html>'
-    (folder / "live.html").write_text(live)
+    (folder / "live.html").write_text(STUB)
+    real = tmp_path_factory.mktemp("real")
+    (real / "index.html").write_text(STUB)
+    (real / "pieces").mkdir()
+    (real / "pieces/0").write_bytes(bytes(2_900_000))
     notebooks = tmp_path_factory.mktemp("notebooks")
     (notebooks / "05-causal-mask.ipynb").write_text("{}")
-    build(folder, gallery, notebooks)
+    build(folder, gallery, notebooks, real)
     return folder
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 KINDS = ["index.html", "02-weights-from-the-data.html", "04-why-divide-by-the-root-of-d.html"]
-KINDS += ["05-causal-mask.html"]
+KINDS += ["05-causal-mask.html", "readme.html"]
 KINDS += [
     "questions.html",
     "reference/regard.steps.html",
@@ -30,15 +30,6 @@ def test_axe_finds_nothing(show, site, scheme, rules, addresses):
         # A file may not read its style sheets, and needs not: they have no rules on orientation.
         axe = Axe().run(page, options={"preload": False} | ({"runOnly": rules} if rules else {}))
         assert axe.violations_count == 0, f"{address}: {axe.generate_report()}"
-
-
-def test_the_model_stands_above_the_fold(show):
-    page = show("index.html", width=1440, height=900)
-    frame = page.locator("iframe")
-    assert page.frame_locator("iframe").get_by_role("heading", name="Live").is_visible()
-    box = frame.bounding_box()
-    assert box["y"] < 200
-    assert min(900, box["y"] + box["height"]) - box["y"] > 600
 
 
 def test_nothing_is_wider_than_a_phone_and_its_menu_opens(show, site):
@@ -188,8 +179,8 @@ def images(field):
 @pytest.mark.thorough
 def test_firefox_goes_the_main_path(firefox, site):
     firefox.goto(f"{site.as_uri()}/index.html")
-    firefox.click(".doors a")
-    firefox.wait_for("location.pathname.endsWith('/learn.html')")
+    firefox.click(".door a")
+    firefox.wait_for("location.pathname.endsWith('/00-why-look-back.html')")
     firefox.goto(f"{site.as_uri()}/02-weights-from-the-data.html")
     changed = "document.querySelectorAll('[data-name=context] td.changed').length"
     assert firefox.evaluate(changed) == 0

@@ -9,8 +9,6 @@ import pytest
 from regard_site.markup import render
 from regard_site.sources import ROOT, colours, sections
 
-from regard.gpt.config import HAS_READ
-
 LIMIT = 15_000_000  # bytes
 
 
@@ -63,6 +61,8 @@ def test_every_link_and_anchor_exists(read):
                 continue
             file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             anchor = unquote(parts.fragment)
+            if "=" in anchor:  # what the live page is to show
+                anchor = ""
             if not file.is_file() or (anchor and anchor not in read[file].anchors):
                 broken.append((path.name, target))
     assert broken == []
@@ -131,9 +131,3 @@ def test_colours_are_those_of_the_explorer_s_page():
         for name in ("paper", "ink", "soft", "accent", "changed", "line"):
             assert re.search(rf"--{name}: (#\w+);", block)[0] in page
     assert light != dark
-
-
-def test_the_front_page_says_what_its_model_has_read(site):
-    front = (site / "index.html").read_text("utf-8")
-    lead, _, _ = front.partition("</main>")
-    assert HAS_READ in " ".join(re.sub(r"<[^>]+>", "", lead.partition("<iframe")[0]).split())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import regard
 from regard.gpt import CheckpointError
@@ -43,4 +45,13 @@ def atlas(progress: Progress) -> Exhibit | None:
             "it does beside that, what it moves, what is lost without it, and examples."
         ),
         frame="gallery/atlas/index.html",
+        data={"resting": _by_layer(made.rows, "resting")},
     )
+
+
+def _by_layer(rows: Sequence[Mapping[str, Any]], column: str) -> list[list[float]]:
+    """A column as a table: a list a layer, which the landing page draws."""
+    layers: dict[int, list[float]] = {}
+    for row in rows:
+        layers.setdefault(row["layer"], []).append(round(row[column] or 0.0, 3))
+    return [*layers.values()]

@@ -13,17 +13,28 @@
 
   // Colours: as the system has it, until a person says otherwise.
   const theme = byId("theme");
-  const named = () => theme.setAttribute("aria-label", `Colours: ${root.dataset.theme}. Press to change.`);
+  let chosen = false;
+  try {
+    chosen = ["light", "dark"].includes(localStorage.getItem("regard-theme") ?? "");
+  } catch {
+    /* no storage: nothing was chosen */
+  }
+  const colour = (/** @type {boolean} */ dark) => {
+    root.dataset.theme = dark ? "dark" : "light";
+    theme.setAttribute("aria-label", `Colours: ${root.dataset.theme}. Press to change.`);
+  };
   theme.addEventListener("click", () => {
-    root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
+    colour(root.dataset.theme !== "dark");
+    chosen = true;
     try {
-      localStorage.setItem("regard-theme", root.dataset.theme);
+      localStorage.setItem("regard-theme", root.dataset.theme ?? "");
     } catch {
       /* a page without storage forgets it */
     }
-    named();
   });
-  named();
+  // The live page within this one follows the system, too.
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ({ matches }) => chosen || colour(matches));
+  colour(root.dataset.theme === "dark");
 
   // The list of pages, on a narrow screen.
   const menu = byId("menu");

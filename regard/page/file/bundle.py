@@ -4,7 +4,7 @@ A page that is opened from a file, or shown in a notebook, can't load modules; f
 request for each of them takes longer than all that the page asks for first. So each module
 becomes a function that gives what it exports, called once, after those that it imports. This reads
 the modules of `regard/page/static` and no others: one statement a line, named exports, no
-cycles; what it does not understand is an error.
+cycles; of another's, a list of exports at its end. What it does not understand is an error.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = [
     "deflated",
     "embedded",
     "kernels",
+    "module",
     "policy",
     "script",
     "static",
@@ -34,7 +35,7 @@ __all__ = [
 
 _FOLDER = Path(__file__).parents[1] / "static"
 
-_STYLES = ("page.css", "panels.css", "changes.css", "opening.css")
+_STYLES = ("page.css", "panels.css", "changes.css", "opening.css", "guide.css")
 _LINKED = re.compile(
     r'^(?:<link rel="stylesheet".*|<script type="module".*|<!--.*-->)\n',
     re.MULTILINE,
@@ -46,6 +47,8 @@ _IMPORT = re.compile(
 _EXPORT = re.compile(
     r"^export (?=(?:async )?(?:const|function\*?|class) (?P<name>\w+))", re.MULTILINE
 )
+# As a minified library ends.
+_EXPORTS_AT_END = re.compile(r"\bexport\{(?P<pairs>[\w$, ]+)\};\s*\Z")
 # Types, and comments on lines of their own, are for those who read the modules.
 _COMMENT = re.compile(
     r"^[ \t]*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/)[ \t]*\n|/\*\* @type (?:(?!\*/)[\s\S])*\*/\s*",
@@ -70,7 +73,12 @@ def style() -> str:
 
 
 def whole_page(
-    kind: str, *, instead: Mapping[str, str], data: str = "", worker: bool = False
+    kind: str,
+    *,
+    instead: Mapping[str, str],
+    data: str = "",
+    worker: bool = False,
+    beside: bool = False,
 ) -> str:
     """Give the page with its style and script inside it; it may reach nothing outside.
 
@@ -79,9 +87,10 @@ def whole_page(
         instead: names of modules, and of those that stand in for them.
         data: script elements that no browser runs.
         worker: whether the page may start a worker from a text that it holds.
+        beside: whether it may fetch what lies beside it.
     """
     css, code = style(), script("main.js", instead=instead)
-    meta = html.escape(policy([css], [code], worker=worker))
+    meta = html.escape(policy([css], [code], worker=worker, beside=beside))
     head = f'<meta http-equiv="Content-Security-Policy" content="{meta}">\n<style>{css}</style>\n'
     page = _LINKED.sub("", static("index.html"))
     page = page.replace("<body>", f'<body class="{kind}">')
@@ -135,14 +144,23 @@ def kernels() -> str:
     Raises:
         FileNotFoundError: they are not built.
     """
-    module = _FOLDER / "kernels.wasm"
-    if not module.is_file():
+    text = deflated([module("kernels.wasm")], strategy=zlib.Z_DEFAULT_STRATEGY)
+    return f'<script type="text/plain" id="kernels">{text}</script>\n'
+
+
+def module(name: str) -> bytes:
+    """Read kernels that are compiled to WebAssembly.
+
+    Raises:
+        FileNotFoundError: they are not built.
+    """
+    path = _FOLDER / name
+    if not path.is_file():
         raise FileNotFoundError(
-            f"{module} is missing: install regard again, or build it in a checkout by "
+            f"{path} is missing: install regard again, or build it in a checkout by "
             "`pip install ziglang && python tools/wasm.py`"
         )
-    text = deflated([module.read_bytes()], strategy=zlib.Z_DEFAULT_STRATEGY)
-    return f'<script type="text/plain" id="kernels">{text}</script>\n'
+    return path.read_bytes()
 
 
 def deflated(parts: Iterable[bytes], *, strategy: int = zlib.Z_RLE) -> str:
@@ -157,16 +175,22 @@ def deflated(parts: Iterable[bytes], *, strategy: int = zlib.Z_RLE) -> str:
     return b85encode(data).decode().replace("<", ".")
 
 
-def policy(styles: Sequence[str], scripts: Sequence[str], *, worker: bool = False) -> str:
+def policy(
+    styles: Sequence[str], scripts: Sequence[str], *, worker: bool = False, beside: bool = False
+) -> str:
     """Allow nothing from outside, and inside nothing but these very texts.
 
     A worker is made from a text of the page: no hash can name it, but nothing else is allowed.
-    WebAssembly is allowed, which scripts alone can start.
+    WebAssembly is allowed, which scripts alone can start. What lies beside a page comes from its
+    own origin, a service worker included.
     """
+    workers = "; worker-src blob:" if worker else ""
+    if beside:
+        workers += " 'self'; connect-src 'self'"
     return (
         f"default-src 'none'; img-src data: blob:; style-src {_hashes(styles)}; "
         f"script-src {_hashes(scripts)} 'wasm-unsafe-eval'; base-uri 'none'; form-action 'none'"
-        f"{'; worker-src blob:' if worker else ''}"
+        f"{workers}"
     )
 
 
@@ -207,24 +231,31 @@ def _add(
             return f"const {match['whole']} = {_variable(path)};"
         names = [part.strip() for part in match["names"].split(",") if part.strip()]
         exported = _exports((folder / path).read_text("utf-8"))
-        missing = {part.split(" as ")[0] for part in names} - exported
+        missing = {part.split(" as ")[0] for part in names} - exported.keys()
         if missing:
             raise ValueError(f"{name} imports {', '.join(sorted(missing))}, not in {path}")
         return f"const {{ {', '.join(names).replace(' as ', ': ')} }} = {_variable(path)};"
 
-    exports = sorted(_exports(text))
-    text = _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub(bound, text)))
+    exports = ", ".join(
+        one if own == one else f"{one}: {own}" for one, own in sorted(_exports(text).items())
+    )
+    text = _EXPORTS_AT_END.sub("\n", _EXPORT.sub("", _IMPORT.sub(bound, text)))
+    text = _COMMENT.sub("", text)
     unread = _UNREAD.search(text)
     if unread is not None:
         raise ValueError(f"{name}: {unread[0]!r} is not an import or export that can be bundled")
     done[name] = (
-        f"/* {name} */\nconst {_variable(name)} = (() => {{\n{text}"
-        f"return {{ {', '.join(exports)} }};\n}})();"
+        f"/* {name} */\nconst {_variable(name)} = (() => {{\n{text}return {{ {exports} }};\n}})();"
     )
 
 
-def _exports(text: str) -> set[str]:
-    return {match["name"] for match in _EXPORT.finditer(text)}
+def _exports(text: str) -> dict[str, str]:
+    """The names that a module exports, and what each is called inside."""
+    listed = _EXPORTS_AT_END.search(text)
+    pairs = [pair.split(" as ") for pair in listed["pairs"].split(",")] if listed else []
+    return {pair[-1]: pair[0] for pair in pairs} | {
+        match["name"]: match["name"] for match in _EXPORT.finditer(text)
+    }
 
 
 def _variable(name: str) -> str:

@@ -13,38 +13,29 @@ from torch import Tensor
 from regard.page.file.bundle import deflated, embedded, kernels, script, whole_page
 
 if TYPE_CHECKING:
-    from regard.gpt import GPT, Tokenizer
+    from regard.gpt import GPT, GPTConfig
 
-__all__ = ["live_page", "objection_to_tokenizer", "pack_model"]
+__all__ = [
+    "described",
+    "live_page",
+    "objection_to_tokenizer",
+    "pack_model",
+    "page_of",
+    "tokenizer_file",
+]
 
 _STAND_INS = {"api.js": "live/api.js"}
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 """From the narrowest, as far as a page can read them."""
 
-# What a page's byte-level BPE does; a tokenizer with anything else is refused.
-_PIPELINE: dict[str, tuple[Any, ...]] = {
-    "normalizer": (None,),
-    "post_processor": (None, "ByteLevel"),
-    "pre_tokenizer": ("ByteLevel",),
-    "model": ("BPE", None),
-}
-_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "pre_tokenizer": {"add_prefix_space": (False,), "use_regex": (True, None)},
-    "model": {
-        "dropout": (None, 0.0),
-        "continuing_subword_prefix": (None, ""),
-        "end_of_word_suffix": (None, ""),
-        "byte_fallback": (False, None),
-        "ignore_merges": (False, None),
-    },
-}
-_ADDED = ("single_word", "lstrip", "rstrip")
+_JOINING = ("MergedWithPrevious", "MergedWithNext", "Contiguous")
+"""Ways to split a text that the page's library does not have."""
 
 
 def live_page(
     model: GPT,
-    tokenizer: Tokenizer,
+    tokenizer: dict[str, Any],
     about: dict[str, Any],
     ids: Sequence[int],
     notes: Sequence[str] = (),
@@ -53,13 +44,27 @@ def live_page(
 
     Args:
         model: the model.
-        tokenizer: its own; `objection_to_tokenizer` has none to it.
+        tokenizer: its `tokenizer_file`; `objection_to_tokenizer` has none to it.
         about: what it shows, as the server describes it.
         ids: the text that is open at first.
         notes: what to say of it.
     """
     description, numbers = pack_model(model, tokenizer)
     first = {"ids": list(ids), "notes": list(notes)}
+    return page_of(description, about, first, numbers)
+
+
+def page_of(
+    description: dict[str, Any], about: dict[str, Any], first: dict[str, Any], numbers: str = ""
+) -> str:
+    """Write the page of a model.
+
+    Args:
+        description: of the model, as `static/live` reads it.
+        about: what the page shows, as the server describes it.
+        first: the text that is open at first.
+        numbers: the weights as text; empty where they lie beside the page, in pieces.
+    """
     opening = embedded({"about": about, "first": first})
     data = (
         f'<script type="application/json" id="report">{opening}</script>\n'
@@ -67,54 +72,64 @@ def live_page(
         f'{kernels()}<script type="text/plain" id="numbers">{numbers}</script>\n'
         f'<script type="text/plain" id="worker">{script("live/worker.js")}</script>\n'
     )
-    return whole_page("live", instead=_STAND_INS, data=data, worker=True)
+    return whole_page("live", instead=_STAND_INS, data=data, worker=True, beside=not numbers)
 
 
-def objection_to_tokenizer(tokenizer: Tokenizer) -> str | None:
-    """Say why a page can't encode as this tokenizer does, or None."""
+def tokenizer_file(tokenizer: Any, *, special: bool = True) -> dict[str, Any]:
+    """Return a tokenizer's `tokenizer.json`, or what stands for it.
+
+    Args:
+        tokenizer: of `regard.gpt`, or a `regard.models.PretrainedTokenizer`.
+        special: whether the tokens that it adds to every text are added.
+
+    Raises:
+        ValueError: it has none.
+    """
+    inner = getattr(getattr(tokenizer, "inner", None), "backend_tokenizer", None)
     try:
-        file = json.loads(tokenizer.to_json())
-    except (NotImplementedError, ValueError):
-        return f"a {type(tokenizer).__name__} has no tokenizer.json"
+        file: dict[str, Any] = json.loads(tokenizer.to_json() if inner is None else inner.to_str())
+    except (AttributeError, NotImplementedError):
+        raise ValueError(f"a {type(tokenizer).__name__} has no tokenizer.json") from None
+    return file if special else file | {"post_processor": None}
+
+
+def objection_to_tokenizer(file: dict[str, Any]) -> str | None:
+    """Say why a page can't encode as a `tokenizer.json` says, or None.
+
+    The page reads it with a library; it shows tokens of a vocabulary of bytes.
+    """
     if file.get("type") == "characters":
         return None
-    for part, kinds in _PIPELINE.items():
+    for part, kinds in {"model": ("BPE", None), "decoder": ("ByteLevel",)}.items():
         value = file.get(part)
         kind = None if value is None else value.get("type")
         if kind not in kinds:
             return f"its {part} is {kind}"
-        for option, known in _OPTIONS.get(part, {}).items():
-            if value.get(option) not in known:
-                return f"its {part} has {option}={value.get(option)!r}"
-    for token in file.get("added_tokens", ()):
-        if any(token.get(name) for name in _ADDED):
-            return f"its token {token['content']!r} takes in what stands around it"
+    steps = [file.get("pre_tokenizer") or {}]
+    for step in steps:
+        steps += step.get("pretokenizers", ())
+        if step.get("behavior") in _JOINING:
+            return f"its pre_tokenizer splits by {step['behavior']}"
     return None
 
 
-def pack_model(model: GPT, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
+def pack_model(model: GPT, tokenizer: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Describe a model for the page, with its weights as text.
 
     A tensor is kept in half precision where that holds each of its numbers exactly.
 
     Args:
         model: the model.
-        tokenizer: its own; `objection_to_tokenizer` has none to it.
+        tokenizer: its `tokenizer_file`; `objection_to_tokenizer` has none to it.
     """
     tensors = {
         name: tensor.detach().float().cpu().contiguous()
         for name, tensor in model.state_dict().items()
     }
     narrow = {name: _narrowest(tensor) for name, tensor in tensors.items()}
-    config = model.config
-    derived = {
-        "groups": config.group_count,
-        "head_dim": config.head_dim,
-        "windows": list(map(config.layer_window, range(config.layers))),
-    }
     description = {
-        "config": asdict(config) | derived,
-        "tokenizer": json.loads(tokenizer.to_json()),
+        "config": described(model.config),
+        "tokenizer": tokenizer,
         "tensors": [
             {
                 "name": name,
@@ -125,6 +140,16 @@ def pack_model(model: GPT, tokenizer: Tokenizer) -> tuple[dict[str, Any], str]:
         ],
     }
     return description, deflated(plane for tensor in narrow.values() for plane in _planes(tensor))
+
+
+def described(config: GPTConfig) -> dict[str, Any]:
+    """A model's shape, and what follows from it."""
+    return asdict(config) | {
+        "groups": config.group_count,
+        "head_dim": config.head_dim,
+        "hidden_dim": config.hidden_dim,
+        "windows": list(map(config.layer_window, range(config.layers))),
+    }
 
 
 def _narrowest(tensor: Tensor) -> Tensor:

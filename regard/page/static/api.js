@@ -15,6 +15,8 @@ const KEPT_NUMBERS = 8e6;
 let numbers = 0;
 
 let offlineListener = () => {};
+/** @type {Api["onLoading"]} The server has the model. */
+export const onLoading = () => {};
 /** @param {() => void} listener called when the server does not answer */
 export const onOffline = (listener) => {
   offlineListener = listener;

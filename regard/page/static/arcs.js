@@ -1,4 +1,6 @@
 /** Arcs in the text: from the query to the keys that it attends to most, or gets most from, as wide as the entry. */
+import { waysIn } from "./ways.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 /** A smaller part of the widest has no line. */
 const FAINTEST = 0.02;
@@ -21,38 +23,37 @@ export function drawArcs(root, spans, arcs) {
   if (!arcs) return old?.remove();
   const { query, first, animate, former } = arcs;
   const sizes = arcs.parts.map(Math.abs);
-  const word = (/** @type {number} */ k) => spans[k - first]?.querySelector(".word") ?? null;
-  const from = word(query);
+  const { wordAt, wayOf } = waysIn(root, spans);
+  const from = wordAt(query - first);
   if (!from) return old?.remove();
-  const box = root.getBoundingClientRect();
-  const top = (/** @type {Element} */ one) => {
-    const { left, width, top: y } = one.getBoundingClientRect();
-    return { x: left + width / 2 - box.left + root.scrollLeft, y: y - box.top + root.scrollTop };
-  };
-  const heavy = Math.min(9, box.width / 60); // a phone's arcs are thinner
-  const start = top(from);
-  const pathTo = (/** @type {number} */ k, /** @type {number} */ size) => {
-    const stop = top(/** @type {Element} */ (word(k)));
-    const high = Math.min(start.y, stop.y) - 14 - 34 * size;
+  const heavy = Math.min(9, root.clientWidth / 60); // a phone's arcs are thinner
+  const pathTo = (
+    /** @type {import("./ways.js").Box} */ to,
+    /** @type {number} */ size,
+    /** @type {number} */ wide,
+  ) => {
     const line = document.createElementNS(SVG, "path");
-    line.setAttribute("d", `M${start.x},${start.y}C${start.x},${high} ${stop.x},${high} ${stop.x},${stop.y}`);
+    line.setAttribute("d", wayOf(from, to, { high: 14 + 34 * size, wide }));
     return line;
   };
   const lines = [...sizes.keys()]
-    .filter((k) => k !== query && sizes[k] >= FAINTEST && word(k))
-    .sort((a, b) => sizes[b] - sizes[a])
+    .map((k) => ({ k, to: k === query || sizes[k] < FAINTEST ? null : wordAt(k - first) }))
+    .filter(({ to }) => to)
+    .sort((a, b) => sizes[b.k] - sizes[a.k])
     .slice(0, MOST)
-    .map((k) => {
-      const line = pathTo(k, sizes[k]);
-      line.setAttribute("stroke-width", String(1 + heavy * sizes[k]));
+    .map(({ k, to }) => {
+      const wide = 1 + heavy * sizes[k];
+      const line = pathTo(/** @type {import("./ways.js").Box} */ (to), sizes[k], wide);
+      line.setAttribute("stroke-width", String(wide));
       line.setAttribute("opacity", String(0.3 + 0.55 * sizes[k]));
       line.classList.toggle("less", arcs.parts[k] < 0);
       line.setAttribute("pathLength", "1");
       line.dataset.key = String(k);
       return line;
     });
-  if (former != null && former !== query && word(former)) {
-    const line = pathTo(former, FORMER);
+  const before = former == null || former === query ? null : wordAt(former - first);
+  if (before) {
+    const line = pathTo(before, FORMER, 2);
     line.classList.add("former");
     lines.unshift(line);
   }

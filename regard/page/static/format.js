@@ -93,12 +93,20 @@ function blankName(/** @type {string} */ label) {
   return (label.length > 1 ? more : one) ?? null;
 }
 
+/** Whether a token is white space alone. */
+export const isBlank = (/** @type {string} */ label) => blankName(label) != null;
+
+/** Whether a token ends the text, as tokenizers write such a one. */
+export const isEnd = (/** @type {string} */ label) =>
+  /^<\|?(end_?of_?text|im_end|eot_id|end_of_turn|eos|\/s)\|?>$/u.test(label);
+
 /** A token without the signs of white space around it. */
 const trimmed = (/** @type {string} */ label, /** @type {number} */ most) =>
   short(label.replace(/^[␣↵␍⇥]+|[␣↵␍⇥]+$/gu, "").replace(/[␣↵␍⇥]+/gu, " "), most);
 
 /** A token in a sentence: without signs of white space, and white space alone by its name. */
-export const said = (/** @type {string} */ label, most = 24) => blankName(label) ?? isolated(trimmed(label, most));
+export const said = (/** @type {string} */ label, most = 24) =>
+  isEnd(label) ? "the end of the text" : (blankName(label) ?? isolated(trimmed(label, most)));
 
 /** The same in quotation marks, as a part of its text. */
 export const quoted = (/** @type {string} */ label, most = 24) =>

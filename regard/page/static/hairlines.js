@@ -1,18 +1,17 @@
 /** Thin lines in the text: the key that each of the other heads attends to most, beneath the arcs of the chosen one. */
 import { headName } from "./change_list.js";
 import { byId, make } from "./dom.js";
-import { plural, quoted, weight } from "./format.js";
-import { areWeights, greatestOf, strongestOf } from "./quantities.js";
+import { quoted, weight } from "./format.js";
+import { TOO_SHORT, areWeights, greatestOf, strongestOf } from "./quantities.js";
 import { chooseHead, figuresOf, get, headCount, queryNow, sourceOf } from "./store.js";
 import { SIZE, areCurrent, thumbnailsOf } from "./thumbnails.js";
+import { waysIn } from "./ways.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 /** A head without a greater weight looks at no single token, and has no line. */
 const FAINT = 0.1;
 /** Of more heads, those of the chosen layer alone have lines. */
 const MANY = 64;
-/** Keys that the note names. */
-const NAMED = 3;
 
 /**
  * Where a head looks, or what it gets most from: the entry, and its part of the greatest that there may be.
@@ -33,7 +32,7 @@ export function drawHairlines(root, spans, side) {
   const query = queryNow(side);
   const looks = run.length <= SIZE ? looksOf({ ...source, run }, query) : null;
   const rest = run.length > SIZE ? `Lines of the other heads are drawn up to ${SIZE} tokens.` : "";
-  note.textContent = looks ? summaryOf(run, query, looks) : rest;
+  note.textContent = looks ? summaryOf(run, looks) : rest;
   const drawn = looks?.filter((one) => one.part >= FAINT && one.key !== query) ?? [];
   if (!drawn.length) return;
   const picture = document.createElementNS(SVG, "svg");
@@ -57,7 +56,7 @@ export function drawHairlines(root, spans, side) {
     });
     line.addEventListener("pointerleave", () => {
       line.classList.remove("on");
-      note.textContent = summaryOf(run, query, looks ?? []);
+      note.textContent = summaryOf(run, looks ?? []);
     });
     line.addEventListener("click", () => chooseHead(one.layer, one.head, side));
     picture.append(line);
@@ -94,54 +93,39 @@ function looksOf({ run, layer: chosen, head: own, average }, query) {
  * @param {HTMLElement} root @param {HTMLElement[]} spans @param {number} query @param {Look[]} looks
  */
 function pathsOf(root, spans, query, looks) {
-  const box = root.getBoundingClientRect();
-  const wordAt = (/** @type {number} */ k) => {
-    const { left, width, top } = (spans[k].querySelector(".word") ?? spans[k]).getBoundingClientRect();
-    return { x: left + width / 2 - box.left + root.scrollLeft, y: top - box.top + root.scrollTop, width };
-  };
+  const { wordAt, wayOf } = waysIn(root, spans);
   const start = wordAt(query);
   return looks.map((one) => {
     const same = looks.filter(({ key }) => key === one.key);
-    const at = same.indexOf(one);
+    const at = same.indexOf(one) - (same.length - 1) / 2;
     const stop = wordAt(one.key);
-    const apart = Math.min(4, (0.7 * stop.width) / same.length);
-    const x = stop.x + (at - (same.length - 1) / 2) * apart;
-    const high = Math.min(start.y, stop.y) - 12 - Math.min(4, 26 / same.length) * at;
-    return `M${start.x},${start.y}C${start.x},${high} ${x},${high} ${x},${stop.y}`;
+    if (!start || !stop) return "";
+    const apart = Math.min(4, (0.7 * (stop.right - stop.left)) / same.length);
+    const off = Math.min(2, 8 / same.length) * at;
+    return wayOf(start, stop, { high: 14 + 2 * off, wide: 1, off, shift: apart * at });
   });
 }
 
-/** What the lines say, for those who do not see them. @param {Run} run @param {number} query @param {Look[]} looks */
-function summaryOf(run, query, looks) {
+/** What the lines are. @param {Run} run @param {Look[]} looks */
+function summaryOf(run, looks) {
   if (!looks.length) return "";
-  /** @type {Map<number, number>} */
-  const counts = new Map();
-  for (const { key, part } of looks) if (part >= FAINT) counts.set(key, (counts.get(key) ?? 0) + 1);
-  const keys = [...counts].sort((a, b) => b[1] - a[1] || b[0] - a[0]);
-  const parts = keys
-    .slice(0, NAMED)
-    .map(([key, many]) => `${many} at ${key === query ? "the token itself" : quoted(run.labels[key])}`);
-  const elsewhere = keys.slice(NAMED).reduce((sum, [, many]) => sum + many, 0);
-  const nowhere = looks.filter((one) => one.part < FAINT).length;
-  const weights = areWeights(get().shows);
-  if (elsewhere) parts.push(`${elsewhere} elsewhere`);
-  if (nowhere) parts.push(weights ? `${nowhere} at no single token` : `${nowhere} little`);
   const within = headCount(run) > MANY ? ` of layer ${run.layers[looks[0].layer].index}` : "";
-  const heads = `${plural(looks.length, "other head")}${within}`;
-  const one = looks.length === 1;
+  const heads = looks.length === 1 ? `the other head${within} looks` : `the ${looks.length} other heads${within} look`;
   const what = {
-    weight: `where ${heads} ${one ? "looks" : "look"} most`,
-    moved: `what moves most in ${heads}`,
-    toward: `what adds or takes most in ${heads}`,
-    without: `where ${heads} ${one ? "looks" : "look"} most beside any sink`,
+    weight: `where ${heads} most`,
+    moved: "what moves most in the other heads",
+    toward: "what adds or takes most in the other heads",
+    without: `where ${heads} most beside any sink`,
   }[get().shows];
-  return `Thin lines: ${what}; ${parts.join(", ")}.`;
+  return `Thin lines: ${what}.`;
 }
 
 /** One head, by its number and what it does. @param {Run} run @param {Source} source @param {Look} look */
 function nameOf(run, { heads }, { layer, head, key, entry }) {
   const role = figuresOf(layer, head, heads)?.role;
-  const name = make("b", { textContent: `Head ${headName(run, layer, head)}${role ? `, ${role},` : ""}` });
+  const name = make("b", {
+    textContent: `Head ${headName(run, layer, head)}${role && role !== TOO_SHORT ? `, ${role},` : ""}`,
+  });
   const from = quoted(run.labels[key]);
   const what = {
     weight: `looks most at ${from}, with weight ${weight(entry)}`,

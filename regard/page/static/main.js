@@ -34,8 +34,11 @@ import { openSwap, startSwap } from "./swap.js";
 import { startText } from "./text.js";
 import { startTheme } from "./theme.js";
 import { startThumbnails } from "./thumbnails.js";
+import { startTour } from "./tour.js";
 import { startTraining } from "./training.js";
+import { startTyping } from "./typing.js";
 import { startViews } from "./views.js";
+import { startWords } from "./words.js";
 
 const RETRY = 2000; // milliseconds
 const PATIENCE = 5000; // milliseconds in which the page may still choose by itself
@@ -134,11 +137,30 @@ function watch() {
     last = performance.now();
     reopen();
   });
+  api.onLoading(showLoading);
   api.onOffline(() => {
     if (get().offline) return;
     set({ offline: true, busy: "" });
     timer = setTimeout(again, RETRY);
   });
+}
+
+/** How far the model is, and that the text can be read meanwhile. @type {Parameters<Api["onLoading"]>[0]} */
+function showLoading(progress) {
+  const place = byId("loading");
+  place.hidden = !progress;
+  if (!progress) return;
+  find(place, "progress").hidden = "seconds" in progress;
+  if ("seconds" in progress) {
+    find(place, "p").textContent = `The model reads the text: about ${plural(Math.ceil(progress.seconds), "second")}.`;
+    return;
+  }
+  const { done, total, kept } = progress;
+  const [fetched, all] = [done, total].map((bytes) => Math.round(bytes / 1e6));
+  const after = kept ? "; it stays in this browser" : "";
+  find(place, "p").textContent =
+    done < total ? `Fetching the model: ${fetched} of ${all} MB${after}.` : "The model reads the text …";
+  Object.assign(find(place, "progress"), { max: total, value: done });
 }
 
 function status() {
@@ -157,8 +179,9 @@ function status() {
         ? busy || "Loading …"
         : "Type a text at the left, paste one or open a file: what every token attends to, under every head, appears here.";
     if (!about) return;
-    byId("has-read").hidden = !about.has_read;
-    byId("has-read").textContent = byId("has-read").title = about.has_read ?? "";
+    const said = [about.has_read, about.numbers].filter(Boolean).join(" ");
+    byId("has-read").hidden = !said;
+    byId("has-read").textContent = byId("has-read").title = said;
     const name = run && run.title !== about.title ? `${about.title} · ${run.title}` : about.title;
     byId("about-title").textContent = name;
     byId("about-title").title = name;
@@ -178,10 +201,12 @@ function status() {
 }
 
 startTheme();
+startWords();
 startViews(); // before the parts that it shows: each measures the room that it has
 startMaps();
 startSidebar();
 startText();
+startTyping();
 startTextEntry();
 startPredictions();
 startThumbnails();
@@ -207,6 +232,7 @@ startExports();
 startLink();
 startKeyboard();
 startAddress();
+startTour();
 status();
 welcome();
 watch();

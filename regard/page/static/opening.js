@@ -3,16 +3,19 @@ import * as api from "./api.js";
 import { parseAddress } from "./address.js";
 import { awaitAnswer } from "./answers.js";
 import { Replaced, ServerError } from "./errors.js";
-import { measureHeads } from "./matters.js";
+import { isBlank } from "./format.js";
+import { measureHeads, worstHead } from "./matters.js";
 import { during } from "./pending.js";
 import { restsOf, strongestOf } from "./quantities.js";
 import { SHORT, chooseHead, get, headCount, set, subscribe } from "./store.js";
 import { isBeside, movedKeys } from "./swapped.js";
 
 /** Most heads that are switched off one by one. */
-const MANY = 64;
+export const MANY = 64;
 /** From so much loss on, in nats, a head that looks at a copy of the next token is preferred. */
 const NOTABLE = 0.3;
+/** With less weight a head does not look at one place. */
+const SEEN = 0.3;
 
 export function startOpening() {
   /** The text whose head was chosen. @type {Run|null} */
@@ -28,7 +31,7 @@ export function startOpening() {
 let own = null;
 
 /** Whether the head is still the one that was chosen here, and nobody took another. */
-const isOwn = () => {
+export const isOwn = () => {
   const { layer, head, average } = get().sides.first;
   return average === "head" && own?.layer === layer && own.head === head;
 };
@@ -44,11 +47,12 @@ async function open(run, free) {
   set({ choosing: run });
   const { layer, head } = get().sides.first;
   const isWritten = get().about?.writes && run.next && run.kept !== false && headCount(run) > MANY;
-  const writer = isWritten ? await writerOf(run) : null;
+  const isAsked = run.length > 1 && !isBlank(run.next?.[0].label ?? "");
+  const writer = isWritten && isAsked ? await writerOf(run) : null;
   if (get().plain !== run) return;
   if (writer) set({ writer: { ...writer, run: run.id } });
-  const isWriter = free && writer != null;
-  const best = isWriter ? writer : await choose(run, free);
+  const isLater = free && isWritten && (writer || !isAsked); // what heads rest on, which takes seconds
+  const best = isLater ? writer : await choose(run, free);
   if (get().plain !== run) return;
   const now = get().sides.first;
   if (free && now.query == null && now.layer === layer && now.head === head) {
@@ -56,7 +60,7 @@ async function open(run, free) {
     chooseHead(own.layer, own.head, "first");
   }
   set({ choosing: null });
-  if (isWriter) await tellRests(run); // behind what is shown at first
+  if (isLater) await tellRests(run); // behind what is shown at first
 }
 
 /** Tell on which keys the model's heads rest. */
@@ -66,9 +70,10 @@ async function tellRests(/** @type {Run} */ run) {
 }
 
 /**
- * The head that the next token depends on most among those that look far. Where heads can't be switched off, or are
- * too many for it, it is the one that looks back with most weight, at no key on which it rests. Null where there is
- * none, where it is not free to be chosen, and where queries and keys are not kept.
+ * The head that the next token depends on most among those that look far, or among all where no loss of theirs is
+ * notable. Where heads can't be switched off, or are too many for it, it is the one that looks back with most weight,
+ * at no key on which it rests. Null where there is none, where it is not free to be chosen, and where queries and keys
+ * are not kept.
  * @param {Run} run @param {boolean} free
  */
 async function choose(run, free) {
@@ -85,14 +90,14 @@ async function choose(run, free) {
     ),
   );
   const moved = await movedKeys(run, heads, rows); // of a text in which a word was swapped, what that moves is seen
-  /** @type {{worth: number, layer: number, head: number}|null} */
-  let best = null;
-  heads.forEach((one, k) => {
-    const row = moved.length && !moved.includes(k) ? null : rows[k];
-    const worth = row ? worthOf(run, row.values, one, sinks[one.layer]?.[one.head]) : 0;
-    if (worth > (best?.worth ?? 0)) best = { worth, ...one };
-  });
-  return /** @type {{layer: number, head: number}|null} */ (best);
+  const worths = heads.map((one, k) =>
+    moved.length && !moved.includes(k) ? 0 : worthOf(run, rows[k]?.values ?? [], one, sinks[one.layer]?.[one.head]),
+  );
+  const most = Math.max(...worths);
+  const best = most > 0 ? heads[worths.indexOf(most)] : null;
+  const worst = worstHead();
+  const isLost = (/** @type {HeadPlace|null} */ one) => one != null && lossOf(one) > NOTABLE;
+  return isLost(worst) && !isLost(best) && !moved.length ? worst : best;
 }
 
 /** The head that writes the next token; null where that can't be known of the model. */
@@ -120,17 +125,20 @@ async function sinksOf(/** @type {Run} */ run) {
   return sinks;
 }
 
+/** What the next token loses without a head, in nats. */
+const lossOf = (/** @type {HeadPlace} */ { layer, head }) => -(get().effects?.heads?.effects[layer]?.[head] ?? -1);
+
 /** How much there is to say about a head at the last token: what is lost without it, for the weight that looks far. */
 function worthOf(
   /** @type {Run} */ run,
-  /** @type {Float32Array} */ weights,
-  /** @type {{layer: number, head: number}} */ at,
+  /** @type {ArrayLike<number>} */ weights,
+  /** @type {HeadPlace} */ at,
   /** @type {number[]} */ sinks = [],
 ) {
   const key = strongestOf(weights);
-  if (key < 0 || key > run.length - 3 || sinks.includes(key)) return 0;
-  const effect = get().effects?.heads?.effects[at.layer]?.[at.head];
-  const loss = effect == null ? 1 : Math.min(5, Math.max(1e-6, -effect));
+  if (key < 0 || key > run.length - 3 || weights[key] < SEEN || isBlank(run.labels[key]) || sinks.includes(key))
+    return 0;
+  const loss = Math.min(5, Math.max(1e-6, lossOf(at)));
   const isCopied = loss > NOTABLE && run.labels[key] === run.next?.[0].label;
   return weights[key] * loss * (isCopied ? 4 : 1);
 }

@@ -2,7 +2,7 @@
 import * as api from "./api.js";
 import { Replaced, ServerError } from "./errors.js";
 import { bar, byId, findAll, make } from "./dom.js";
-import { part, said, short, signed, weight } from "./format.js";
+import { LITTLE, part, said, short, signed, weight } from "./format.js";
 import { during } from "./pending.js";
 import { get, set, subscribe } from "./store.js";
 
@@ -115,7 +115,8 @@ function show() {
   byId("passages-note").textContent =
     `Red: looked at, the mean weight of the last token over all heads, sinks left out. ` +
     `Blue: needed, what ${name} loses where the passage is hidden from all that follows the last one. ` +
-    `All hidden: ${part(Math.exp(unchanged))} → ${part(Math.exp(unchanged + without))}.`;
+    `All hidden: ${part(Math.exp(unchanged))} → ${part(Math.exp(unchanged + without))}.` +
+    `${isNeedless(unchanged, [...effects, without]) ? ` None of them is needed for ${name}.` : ""}`;
   const order = spans.map((_, k) => k).sort((a, b) => effects[a] - effects[b]);
   byId("passages-list").replaceChildren(
     ...order.map((k) => {
@@ -143,6 +144,10 @@ function show() {
     }),
   );
 }
+
+/** Whether no effect changes the probability by as much as is worth saying. @param {number} unchanged @param {number[]} effects */
+const isNeedless = (unchanged, effects) =>
+  effects.every((effect) => Math.abs(Math.exp(unchanged + effect) - Math.exp(unchanged)) < LITTLE);
 
 const textOf = (/** @type {Run} */ run, /** @type {Span} */ [first, stop]) =>
   run.tokens

@@ -39,6 +39,9 @@ export const WORDS = {
   },
 };
 
+/** The name of a role that a text is too short to tell, as regard/lens/naming/roles.py has it. */
+export const TOO_SHORT = "text too short to tell";
+
 /** Whether the entries of a view are weights, which add up to 1. */
 export const areWeights = (/** @type {Shows} */ shows) => shows === "weight" || shows === "without";
 

@@ -6,6 +6,7 @@ import { said } from "./format.js";
 import { during } from "./pending.js";
 import { afterMap } from "./session.js";
 import { get, hasTwoRuns, runOf, set, subscribe } from "./store.js";
+import { putWords } from "./words.js";
 
 /** As they are called before the server has said which there are. @type {[Shows, string][]} */
 const NAMES = [
@@ -35,7 +36,7 @@ export function startShows() {
       button.disabled = button.value !== "weight" && button.value !== shows && (!view || Boolean(view.objection));
       button.title = view ? (view.objection ?? view.meaning) : "Not known yet";
     }
-    byId("shows-meaning").replaceChildren(...meaning(shows, known));
+    putWords(byId("shows-meaning"), meaning(shows, known));
   });
 }
 

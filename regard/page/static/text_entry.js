@@ -4,6 +4,7 @@ import { count, plural } from "./format.js";
 import { during } from "./pending.js";
 import { openRun, openText, typeText } from "./session.js";
 import { get, runOf, set, subscribe } from "./store.js";
+import { typesAtOnce } from "./typing.js";
 
 const most = () => get().about?.limits?.characters ?? Infinity;
 
@@ -83,11 +84,14 @@ class TextEntry {
       event.preventDefault();
       this.#submit();
     });
-    subscribe("about run", ({ about }) => {
+    this.field.addEventListener("focus", () => {
+      if (typesAtOnce(this.side)) this.typed = false; // another step of the history
+    });
+    subscribe("about run view", ({ about }) => {
       if (!about || (!this.form.hidden && document.activeElement === this.field)) return; // someone is writing
       const run = runOf(this.side);
       if (run) this.field.value = run.text ?? "";
-      this.open(about.writes && !run && !get().busy);
+      this.open(about.writes && ((!run && !get().busy) || typesAtOnce(this.side)));
     });
   }
 

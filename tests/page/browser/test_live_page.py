@@ -94,6 +94,35 @@ def likeliest(run, count=3):
     return [piece.replace(" ", "␣") for _, piece, _ in run.following[:count]]
 
 
+@pytest.mark.thorough
+def test_the_tour_within_a_page_stays_where_it_is_seen(pages, file, tmp_path):
+    style = "position: absolute; left: 0; top: 300px; width: 390px; height: 800px; border: 0"
+    outer = tmp_path / "outer.html"
+    outer.write_text(f'<iframe style="{style}" src="{file}#p=opening&amp;tour=1"></iframe>')
+    with pages(viewport={"width": 390, "height": 844}, offline=True) as page:
+        page.goto(outer.as_uri())
+        card = page.frame_locator("iframe").locator("#tour-card")
+        card.wait_for()
+        card.locator(".main").click()  # it can be reached only where it is in sight
+        assert card.locator("h2").inner_text() == "Where it looked"
+        assert page.evaluate("scrollY") == 0
+
+
+def test_a_text_is_typed_in_at_once_where_the_address_says_so(pages, settled, file):
+    with pages(viewport={"width": 1280, "height": 720}, offline=True) as page:
+        page.goto(f"{file}#p=opening&type=1")
+        page.locator("#tokens .token").first.wait_for()
+        field = settled(page).locator("#entry-text")
+        assert field.input_value() == TEXT
+        answers = expected(page)
+        field.fill(OTHER)
+        settled(page)
+        assert read(page) == OTHER
+        assert expected(page) != answers
+        page.locator("#examples button").first.click()
+        assert read(settled(page)) == field.input_value() != OTHER
+
+
 def test_a_new_text_a_token_more_and_tokens_drawn(page, settled, server):
     run = server.read(OTHER)
     write(page, settled, OTHER)

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import Counter
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from regard.gpt import GPT, BPETokenizer, GPTConfig
 from regard.gpt.config import HAS_READ
 from regard.page import RecordingSubject
 from regard.page._changes import Ablation, KnockOut
+from regard.page.example import EXAMPLES
 from regard.page.subjects import ModelSubject
 
 ARCS = """() => [...document.querySelectorAll(".arcs path")].map((one) =>
@@ -32,8 +32,31 @@ REACHED = """() => {
 LENGTH, AT_REST, ELSEWHERE = 23, 5, 7  # tokens; keys
 
 
-def said(page):
-    return page.locator("#sentence").text_content().translate({0x2068: "", 0x2069: ""})
+# The words that a line of the text runs through: not those that it goes from and to.
+CROSSED = """() => {
+  const at = (word) => Number(word.closest(".token").dataset.at);
+  const words = [...document.querySelectorAll("#tokens .word")];
+  const query = at(document.querySelector("#tokens .query .word"));
+  const crossed = [];
+  for (const path of document.querySelectorAll(".arcs path, .hairlines .seen")) {
+    const key = Number(path.dataset.key ?? path.parentNode.dataset.key);
+    const length = path.getTotalLength();
+    for (let k = 0; k <= 60; k++) {
+      const point = path.getPointAtLength((k / 60) * length);
+      const { x, y } = point.matrixTransform(path.getScreenCTM());
+      for (const word of words)
+        for (const box of word.getClientRects()) {
+          const inside = x > box.left && x < box.right && y > box.top + 1 && y < box.bottom - 1;
+          if (inside && ![query, key].includes(at(word))) crossed.push([key, word.textContent]);
+        }
+    }
+  }
+  return crossed;
+}"""
+
+
+def said(page, where="#sentence"):
+    return page.locator(where).text_content().translate({0x2068: "", 0x2069: ""})
 
 
 @pytest.fixture
@@ -61,22 +84,28 @@ def teller(shipped):
 def chosen(teller, run):
     """The head that the opening shows by definition: loss of the next token × weight far back.
 
-    Not on a key on which the head rests.
+    Not on a key on which the head rests, nor on white space. Where nothing notable is lost without
+    any of these, it is the head without which most is.
     """
     effects = teller.effects(run, "heads", lambda *_: None)["effects"]
+    worst = min(
+        (effect, layer, at) for layer, row in enumerate(effects) for at, effect in enumerate(row)
+    )
     best = (0.0, 0, 0)
     for layer, row in enumerate(effects):
         sinks = [one["sinks"] for one in run.scores(layer)["heads"]]
         for head, effect in enumerate(row):
             weights = run.row(layer, head, len(run.tokens) - 1)
             key = int(weights.argmax())
-            if key <= len(run.tokens) - 3 and key not in sinks[head]:
+            is_far = key <= len(run.tokens) - 3 and run.tokens[key].strip()
+            if is_far and key not in sinks[head] and weights[key] >= 0.3:
                 loss = min(5.0, max(1e-6, -effect))
                 is_copied = loss > 0.3 and run.tokens[key] == run.following[0][1]
                 best = max(
                     best, (float(weights[key]) * loss * (4 if is_copied else 1), layer, head)
                 )
-    return best[1:]
+    notable = best[0] and effects[best[1]][best[2]] < -0.3
+    return best[1:] if notable or worst[0] > -0.3 else worst[1:]
 
 
 def blank(piece):
@@ -89,10 +118,13 @@ def claim(in_words):
 
     def write(teller, run, layer, head):
         _, piece, p = run.following[0]
+        known = f"Next comes {blank(piece)} (probability {in_words(p)})."
+        unknown = "The model does not know what comes next: its likeliest, "
+        unknown += f"{blank(piece)}, has probability {in_words(p)}."
+        if not piece.strip():  # no head is asked for it
+            return known if p >= 0.5 else unknown, "is not asked yet. Read past it"
         if p < 0.5:
-            begins = "The model does not know what comes next: its likeliest, "
-            least = f"{blank(piece)}, has probability {in_words(p)}. Head {layer}·{head} "
-            return begins + least, "."
+            return f"{unknown} Head {layer}·{head} ", "."
         begins = f"To say {blank(piece)} (probability {in_words(p)}), head {layer}·{head} "
         off = f" With head {layer}·{head} switched off, "
         without = teller.change(run, [Ablation(kind="off", layer=layer, head=head)])
@@ -232,7 +264,16 @@ def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, cl
     assert in_words(after).removeprefix("over ") in likeliest.text_content()
     # Bars under all heads say how much is lost with each switched off.
     assert page.locator("#grid .need").first.is_visible()
-    # Arcs go to the keys that have weight, as wide as that is.
+    # If more is lost without another, that is said too.
+    effects = teller.effects(run, "heads", lambda *_: None)["effects"]
+    least, at, number = min((e, at, k) for at, row in enumerate(effects) for k, e in enumerate(row))
+    left, own = (run.following[0][2] * math.exp(e) for e in (least, effects[layer][head]))
+    assert own - left >= 0.02, "else there is nothing to say"
+    aside = said(page, "#aside")
+    assert aside.startswith(f"More is lost with head {at}·{number} ")
+    assert f" {in_words(left)} is left." in aside
+    # Arcs go to the keys that have weight, as wide as that is, around the other words.
+    assert page.evaluate(CROSSED) == []
     arcs = page.evaluate(ARCS)
     assert {at for at, _ in arcs} == {k for k, weight in enumerate(row) if weight >= 0.02} - {last}
     widths = [(width - 1) / float(row[at]) for at, width in arcs]
@@ -264,16 +305,12 @@ def test_a_thin_line_goes_to_the_strongest_key_of_each_other_head(show, settled,
         looks = {place: int(row.argmax()) for place, row in rows.items() if row.max() >= 0.1}
         drawn = {(*place, key) for place, key in looks.items() if key != query}
         assert {tuple(one) for one in page.evaluate(HAIRLINES)} == drawn
-        # In words it says how many, of which the lines to one key are so many.
         note = page.locator("#hairlines-note").text_content()
-        assert note.startswith(f"Thin lines: where {len(rows)} other heads look most; ")
-        key, most = Counter(looks.values()).most_common(1)[0]
-        word = "the token itself" if key == query else f"\u2068“{run.tokens[key].strip()}”\u2069"
-        assert f" {most} at {word}" in note
+        assert note == f"Thin lines: where the {len(rows)} other heads look most."
     # The pointer names the head, and a click goes to it.
     page.mouse.move(*page.evaluate(REACHED))
     layer, head = page.locator(".hairlines .on").get_attribute("data-head").split("/")
-    assert f"Head {layer}·{head}, " in page.locator("#hairlines-note").text_content()
+    assert f"Head {layer}·{head}" in page.locator("#hairlines-note").text_content()
     page.mouse.down()
     page.mouse.up()
     page.wait_for_function("(place) => location.hash.includes(place)", arg=f"l={layer}&h={head}")
@@ -291,11 +328,13 @@ def test_of_more_heads_than_are_switched_off_one_looks_where_the_others_do_not_r
     subject, weights = resting
     assert (weights[:, 9, [0, AT_REST]] > 0.3).all()
     assert weights[53, -1].argmax() == ELSEWHERE
-    assert said(show(subject, "")) == (
-        f"Of 74 heads, 74 rest on “t0” and 74 on “t{AT_REST}”. At “t{LENGTH - 1}” head 1·16 "
-        "looks back at "
-        f"“t{ELSEWHERE}”, with weight {weights[53, -1, ELSEWHERE]:.2f}."
+    page = show(subject, "")
+    assert said(page) == (
+        f"At “t{LENGTH - 1}” head 1·16 looks back at “t{ELSEWHERE}”, with weight "
+        f"{weights[53, -1, ELSEWHERE]:.2f}."
     )
+    rests = f"Of 74 heads, 74 rest on “t0” and 74 on “t{AT_REST}”."
+    assert said(page, "#aside") == rests
 
 
 @pytest.mark.thorough
@@ -304,7 +343,7 @@ def test_of_many_heads_those_of_the_chosen_layer_have_thin_lines(show, settled, 
     given = [tuple(5 * torch.randn(2, 1, 33, 11, 3, generator=generator)) for _ in range(2)]
     page = show(RecordingSubject(make_recording(given), title="many"), "#l=1&h=2&p=opening")
     note = settled(page).locator("#hairlines-note").text_content()
-    assert note.startswith("Thin lines: where 32 other heads of layer 1 look most; ")
+    assert note == "Thin lines: where the 32 other heads of layer 1 look most."
     places = page.evaluate(HAIRLINES)
     assert places
     assert all(layer == 1 and head != 2 for layer, head, _ in places)
@@ -393,3 +432,51 @@ def test_above_the_text_stands_what_the_model_has_read(show, teller, network, ad
     assert said.bounding_box()["y"] < page.locator("#tokens").bounding_box()["y"]
     other = ModelSubject(*network, title="another")
     assert not show(other, address).locator("#has-read").is_visible()
+
+
+def test_lines_go_around_the_words_of_a_phone_s_lines(show, shipped):
+    subject = ModelSubject(*shipped, title="the model", text=EXAMPLES["copying"])
+    page = show(subject, "#p=opening&l=2&h=2", width=390, height=844)
+    ways = page.locator(".arcs path, .hairlines .seen")
+    shapes = ways.evaluate_all("(all) => all.map((one) => one.getAttribute('d'))")
+    assert any("V" in shape for shape in shapes), "some go past other lines of the text"
+    assert page.evaluate(CROSSED) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_words_say_what_they_mean_to_pointer_and_keyboard(show, teller):
+    page = show(teller, "")
+    head = page.locator("#sentence dfn", has_text="head")
+    meaning = page.locator("#meaning")
+    assert meaning.is_hidden()
+    head.hover()
+    assert "part of the model that looks back" in meaning.text_content()
+    assert head.get_attribute("aria-describedby") == "meaning"
+    page.keyboard.press("Escape")
+    assert meaning.is_hidden()
+    page.locator("#shows-meaning dfn", has_text="weight").focus()
+    assert "add up to 1" in meaning.text_content()
+    box, word = meaning.bounding_box(), page.locator("#shows-meaning dfn:focus").bounding_box()
+    assert box["y"] >= word["y"] + word["height"]
+    # What the text itself says is its own.
+    said = page.locator("#sentence").evaluate(
+        "(one) => one.querySelectorAll('em dfn, i dfn').length"
+    )
+    assert said == 0
+
+
+def test_before_a_word_no_head_is_said_to_look_for_it(show, settled, shipped, in_words):
+    subject = ModelSubject(*shipped, title="the model", text="Tom went home. He was glad.")
+    page = show(subject, "")
+    run = subject.run(subject.about()["runs"][0])
+    _, piece, p = run.following[0]
+    assert piece == "\n"
+    assert said(page).startswith(
+        f"Next comes a line break (probability {in_words(p)}). Which word "
+    )
+    assert not re.search(r"[Hh]ead \d", said(page))
+    page.locator("#sentence button").click()
+    page.locator("#tokens .token").nth(len(run.tokens)).wait_for()
+    assert settled(page).locator("#tokens .token").count() == len(run.tokens) + 1
+    page = show(ModelSubject(*shipped, title="the model", text="Tom"), "")
+    assert said(page).endswith("With a single token there is nothing to look back at.")

@@ -43,6 +43,7 @@ def test_passages_stand_in_the_order_of_need_and_a_click_marks_one_in_the_text(
         assert passages[number].text.startswith(quote.split("…")[0])
         assert row.locator("b").text_content().startswith(written(measured["weights"][number]))
     assert "Dad had taken the bead into the barn" in passages[order[0]].text
+    assert "None of them is needed" not in page.locator("#passages-note").text_content()
     widths = page.locator("#passages-list .bar").evaluate_all(
         "(all) => all.map((b) => b.style.width)"
     )
@@ -87,3 +88,11 @@ def test_a_text_of_one_sentence_has_no_passages(show, settled, shipped):
     page.locator("#passages").click()
     settled(page)
     assert "single sentence" in page.locator("#problem").text_content()
+
+
+def test_where_no_passage_is_needed_it_says_so(show, settled, shipped):
+    text = "Tom had a red kite. The cat sat on the mat. The cat sat"
+    page = show(ModelSubject(*shipped, title="the model", text=text))
+    page.locator("#passages").click()
+    note = settled(page).locator("#passages-note").text_content()
+    assert note.endswith("None of them is needed for \u2068on\u2069.")

@@ -81,13 +81,14 @@ def test_the_opening_of_many_heads_names_the_one_that_writes(show, shipped, in_w
     subject = ModelSubject(model, tokenizer, title="many heads", text=TEXT)
     run = subject.run(subject.about()["runs"][0])
     by = subject.writer(run)
-    sentence = plain(show(subject, "").locator("#sentence").text_content())
-    name = f"head {by['layer']}·{by['head']}"
+    page = show(subject, "")
+    sentence, aside = (plain(page.locator(at).text_content()) for at in ("#sentence", "#aside"))
+    name = f"ead {by['layer']}·{by['head']}"
     source = run.tokens[by["source"]].strip()
-    assert (f"o single head decides: most is added by {name} from “{source}”" in sentence) != (
-        f"ead {by['layer']}·{by['head']} writes it from “{source}”" in sentence
-    )
-    assert by["decides"] == (f" writes it from “{source}”" in sentence)
+    assert run.following[0][2] < 0.5  # so the model does not know
+    assert by["decides"] == (f"{name} adds most to it, from “{source}”." in sentence)
+    assert by["decides"] != ("No single head decides it." in sentence)
+    assert by["decides"] != (f"Most is added by h{name}, from “{source}”: it adds" in aside)
     verb = "falls" if by["loss"] > 0 else "rises"
-    assert f"without it the log-probability {verb} by {abs(by['loss']):.2f}" in sentence
-    assert f"{by['share']:.1f} of its logit’s lead of {by['margin']:.1f}" in sentence
+    assert f"with it switched off, the log-probability {verb} by {abs(by['loss']):.2f}" in aside
+    assert f"dds {by['share']:.1f} to a lead in logit of {by['margin']:.1f} over " in aside

@@ -20,7 +20,9 @@ import { unpack } from "./static/live/weights.js";
 const given = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const modelOf = async ({ config, tensors }, numbers) => {
   const kernels = await Kernels.of(readFileSync("./static/kernels.wasm"));
-  return new GPT(kernels, config, unpack(await inflated(numbers), tensors));
+  const weights = Object.entries(unpack(await inflated(numbers), tensors));
+  const kept = weights.map(([name, values]) => [name, kernels.keep(values)]);
+  return new GPT(kernels, config, Object.fromEntries(kept));
 };
 const finished = (steps, lines = []) => {
   for (;;) {

@@ -7,7 +7,7 @@ import torch
 
 from regard.gpt.stories import stories
 from regard.page.file.bundle import embedded, kernels, script
-from regard.page.file.live import pack_model
+from regard.page.file.live import pack_model, tokenizer_file
 
 TEXTS = 20
 """Stories of seeds that no training has."""
@@ -21,9 +21,10 @@ window.answer = (async () => {
   const { config, tokenizer, tensors } = JSON.parse(read("model"));
   const texts = JSON.parse(read("texts"));
   const inflated = (name) => module_offline_bytes.inflated(read(name));
-  const weights = module_live_weights.unpack(await inflated("numbers"), tensors);
   const kernels = await module_kernels_memory.Kernels.of(await inflated("kernels"));
-  const model = new module_kernels_gpt.GPT(kernels, config, weights);
+  const weights = Object.entries(module_live_weights.unpack(await inflated("numbers"), tensors));
+  const kept = Object.fromEntries(weights.map(([name, values]) => [name, kernels.keep(values)]));
+  const model = new module_kernels_gpt.GPT(kernels, config, kept);
   const coder = module_live_tokenizer.tokenizerOf(tokenizer);
   let [worst, positions, otherwise] = [0, 0, []];
   for (const { text, ids, expected } of texts) {
@@ -48,7 +49,7 @@ window.answer = (async () => {
 def page(shipped, tmp_path_factory):
     """A page that computes the probabilities of all texts and compares them with Python's."""
     model, tokenizer = shipped
-    description, numbers = pack_model(model, tokenizer)
+    description, numbers = pack_model(model, tokenizer_file(tokenizer))
     texts = []
     for story in stories(0, TEXTS):
         ids = tokenizer.encode(story.text)

@@ -7,12 +7,13 @@ import unicodedata
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 import regard
 from regard.gpt import GPT, BPETokenizer, CharTokenizer, GPTConfig, Sampling, generate
 from regard.gpt.bpe import END
 from regard.gpt.sampling import probabilities, uniform
-from regard.page.file.live import objection_to_tokenizer, pack_model
+from regard.page.file.live import objection_to_tokenizer, pack_model, tokenizer_file
 
 STRINGS = 10_000
 # What texts are made of, and what splits them in its own way: spaces of all kinds, apostrophes,
@@ -94,22 +95,36 @@ def test_characters_as_tokens(node):
 
 
 def test_tokenizers_that_a_page_does_not_have_are_refused_by_name():
-    tokenizer = BPETokenizer.train(["a b"], vocab_size=256)
-    assert objection_to_tokenizer(tokenizer) is None
-    for option, value in (("add_prefix_space", True), ("use_regex", False)):
-        text = tokenizer.to_json().replace(
-            f'"{option}":{str(not value).lower()}', f'"{option}":{str(value).lower()}', 1
-        )
-        assert (
-            objection_to_tokenizer(BPETokenizer.from_json(text))
-            == f"its pre_tokenizer has {option}={value}"
-        )
+    file = tokenizer_file(BPETokenizer.train(["a b"], vocab_size=256))
+    assert objection_to_tokenizer(file) is None
+    for part, given, why in (
+        ("decoder", {"type": "WordPiece"}, "its decoder is WordPiece"),
+        ("decoder", None, "its decoder is None"),
+        ("model", {"type": "Unigram"}, "its model is Unigram"),
+        (
+            "pre_tokenizer",
+            {"type": "Sequence", "pretokenizers": [{"behavior": "Contiguous"}]},
+            "its pre_tokenizer splits by Contiguous",
+        ),
+    ):
+        assert objection_to_tokenizer(file | {part: given}) == why
 
 
-def test_a_tokenizer_that_changes_its_text_first_is_refused_by_what_changes_it():
-    file = json.loads(BPETokenizer.train(["a b"], vocab_size=256).to_json())
-    tokenizer = BPETokenizer.from_json(json.dumps(file | {"normalizer": {"type": "Lowercase"}}))
-    assert objection_to_tokenizer(tokenizer) == "its normalizer is Lowercase"
+STEPS = {
+    "digits": {"type": "Digits", "individual_digits": True},
+    "bytes": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+}
+
+
+def test_ids_where_other_steps_come_first_are_pythons(node, shipped, strings):
+    file = tokenizer_file(shipped[1])
+    steps = {"type": "Sequence", "pretokenizers": list(STEPS.values())}
+    file |= {"pre_tokenizer": steps, "normalizer": {"type": "NFC"}}
+    whole = Tokenizer.from_str(json.dumps(file))
+    texts = strings[:1009]
+    ids = node(TOKENIZERS, ENCODE, {"file": file, "texts": texts})
+    assert ids == [whole.encode(text).ids for text in texts]
+    assert ids != [shipped[1].encode(text) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +140,9 @@ def test_weights_are_packed_in_the_narrowest_type_that_holds_them(number, dtype)
 
 def packed(model, tokenizer=None):
     """What the page gets of a model."""
-    return pack_model(model, CharTokenizer("ab") if tokenizer is None else tokenizer)
+    return pack_model(
+        model, tokenizer_file(CharTokenizer("ab") if tokenizer is None else tokenizer)
+    )
 
 
 SOFTMAX = {"live/sampling.js": "softmax"}

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from regard.gpt import GPT, BPETokenizer, GPTConfig
+from regard.gpt.bpe import END
 from regard.page._changes import Changes
 from regard.page._windows import Window
-from regard.page.file.live import pack_model
+from regard.page.file.live import pack_model, tokenizer_file
 from regard.page.subjects import ModelSubject
 
 TEXT = "the cat sat on the mat, the dog sat on the cat; the cat sat on the dog, the mat"
@@ -59,7 +60,7 @@ IMPORTS = {
 @pytest.fixture(scope="module")
 def ask(node, subject):
     _, model, tokenizer = subject
-    description, numbers = pack_model(model, tokenizer)
+    description, numbers = pack_model(model, tokenizer_file(tokenizer))
 
     def answer(code, **data):
         given = {"model": description, "numbers": numbers, "text": TEXT} | data
@@ -108,10 +109,37 @@ def test_a_text_is_read_as_the_server_reads_it(ask, subject):
     assert len(roles) > 1
 
 
+def test_the_head_that_writes_the_next_token_is_the_servers(ask, subject):
+    server, _, _ = subject
+    answer = ask("return finished(subject.writer(plain));")
+    assert_equal(answer, server.writer(server.read(TEXT)), near=1e-4)
+
+
+def test_a_token_that_begins_every_text_is_marked(node, subject):
+    _, model, tokenizer = subject
+    file = tokenizer_file(tokenizer)
+    end = file["added_tokens"][0]
+    template = {"SpecialToken": {"id": end["content"], "type_id": 0}}
+    file["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [template, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [template, {"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {
+            end["content"]: {"id": end["content"], "ids": [end["id"]], "tokens": [end["content"]]}
+        },
+    }
+    description, numbers = pack_model(model, file)
+    given = {"model": description, "numbers": numbers, "text": "the cat"}
+    answer = node(IMPORTS, BEGIN + "return subject.describe(plain).tokens;", given)
+    assert answer[0] == {"text": END, "label": END, "added": True}
+    assert [one["text"] for one in answer[1:]] == tokenizer.tokens(tokenizer.encode("the cat"))
+    assert not any("added" in one for one in answer[1:])
+
+
 def test_heads_that_rest_are_named_as_the_server_names_them(node, shipped):
     model, tokenizer = shipped
     text = 'A green parrot lived in the tent. Leila said to it, "There is one."'
-    description, numbers = pack_model(model, tokenizer)
+    description, numbers = pack_model(model, tokenizer_file(tokenizer))
     given = {"model": description, "numbers": numbers, "text": text}
     answer = node(IMPORTS, BEGIN + "return finished(subject.scores(plain));", given)
     run = ModelSubject(model, tokenizer, title="m", text=text).read(text)
@@ -233,7 +261,7 @@ def expected_of(run):
 )
 def test_every_view_is_the_servers(node, request, which, changes):
     server, model, tokenizer = request.getfixturevalue(which)
-    description, numbers = pack_model(model, tokenizer)
+    description, numbers = pack_model(model, tokenizer_file(tokenizer))
     plain = server.read(TEXT)
     run = server.change(plain, Changes(changes=changes).changes) if changes else plain
     views = ["moved", "without"] if changes else ["weight", "moved", "toward", "without"]

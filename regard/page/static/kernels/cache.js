@@ -27,6 +27,12 @@ export class Cache {
     return [capacity * config.dim, capacity * config.groups * config.head_dim];
   }
 
+  /** What it takes of the memory. */
+  get bytes() {
+    const [query, key] = this.sizes();
+    return 4 * this.config.layers * (query + 2 * key);
+  }
+
   /** A cache of the first tokens, with room for more; this one stays as it is. */
   branch(/** @type {number} */ length, /** @type {number} */ capacity) {
     const { kernels, config } = this;

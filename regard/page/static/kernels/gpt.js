@@ -1,5 +1,6 @@
 /**
  * A GPT whose weights lie in the kernels' memory: its tokens are read by the kernel of generation, some at a time.
+ * Its matrices are of float32, or all of them of int8 with a scale a row.
  *
  * T new tokens, E model dimension, H heads, D head dimension, V vocabulary.
  */
@@ -21,13 +22,12 @@ const FAR = 2 ** 52; // a window that no text reaches
 export class GPT {
   /**
    * @param {import("./memory.js").Kernels} kernels @param {GPTConfig} config
-   * @param {Record<string, Float32Array>} weights by the names that they have in Python
+   * @param {Record<string, number>} weights their addresses, by the names that they have in Python
    */
   constructor(kernels, config, weights) {
     this.kernels = kernels;
     this.config = config;
-    this.weights = Object.fromEntries(Object.entries(weights).map(([name, values]) => [name, kernels.keep(values)]));
-    this.hidden = weights["h.0.mlp.c_proj.weight"].length / config.dim;
+    this.weights = weights;
     this.rotation = config.positions === "rotary" ? this.rotationTables() : [NONE, NONE];
   }
 
@@ -77,10 +77,10 @@ export class GPT {
     const result = kernels.borrow(4 * V);
     const places = ids.map((_, row) => cache.length + row);
     const step = [
-      ...[0, 1, ids.length, numbers.length, heads, config.groups, config.head_dim, this.hidden, V],
+      ...[0, kernels.threads, ids.length, numbers.length, heads, config.groups, config.head_dim, config.hidden_dim, V],
       ...[Number(config.mlp === "swiglu"), 1, ids.length - Number(isLast)],
       ...[at(from.stream), kernels.lendWhole(ids), kernels.lendWhole(places), NONE],
-      ...[weights["wte.weight"], weights["wpe.weight"] ?? NONE, NONE, cosines, sines],
+      ...[this.matrix("wte")[0], weights["wpe.weight"] ?? NONE, this.matrix("wte")[1], cosines, sines],
       ...[kernels.struct(LAYER.repeat(numbers.length), fields), ...this.norm("ln_f"), result],
     ];
     kernels.call("gpt_step", kernels.struct(GPT_STEP, step));
@@ -114,7 +114,10 @@ export class GPT {
     const [name, D] = [`h.${layer}`, config.head_dim];
     const { query, key, value } = cache.layers[layer];
     const here = changes.filter((change) => (change.layer ?? layer) === layer);
-    const linear = (/** @type {string} */ map) => [...this.parameters(`${name}.${map}`), NONE];
+    const linear = (/** @type {string} */ map) => {
+      const [weight, scale] = this.matrix(`${name}.${map}`);
+      return [weight, this.weights[`${name}.${map}.bias`] ?? NONE, scale];
+    };
     const output = linear("attn.c_proj");
     const put = here.find((change) => change.kind === "replace");
     if (put) output[1] = kernels.lend(this.biasWith(put, output[1], cache.length));
@@ -171,14 +174,28 @@ export class GPT {
     );
   }
 
-  /** The addresses of weight and bias. */
-  parameters(/** @type {string} */ name) {
-    return [this.weights[`${name}.weight`] ?? NONE, this.weights[`${name}.bias`] ?? NONE];
+  /** The address of a matrix, and of the scales of its rows if it is of int8. */
+  matrix(/** @type {string} */ name) {
+    const { weights } = this;
+    return [weights[`${name}.weight`] ?? weights[`${name}.int8_weight`], weights[`${name}.scale`] ?? NONE];
+  }
+
+  /** Some rows (R, inputs) of a matrix. @param {string} name @param {number} first @param {number} last @param {number} inputs */
+  rows(name, first, last, inputs) {
+    const { kernels } = this;
+    const [address, scales] = this.matrix(name);
+    const count = (last - first) * inputs;
+    if (!scales) return kernels.floats(address + 4 * first * inputs, count);
+    const scale = kernels.floats(scales + 4 * first, last - first);
+    const whole = new Int8Array(kernels.exports.memory.buffer, address + first * inputs, count);
+    const result = new Float32Array(count);
+    for (let k = 0; k < count; k++) result[k] = whole[k] * scale[Math.floor(k / inputs)];
+    return result;
   }
 
   norm(/** @type {string} */ name) {
     const { norm, norm_eps: epsilon } = this.config;
     const isRMS = norm === "rms" || name.endsWith("_norm"); // those of queries and keys always are
-    return [...this.parameters(name), Number(isRMS), epsilon];
+    return [this.weights[`${name}.weight`] ?? NONE, this.weights[`${name}.bias`] ?? NONE, Number(isRMS), epsilon];
   }
 }

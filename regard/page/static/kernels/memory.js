@@ -20,9 +20,10 @@ export class Kernels {
     return new Kernels(/** @type {Exports} */ (/** @type {unknown} */ (instance.exports)));
   }
 
-  /** @param {Exports} exports */
-  constructor(exports) {
+  /** @param {Exports} exports @param {number} [threads] that compute a model's step */
+  constructor(exports, threads = 1) {
     this.exports = exports;
+    this.threads = threads;
     exports._initialize();
     /** What the call that is being prepared has put into memory. @type {number[]} */
     this.borrowed = [];
@@ -42,6 +43,11 @@ export class Kernels {
   /** So many float32 at an address, as a view. */
   floats(/** @type {number} */ address, /** @type {number} */ count) {
     return new Float32Array(this.exports.memory.buffer, address, count);
+  }
+
+  /** So many bytes at an address, as a view. */
+  bytes(/** @type {number} */ address, /** @type {number} */ count) {
+    return new Uint8Array(this.exports.memory.buffer, address, count);
   }
 
   /** Copies float32 into memory, to stay there. @param {ArrayLike<number>} values */

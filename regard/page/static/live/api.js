@@ -6,6 +6,9 @@ import { Replaced, ServerError } from "../errors.js";
 
 const text = (/** @type {string} */ name) => document.getElementById(name)?.textContent ?? "";
 
+const ONCE = "regard reloaded";
+const PATIENCE = 2000; // milliseconds
+
 /** @typedef {{resolve: (value: any) => void, reject: (error: Error) => void, each: (line: any) => void}} Pending */
 
 /** @type {Map<number, Pending>} */
@@ -14,17 +17,39 @@ const pending = new Map();
 const newest = new Map();
 let count = 0;
 
-/** @type {{about: About, first: {ids: number[], notes: string[]}}} */
+/** @type {{about: About, first: {ids: number[], notes: string[], run?: Run}}} */
 const report = JSON.parse(text("report"));
 const worker = new Worker(URL.createObjectURL(new Blob([text("worker")], { type: "text/javascript" })));
 /** @type {LiveStart} */
 const start = {
   ...{ model: text("model"), kernels: text("kernels"), numbers: text("numbers") },
-  ...{ title: report.about.title, first: report.first },
+  ...{ base: report.first.run ? location.href : "", title: report.about.title, first: report.first },
 };
-worker.postMessage({ start });
+begin();
 
-worker.onmessage = ({ data: { id, line, value, error, status } }) => {
+/** A folder's service worker brings the headers with which threads share memory: the page is opened once more, then. */
+async function begin() {
+  if (report.first.run && navigator.serviceWorker) {
+    await navigator.serviceWorker.register("service.js").catch(() => {}); // else one thread, and the network, do
+    if (!crossOriginIsolated && !sessionStorage.getItem(ONCE)) {
+      sessionStorage.setItem(ONCE, "1");
+      await Promise.race([navigator.serviceWorker.ready, new Promise((go) => setTimeout(go, PATIENCE))]);
+      return location.reload();
+    }
+    sessionStorage.removeItem(ONCE);
+  }
+  worker.postMessage({ start });
+}
+
+/** @type {Parameters<Api["onLoading"]>[0]} */
+let tell = () => {};
+let isThere = !report.first.run; // else its text is shown while the model is fetched
+
+worker.onmessage = ({ data: { id, line, value, error, status, loading } }) => {
+  if (loading !== undefined) {
+    isThere = !loading?.total;
+    return tell(loading && { ...loading, kept: window.isSecureContext });
+  }
   const one = pending.get(id);
   if (!one) return; // nobody waits for it any more
   if (line !== undefined) return one.each(line);
@@ -65,6 +90,12 @@ function cancel(/** @type {number|undefined} */ id) {
   one.reject(new Replaced());
 }
 
+/** The first text, while the model is fetched: Python has written it down. */
+function known(/** @type {(run: Run) => boolean} */ isMeant) {
+  const { run } = report.first;
+  return !isThere && run && isMeant(run) ? run : null;
+}
+
 /** @type {Api["end"]} */
 export const end = (view) => cancel(newest.get(view));
 
@@ -72,6 +103,10 @@ const refuseTraining = async () => {
   throw new ServerError("A report holds no history of training; regard explore shows it.");
 };
 
+/** @type {Api["onLoading"]} */
+export const onLoading = (listener) => {
+  tell = listener;
+};
 export const onOffline = () => {};
 export const update = null;
 /** @type {Api["health"]} */
@@ -79,9 +114,9 @@ export const health = async () => ({ ok: true });
 /** @type {Api["about"]} */
 export const about = async () => report.about;
 /** @type {Api["open"]} */
-export const open = (content, view) => ask("open", [content], { view });
+export const open = async (content, view) => known((run) => run.text === content) ?? ask("open", [content], { view });
 /** @type {Api["fetchRun"]} */
-export const fetchRun = (run, view) => ask("fetchRun", [run], { view });
+export const fetchRun = async (run, view) => known(({ id }) => id === run) ?? ask("fetchRun", [run], { view });
 /** @type {Api["append"]} */
 export const append = (run, token, view) => ask("append", [run, token], { view });
 /** @type {Api["change"]} */
@@ -96,7 +131,8 @@ export const heads = (run, each, view) => ask("heads", [run], { each, view });
 export const effects = (run, over, each, signal) => ask("effects", [run, over], { each, signal });
 /** @type {Api["passages"]} */
 export const passages = (run, spans, each, signal) => ask("passages", [run, spans], { each, signal });
-export const writer = refuseTraining;
+/** @type {Api["writer"]} */
+export const writer = (run, view) => ask("writer", [run], { view });
 /** @type {Api["views"]} */
 export const views = async (run, _, view) => {
   const why = await ask("objections", [run], { view });

@@ -29,6 +29,19 @@ export function softmax(logits) {
   return shares.map((share) => share / sum);
 }
 
+/** The places of the largest numbers, the largest first; among equals the first ones. @param {ArrayLike<number>} values @param {number} count */
+export function largest(values, count) {
+  /** @type {number[]} */
+  const best = [];
+  for (let place = 0; place < values.length; place++) {
+    if (best.length === count && values[place] <= values[best[count - 1]]) continue;
+    const at = best.findLastIndex((other) => values[other] >= values[place]);
+    best.splice(at + 1, 0, place);
+    if (best.length > count) best.pop();
+  }
+  return best;
+}
+
 /** The first of the likeliest tokens. */
 const likeliest = (/** @type {Float32Array} */ logits) =>
   logits.reduce((best, logit, token) => (logit > logits[best] ? token : best), 0);

@@ -7,7 +7,8 @@ import { overHeads, overKeys, overPassages } from "./effects.js";
 import { overPatches } from "./patches.js";
 import { readable, visible } from "./labels.js";
 import { figuresOf, marked } from "./heads.js";
-import { anySeed, draw, softmax } from "./sampling.js";
+import { anySeed, draw, largest, softmax } from "./sampling.js";
+import { writerOf } from "./writer.js";
 import * as views from "./views.js";
 
 /**
@@ -15,7 +16,7 @@ import * as views from "./views.js";
  * @typedef {{name: string, ids: number[], notes: string[], cache: Cache, changes: Intervention[],
  *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, effects: Map<string, object>,
  *   heads: Map<string, Pattern>, figures: ReturnType<typeof figuresOf>[][], marks?: [number[], number[]],
- *   along?: Float64Array}} LiveRun
+ *   along?: Float64Array, writer?: Writer}} LiveRun
  * along: what reads the logit of the likeliest next token from the stream, once it is asked for
  * @typedef {import("../kernels/cache.js").Cache} Cache
  */
@@ -23,7 +24,9 @@ import * as views from "./views.js";
 const LIKELIEST = 10;
 const CHARACTERS = 200_000;
 const GENERATED = 500; // most tokens that are generated at a time
+const SLOW = 1; // seconds from which on it is said how long the model takes
 const KEPT = 16; // runs that stay open
+const ROOM = 2 ** 29; // bytes of their queries, keys and values
 
 export class Subject {
   /** @param {import("../kernels/gpt.js").GPT} model @param {import("./tokenizer.js").Tokenizer} tokenizer @param {string} title */
@@ -34,6 +37,9 @@ export class Subject {
     /** @type {Map<string, LiveRun>} by what they are runs of, the last used last */
     this.runs = new Map();
     this.count = 0;
+    this.pace = 0; // milliseconds that the model took for a token of the last text
+    /** Hears how many seconds the model will take for a text, where that is long; null once it has. @type {(seconds: number|null) => void} */
+    this.tell = () => {};
     /** @type {string|null} */
     this.first = null;
   }
@@ -89,7 +95,7 @@ export class Subject {
     const sampling = { temperature, seed: seed == null ? anySeed() : BigInt(seed) };
     const { ids: idsBefore, cache: cacheBefore, logits: logitsBefore } = from.plain ?? from;
     const ids = [...idsBefore];
-    const cache = cacheBefore.branch(idsBefore.length, context);
+    const cache = cacheBefore.branch(idsBefore.length, Math.min(context, idsBefore.length + tokens));
     let [start, logits] = [0, logitsBefore];
     try {
       for (let step = 0; step < tokens; step++) {
@@ -104,32 +110,38 @@ export class Subject {
         }
         logits = yield* this.model.read(ids.slice(start + cache.length), cache);
       }
+      yield { run: this.describe(yield* this.openLast(ids, start ? null : cache)) };
     } finally {
-      cache.release();
+      if (![...this.runs.values()].some((one) => one.cache === cache)) cache.release();
     }
-    yield { run: this.describe(yield* this.openLast(ids)) };
   }
 
-  /** The last tokens that the context holds. @returns {Generator<void, LiveRun>} */
-  *openLast(/** @type {number[]} */ ids) {
+  /**
+   * The last tokens that the context holds.
+   * @param {number[]} ids @param {Cache|null} [cache] of the first ones, which becomes the run's
+   * @returns {Generator<void, LiveRun>}
+   */
+  *openLast(ids, cache = null) {
     const { context } = this.model.config;
+    if (ids.length <= context) return yield* this.open(ids, [], [], null, cache);
     const note = `the context is full: these are the last ${context} tokens`;
-    return yield* this.open(ids.slice(-context), ids.length > context ? [note] : []);
+    return yield* this.open(ids.slice(-context), [note]);
   }
 
   /**
    * Opens a run, which may be open already.
    * @param {number[]} ids @param {string[]} notes @param {Intervention[]} changes @param {LiveRun|null} plain
+   * @param {Cache|null} own of the first tokens, which becomes the run's
    * @returns {Generator<void, LiveRun>}
    */
-  *open(ids, notes, changes = [], plain = null) {
+  *open(ids, notes, changes = [], plain = null, own = null) {
     const key = JSON.stringify([ids, changes]);
     const existing = this.runs.get(key);
     if (existing) return this.run(existing.name);
-    const cache = plain ? this.model.cache(ids.length) : this.prefixOf(ids);
+    const cache = own ?? (plain ? this.model.cache(ids.length) : this.prefixOf(ids));
     const name = `${++this.count}`;
     try {
-      const logits = yield* this.model.read(ids.slice(cache.length), cache, { changes });
+      const logits = yield* this.readTimed(ids.slice(cache.length), cache, changes);
       const probabilities = softmax(logits);
       if (probabilities.some(Number.isNaN))
         throw new ServerError("The model's logits are not numbers; its weights are damaged.");
@@ -137,11 +149,26 @@ export class Subject {
       const fresh = { name, ids, notes, cache, changes, logits, probabilities, plain };
       this.runs.set(key, { ...fresh, effects: new Map(), heads: new Map(), figures: [] });
     } finally {
-      if (!this.runs.has(key)) cache.release(); // it is not needed any more
+      if (!this.runs.has(key) && !own) cache.release(); // it is not needed any more
     }
-    const rest = [...this.runs].filter(([, one]) => one.name !== this.first);
-    for (const [old] of rest.slice(0, -KEPT)) this.close(old);
+    const rest = [...this.runs].filter(([, one]) => one.name !== this.first && one.name !== name).reverse();
+    let [count, room] = [0, ROOM - cache.bytes];
+    for (const [old, one] of rest) if (++count >= KEPT || (room -= one.cache.bytes) < 0) this.close(old);
     return this.run(name);
+  }
+
+  /**
+   * Reads tokens, and tells how long it will take.
+   * @param {number[]} ids @param {Cache} cache @param {Intervention[]} changes
+   */
+  *readTimed(ids, cache, changes) {
+    const expected = (ids.length * this.pace) / 1000;
+    if (expected > SLOW) this.tell(expected);
+    const since = performance.now();
+    const logits = yield* this.model.read(ids, cache, { changes });
+    this.pace = (performance.now() - since) / ids.length;
+    if (expected > SLOW) this.tell(null);
+    return logits;
   }
 
   /** Gives back the memory of a run; reading it afterwards is an error. */
@@ -170,13 +197,18 @@ export class Subject {
     const { config } = this.model;
     const { length } = one.ids;
     const pieces = this.tokenizer.tokens(one.ids);
+    const { prefix } = this.tokenizer;
+    const added = prefix.every((id, place) => id === one.ids[place]) ? prefix.length : 0;
     const layers = Array.from({ length: config.layers }, (_, index) => index);
     const causal = config.windows.every((keys) => (keys ?? length) >= length);
     return {
       id: one.name,
       title: this.title,
       text: this.tokenizer.decode(one.ids),
-      tokens: pieces.map((piece) => ({ text: readable(piece), label: visible(piece) })),
+      tokens: pieces.map((piece, place) => ({
+        ...{ text: readable(piece), label: visible(piece) },
+        ...(place < added && { added: true }),
+      })),
       length,
       causal,
       layers: layers.map((index) => ({
@@ -195,7 +227,7 @@ export class Subject {
   following(/** @type {LiveRun} */ { probabilities, plain }) {
     const before = plain?.probabilities;
     const most = before ? probabilities.map((share, token) => Math.max(share, before[token])) : probabilities;
-    const top = [...most.keys()].sort((a, b) => most[b] - most[a] || a - b).slice(0, LIKELIEST);
+    const top = largest(most, LIKELIEST);
     const pieces = this.tokenizer.tokens(top);
     return top.map((token, place) => ({
       token,
@@ -204,6 +236,17 @@ export class Subject {
       probability: probabilities[token],
       ...(before && { before: before[token] }),
     }));
+  }
+
+  /**
+   * The head that adds most to the lead of the likeliest next token over the second, and what is lost without it, as
+   * `regard.lens.leading_head` finds it. It is kept.
+   * @returns {Generator<void, Writer>}
+   */
+  *writer(/** @type {LiveRun} */ one) {
+    if (one.plain) throw new ServerError("This run is changed; who writes the answer is found of the text as it is.");
+    one.writer ??= yield* writerOf(this, one);
+    return one.writer;
   }
 
   /**

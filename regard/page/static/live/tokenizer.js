@@ -1,20 +1,23 @@
 /** Tokenizers from their `tokenizer.json`: text to ids and back. */
 import { ServerError } from "../errors.js";
+import { Tokenizer as Library } from "../vendor/tokenizers.min.mjs";
 
 /**
- * What a model's tokenizer does.
- * @typedef {{encode(text: string): number[], decode(ids: number[]): string, tokens(ids: number[]): string[]}} Tokenizer
+ * What a model's tokenizer does; prefix: the tokens that it adds before every text.
+ * @typedef {{prefix: number[], encode(text: string): number[], decode(ids: number[]): string, tokens(ids: number[]): string[]}} Tokenizer
  */
 
 /** @returns {Tokenizer} */
 export function tokenizerOf(/** @type {any} */ json) {
-  return json.type === "characters" ? new CharTokenizer(json.characters) : new BPETokenizer(json);
+  return json.type === "characters" ? new CharTokenizer(json.characters) : new ByteLevelTokenizer(json);
 }
 
 /** One token a character. */
 class CharTokenizer {
   constructor(/** @type {string} */ characters) {
     this.characters = [...characters];
+    /** @type {number[]} */
+    this.prefix = [];
     this.ids = new Map(this.characters.map((character, id) => [character, id]));
   }
 
@@ -39,93 +42,53 @@ class CharTokenizer {
 
 // GPT-2's, of which no piece is joined with another. \p{White_Space} is what its \s means; JavaScript's is another set.
 const PIECES =
-  /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
+  "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+";
 
-/** Byte-level byte-pair encoding, of the files that `regard.page.file.live` lets pass. */
-class BPETokenizer {
-  constructor(/** @type {any} */ { model, added_tokens: added }) {
-    const signs = signsOfBytes();
-    /** @type {Map<string, number>} The ids of tokens, as bytes written in signs. */
-    this.ids = new Map(Object.entries(model.vocab));
-    /** @type {Map<string, number>} The place of each pair among the merges, the first to be joined first. */
-    this.ranks = new Map(
-      model.merges.map((/** @type {string|string[]} */ pair, /** @type {number} */ rank) => [
-        typeof pair === "string" ? pair : pair.join(" "),
-        rank,
-      ]),
-    );
-    /** @type {Map<string, number>} */
-    this.added = new Map(added.map((/** @type {any} */ { content, id }) => [content, id]));
-    this.signs = signs;
+/** A step that splits a text, with the pattern of GPT-2 written out where it is meant. @returns {object} */
+function explicit(/** @type {any} */ step) {
+  if (step?.pretokenizers) return { ...step, pretokenizers: step.pretokenizers.map(explicit) };
+  if (step?.type !== "ByteLevel" || step.use_regex === false) return step;
+  const split = { type: "Split", pattern: { Regex: PIECES }, behavior: "Isolated", invert: false };
+  return { type: "Sequence", pretokenizers: [split, { ...step, use_regex: false }] };
+}
+
+/** A tokenizer whose vocabulary is of bytes, of the files that `regard.page.file.live` lets pass. */
+class ByteLevelTokenizer {
+  constructor(/** @type {any} */ json) {
+    this.library = new Library({ ...json, pre_tokenizer: explicit(json.pre_tokenizer) }, {});
+    this.prefix = this.library.encode("").ids;
+    const byteOf = new Map(signsOfBytes().map((sign, byte) => [sign, byte]));
+    const utf8 = new TextEncoder();
+    const added = json.added_tokens.map((/** @type {any} */ { content, id }) => [content, id]);
     /** @type {Uint8Array[]} */
     this.bytes = [];
-    const byteOf = new Map(signs.map((sign, byte) => [sign, byte]));
-    const utf8 = new TextEncoder();
-    for (const [token, id] of [...this.ids, ...this.added]) {
+    for (const [token, id] of [...Object.entries(json.model.vocab), ...added]) {
       // A token added by hand may hold signs outside the alphabet; those stand for themselves.
       this.bytes[id] = Uint8Array.from(
         Array.from(token).flatMap((sign) => (byteOf.has(sign) ? [byteOf.get(sign) ?? 0] : [...utf8.encode(sign)])),
       );
     }
-    /** @type {Map<string, number[]>} */
-    this.known = new Map();
   }
 
   encode(/** @type {string} */ text) {
     if (/\p{Surrogate}/u.test(text)) throw new ServerError("The text holds half of a surrogate pair; leave it out.");
-    return this.split(text).flatMap((part) => {
-      const id = this.added.get(part);
-      return id == null ? (part.match(PIECES) ?? []).flatMap((piece) => this.join(piece)) : [id];
-    });
-  }
-
-  /** The text in parts: added tokens, the leftmost and of these the longest, and what lies between. */
-  split(/** @type {string} */ text) {
-    if (!this.added.size) return [text];
-    const longest = [...this.added.keys()].sort((a, b) => b.length - a.length);
-    const escaped = longest.map((token) => token.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"));
-    return text.split(new RegExp(`(${escaped.join("|")})`, "u"));
-  }
-
-  /** The ids of a piece: of its pairs the first among the merges is joined wherever it stands, until none is left. */
-  join(/** @type {string} */ piece) {
-    const known = this.known.get(piece);
-    if (known) return known;
-    let parts = Array.from(new TextEncoder().encode(piece), (byte) => this.signs[byte]);
-    for (;;) {
-      let [best, pair] = [Infinity, ""];
-      for (let k = 0; k + 1 < parts.length; k++) {
-        const rank = this.ranks.get(`${parts[k]} ${parts[k + 1]}`) ?? Infinity;
-        if (rank < best) [best, pair] = [rank, `${parts[k]} ${parts[k + 1]}`];
-      }
-      if (best === Infinity) break;
-      parts = joined(parts, pair);
-    }
-    const ids = parts.map((part) => /** @type {number} */ (this.ids.get(part)));
-    if (piece.length < 64) this.known.set(piece, ids);
-    return ids;
+    return this.library.encode(text).ids;
   }
 
   decode(/** @type {number[]} */ ids) {
     return new TextDecoder("utf-8", { ignoreBOM: true }).decode(
-      Uint8Array.from(ids.flatMap((id) => [...this.bytes[id]])),
+      Uint8Array.from(ids.flatMap((id) => [...this.bytesOf(id)])),
     );
   }
 
   tokens(/** @type {number[]} */ ids) {
-    return ids.map((id) => displayable(this.bytes[id]));
+    return ids.map((id) => displayable(this.bytesOf(id)));
   }
-}
 
-/** Parts with each occurrence of a pair made one. */
-function joined(/** @type {string[]} */ parts, /** @type {string} */ pair) {
-  /** @type {string[]} */
-  const result = [];
-  for (let k = 0; k < parts.length; k++) {
-    const both = k + 1 < parts.length && `${parts[k]} ${parts[k + 1]}` === pair;
-    result.push(both ? parts[k] + parts[++k] : parts[k]);
+  /** Models often have more ids than their tokenizers. */
+  bytesOf(/** @type {number} */ id) {
+    return this.bytes[id] ?? new TextEncoder().encode(`<${id}>`);
   }
-  return result;
 }
 
 /** The text of bytes, with those of incomplete characters written out. */

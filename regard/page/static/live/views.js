@@ -76,9 +76,9 @@ function products({ kernels, head, length }, matrix) {
 }
 
 /** A head's part of W_O, (E, D). @param {GPT} model @param {number} layer @param {number} head */
-export function outputOf({ kernels, config, weights }, layer, head) {
-  const { dim: E, head_dim: D } = config;
-  const whole = kernels.floats(weights[`h.${layer}.attn.c_proj.weight`], E * E);
+export function outputOf(model, layer, head) {
+  const { dim: E, head_dim: D } = model.config;
+  const whole = model.rows(`h.${layer}.attn.c_proj`, 0, E, E);
   const part = new Float32Array(E * D);
   for (let row = 0; row < E; row++) part.set(whole.subarray(row * E + head * D, row * E + (head + 1) * D), row * D);
   return part;
@@ -93,7 +93,7 @@ export function alongOf(model, { ids, cache }, token) {
   const { dim: E, norm, norm_eps: epsilon } = config;
   const stream = centred(Float64Array.from(model.streamBehind(ids, cache)), norm);
   const scale = 1 / Math.sqrt(stream.reduce((sum, x) => sum + x * x, 0) / E + epsilon);
-  const row = kernels.floats(weights["wte.weight"] + 4 * token * E, E);
+  const row = model.rows("wte", token, token + 1, E);
   const gain = kernels.floats(weights["ln_f.weight"], E);
   return centred(
     Float64Array.from(row, (number, k) => scale * gain[k] * number),

@@ -2,14 +2,17 @@
 import { ServerError } from "../errors.js";
 import { GPT } from "../kernels/gpt.js";
 import { Kernels } from "../kernels/memory.js";
+import { threadedKernels } from "../kernels/threads.js";
 import * as attention from "../kernels/pattern.js";
 import { inflated } from "../offline/bytes.js";
+import { broughtModel, folderOf } from "./pieces.js";
 import { Subject } from "./subject.js";
 import { tokenizerOf } from "./tokenizer.js";
 import { unpack } from "./weights.js";
 import { Work } from "./work.js";
 
 const scope = /** @type {WorkerScope} */ (/** @type {unknown} */ (self));
+const MOST_THREADS = 4; // a product ends with its slowest part
 const [QUICK, SHOWN, ASIDE, MEASURED] = [0, 1, 2, 3];
 
 /**
@@ -23,6 +26,7 @@ const ANSWERS = {
   change: [SHOWN, (subject, run, changes) => describeOpen(subject, subject.change(subject.run(run), changes))],
   generate: [SHOWN, (subject, run, options) => subject.generate(subject.run(run), options)],
   heads: [ASIDE, (subject, run) => subject.scores(subject.run(run))],
+  writer: [SHOWN, (subject, run) => subject.writer(subject.run(run))],
   effects: [MEASURED, (subject, run, over) => subject.effects(subject.run(run), over)],
   patch: [MEASURED, (subject, run, other) => subject.patch(subject.run(run), subject.run(other))],
   passages: [MEASURED, (subject, run, spans) => subject.passages(subject.run(run), spans)],
@@ -80,15 +84,30 @@ const numbersOf = (/** @type {number|"mean"} */ one, /** @type {number} */ count
   one === "mean" ? Array.from({ length: count }, (_, number) => number) : [one];
 
 /** The model, with the text that is open at first. */
-async function begin(/** @type {LiveStart} */ { model, kernels, numbers, title, first }) {
-  const { config, tokenizer, tensors } = JSON.parse(model);
-  const weights = unpack(await inflated(numbers), tensors);
-  const gpt = new GPT(await Kernels.of(await inflated(kernels)), config, weights);
-  const subject = new Subject(gpt, tokenizerOf(tokenizer), title);
+async function begin(/** @type {LiveStart} */ { model, kernels: module, numbers, base, title, first }) {
+  const description = JSON.parse(model);
+  const folder = description.pieces && (await folderOf(description, base));
+  const threads = Math.min(MOST_THREADS, navigator.hardwareConcurrency);
+  const kernels =
+    folder && crossOriginIsolated
+      ? await threadedKernels(await folder(description.threads), threads)
+      : await Kernels.of(await inflated(module));
+  const progress = (/** @type {number} */ done, /** @type {number} */ total) =>
+    scope.postMessage({ loading: { done, total } }, []);
+  const { weights, tokenizer } = folder
+    ? await broughtModel(kernels, description, folder, progress)
+    : { weights: keep(kernels, unpack(await inflated(numbers), description.tensors)), ...description };
+  const subject = new Subject(new GPT(kernels, description.config, weights), tokenizerOf(tokenizer), title);
+  subject.tell = (seconds) => scope.postMessage({ loading: seconds && { seconds } }, []);
   const opening = subject.open(first.ids, first.notes);
   while (!opening.next().done);
+  scope.postMessage({ loading: null }, []);
   return subject;
 }
+
+/** @param {Kernels} kernels @param {Record<string, Float32Array>} weights */
+const keep = (kernels, weights) =>
+  Object.fromEntries(Object.entries(weights).map(([name, values]) => [name, kernels.keep(values)]));
 
 const work = new Work(({ id, line, value, error }) => {
   const message = error instanceof Error ? error.message : error && String(error);

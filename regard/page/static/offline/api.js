@@ -67,6 +67,8 @@ const refuse = async () => {
   throw new ServerError("A report holds what was written into it; regard explore reads other texts.");
 };
 
+/** @type {Api["onLoading"]} */
+export const onLoading = () => {};
 export const onOffline = () => {};
 /** @type {Api["health"]} */
 export const health = async () => ({ ok: true });

@@ -1,0 +1,162 @@
+"""A model of transformers as a `GPT` of regard, which the kernels run as a whole.
+
+Weights are taken over by the names that Llama gave them, which Mistral, Qwen, SmolLM and others
+kept. What a name does not say, the logits do: those of the copy must equal the model's.
+
+Axes: T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import Error
+from regard.gpt import GPT, GPTConfig
+from regard.models.places import text_config
+
+if TYPE_CHECKING:
+    from regard.models.language_model import LanguageModel
+
+__all__ = ["own_gpt"]
+
+_BLOCK = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
+_NAMES = {
+    "input_layernorm": ("ln_1", 0),
+    "self_attn.q_proj": ("attn.c_attn", 0),
+    "self_attn.k_proj": ("attn.c_attn", 1),
+    "self_attn.v_proj": ("attn.c_attn", 2),
+    "self_attn.q_norm": ("attn.q_norm", 0),
+    "self_attn.k_norm": ("attn.k_norm", 0),
+    "self_attn.o_proj": ("attn.c_proj", 0),
+    "post_attention_layernorm": ("ln_2", 0),
+    "mlp.gate_proj": ("mlp.c_fc", 0),
+    "mlp.up_proj": ("mlp.c_fc", 1),
+    "mlp.down_proj": ("mlp.c_proj", 0),
+}
+"""Modules of a block: ours, and the place of the rows of one that holds several."""
+_OUTSIDE = {"model.embed_tokens.weight": "wte.weight", "model.norm.weight": "ln_f.weight"}
+_TOKENS = 97  # that both read, so that a rotation of the slowest channels is seen as well
+_ERROR = 1e-3
+"""Of a logit, in units of their standard deviation: float32 leaves 1e-5, another formula 0.1."""
+
+
+@torch.no_grad()
+def own_gpt(model: LanguageModel) -> GPT:
+    """Copy a model's weights into a `GPT` that computes the same.
+
+    Args:
+        model: a `GPT`, which is returned as it is, or a model of transformers of Llama's shape:
+            RMSNorm, rotary positions, SwiGLU, logits by the embedding; queries and keys may have
+            norms, or biases.
+
+    Raises:
+        Error: for any other model; the message says what it has that a `GPT` lacks.
+
+    Example:
+        >>> import regard
+        >>> from regard.models.own_gpt import own_gpt
+        >>> model = regard.models.open()
+        >>> own_gpt(model) is model.module
+        True
+    """
+    if isinstance(model.module, GPT):
+        return model.module
+    config = text_config(model.module)
+    rotary = _rotary(config)
+    weights, unknown = _renamed(model.module.state_dict())
+    why = _objection(config, rotary, unknown, weights)
+    if why is not None:
+        raise Error(f"{model.name} is not of the shape of a GPT of regard: {why}")
+    window = getattr(config, "sliding_window", None)
+    context = min(filter(None, (config.max_position_embeddings, window)))
+    with torch.device("meta"):
+        gpt = GPT(
+            GPTConfig(
+                vocab_size=len(weights["wte.weight"]),
+                context=context,
+                layers=config.num_hidden_layers,
+                heads=config.num_attention_heads,
+                dim=config.hidden_size,
+                groups=config.num_key_value_heads,
+                hidden=config.intermediate_size,
+                bias=any(name.endswith("c_attn.bias") for name in weights),
+                positions="rotary",
+                rotary_base=rotary["rope_theta"],
+                norm="rms",
+                norm_eps=config.rms_norm_eps,
+                qk_norm="h.0.attn.q_norm.weight" in weights,
+                mlp="swiglu",
+            )
+        )
+    shapes = {name: weight.shape for name, weight in gpt.state_dict().items()}
+    for name, shape in shapes.items():
+        if name.endswith(".bias") and name not in weights:
+            weights[name] = torch.zeros(shape, device=model.device)
+    if {name: weight.shape for name, weight in weights.items()} != shapes:
+        raise Error(f"{model.name} has weights of other shapes than a GPT of regard of its size")
+    gpt.load_state_dict(weights, assign=True)
+    _require_equal(gpt.eval(), model, min(_TOKENS, context))
+    return gpt
+
+
+def _rotary(config: Any) -> dict[str, Any]:
+    """The rotation's parameters, which transformers 5 puts together and others side by side."""
+    together = getattr(config, "rope_parameters", None)
+    if together is not None:
+        return dict(together)
+    scaling = getattr(config, "rope_scaling", None) or {}
+    return {"rope_theta": getattr(config, "rope_theta", None)} | dict(scaling)
+
+
+def _renamed(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the weights in float32 by our names, and the names that have no place."""
+    parts: dict[str, dict[int, Tensor]] = {}
+    unknown = []
+    for name, weight in state.items():
+        block = _BLOCK.fullmatch(name)
+        if block is not None and block[2] in _NAMES:
+            own, place = _NAMES[block[2]]
+            parts.setdefault(f"h.{block[1]}.{own}.{block[3]}", {})[place] = weight
+        elif name in _OUTSIDE:
+            parts[_OUTSIDE[name]] = {0: weight}
+        elif name != "lm_head.weight":
+            unknown.append(name)
+    joined = {
+        name: torch.cat([rows[place] for place in sorted(rows)]).float()
+        for name, rows in parts.items()
+    }
+    return joined, unknown
+
+
+def _objection(
+    config: Any, rotary: dict[str, Any], unknown: list[str], weights: dict[str, Tensor]
+) -> str | None:
+    """Say what the model has that a `GPT` lacks, as far as names and configuration tell."""
+    if unknown or "wte.weight" not in weights:
+        return f"it has {unknown[0] if unknown else 'no model.embed_tokens.weight'}"
+    if not getattr(config, "tie_word_embeddings", False):
+        return "its logits have a matrix of their own, and a GPT's are made by its embedding"
+    if rotary.get("rope_type", rotary.get("type", "default")) != "default":
+        return f"its rotary positions are of type {rotary.get('rope_type', rotary.get('type'))}"
+    if rotary.get("partial_rotary_factor", 1) != 1:
+        return "it rotates a part of the channels"
+    own = config.hidden_size // config.num_attention_heads
+    if (getattr(config, "head_dim", None) or own) != own:
+        return f"its heads have {config.head_dim} channels, and a GPT's {own}"
+    return None
+
+
+def _require_equal(gpt: GPT, model: LanguageModel, tokens: int) -> None:
+    """Compare logits, which show what neither a name nor the configuration tells."""
+    ids = torch.arange(tokens, device=model.device) * 31 % model.vocab_size
+    expected, own = model(ids).float(), gpt(ids)
+    error = float((own - expected).abs().max() / expected.std())
+    if not error <= _ERROR:
+        raise Error(
+            f"{model.name} is not of the shape of a GPT of regard: with its weights a logit is off "
+            f"by {error:.2g} of their standard deviation, so it computes something else"
+        )

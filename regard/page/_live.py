@@ -1,0 +1,151 @@
+"""Live reports: a model that runs in the page, in one file or in a folder."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import Error
+from regard.models.own_gpt import own_gpt
+from regard.page._errors import PageError
+from regard.page._run import views_with
+from regard.page.example import known_part
+from regard.page.file.live import live_page, objection_to_tokenizer, tokenizer_file
+from regard.page.file.live_folder import PASSAGE, as_int8, live_files, perplexity
+from regard.page.subjects import ModelSubject
+
+if TYPE_CHECKING:
+    from regard.gpt import GPT
+    from regard.models import LanguageModel
+    from regard.page.subjects import Subject
+
+__all__ = ["LIVE_SIZE", "PARAMETERS", "live_html", "needs_folder", "write_folder"]
+
+LIVE_SIZE = 12_000_000
+"""Largest live report in one file, in bytes."""
+PARAMETERS = 200_000_000
+"""Most parameters of a model in a folder: at one byte each a browser can fetch and keep them."""
+_WORSE = 1.01  # most that int8 may raise the perplexity
+
+
+def needs_folder(subject: Subject) -> bool:
+    """Whether a subject's model is too large for one file."""
+    return isinstance(subject, ModelSubject) and _least(subject.model) > LIVE_SIZE
+
+
+def live_html(subject: Subject, *, start: str = "") -> str:
+    """Make a live report's HTML; see `regard.page.report`."""
+    opened, gpt, tokenizer = _prepared(subject)
+    _require_small(_least(opened.model))  # so that a far too large model is not packed
+    first = opened.run(opened.about()["runs"][0])
+    page = live_page(gpt, tokenizer, _about(opened, start), opened.ids_of(first), first.notes)
+    _require_small(len(page.encode()))
+    return page
+
+
+def write_folder(subject: Subject, folder: Path, *, start: str = "") -> int:
+    """Write a live report into a folder, and return its bytes; see `regard.page.report`."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists and is not an empty folder")
+    opened, gpt, tokenizer = _prepared(subject)
+    count = sum(parameter.numel() for parameter in gpt.parameters())
+    if count > PARAMETERS:
+        raise PageError(
+            f"the model has {count / 1e6:,.0f} million parameters, and at most "
+            f"{PARAMETERS / 1e6:.0f} million run in a page: use regard explore"
+        )
+    quantised = as_int8(gpt)
+    about = _about(opened, start) | {"numbers": _cost(opened.model, gpt, quantised)}
+    run = opened.run(opened.about()["runs"][0])
+    ids = opened.ids_of(run)
+    # As the page will show it: the next tokens are those of the rounded matrices.
+    shown = ModelSubject(quantised, opened.model.tokenizer, title=run.title, ids=ids)
+    shown_run = shown.run(shown.about()["runs"][0])
+    first = {"ids": ids, "notes": list(run.notes)}
+    first["run"] = shown_run.describe() | {"id": "1", "notes": list(run.notes)}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    total = 0
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
+        made = Path(name, "made")
+        made.mkdir()
+        for file, data in live_files(quantised, tokenizer, about, first):
+            (made / file).write_bytes(data)
+            total += len(data)
+        if folder.exists():
+            folder.rmdir()
+        os.rename(made, folder)  # noqa: PTH104 - whole, or not at all
+    return total
+
+
+def _prepared(subject: Subject) -> tuple[ModelSubject, GPT, dict[str, Any]]:
+    """Return the subject, its model as a GPT in float32, and its tokenizer's file."""
+    if not isinstance(subject, ModelSubject):
+        raise PageError("a recording has no model that could run in the page; leave live out")
+    if subject.is_message:
+        raise PageError("a live report reads plain text, and this one is a message: leave chat out")
+    try:
+        gpt = own_gpt(subject.model)
+    except Error as error:
+        raise PageError(f"{error}: leave live out, or use regard explore") from error
+    if gpt.has_int8_weights:
+        raise PageError(
+            "a page is made of the model in floating point, and this one has int8 weights: load "
+            'it without weights="int8", or leave live out'
+        )
+    try:
+        file = tokenizer_file(subject.model.tokenizer, special=subject.adds_special)
+        why = objection_to_tokenizer(file)
+    except ValueError as error:
+        why = str(error)
+    if why is not None:
+        raise PageError(
+            f"a page can't encode as this tokenizer does: {why}; leave live out, or use "
+            "regard explore"
+        )
+    return subject, gpt, file
+
+
+def _about(subject: ModelSubject, start: str) -> dict[str, Any]:
+    about = subject.about() | {"report": True, "live": True, "runs": ["1"], "start": start}
+    about["views"] = views_with(lambda _: None)  # of a changed text the page itself objects to one
+    about.pop("training", None)  # which only a server has
+    return about
+
+
+def _cost(model: LanguageModel, gpt: GPT, quantised: GPT) -> str:
+    """Say what rounding the matrices costs, in a sentence.
+
+    Raises:
+        PageError: it costs more than a hundredth of the perplexity.
+    """
+    ids = model.read(known_part(model, PASSAGE)).ids[: gpt.config.context]
+    before, after = perplexity(gpt, ids), perplexity(quantised, ids)
+    share = f"{100 * (after / before - 1):+.1f} %"
+    if not after <= _WORSE * before:
+        raise PageError(
+            f"with int8 matrices the model's perplexity on {len(ids)} tokens of English is "
+            f"{after:.2f} in place of {before:.2f} ({share}), and a page may cost 1 %: use "
+            "regard explore"
+        )
+    assert math.isfinite(after)
+    return (
+        f"Its matrices are rounded to whole numbers of 8 bits, one scale a row: on {len(ids)} "
+        f"tokens of English its perplexity is {after:.2f}, in float32 {before:.2f} ({share})."
+    )
+
+
+def _least(model: LanguageModel) -> int:
+    """A lower bound of a file's bytes: weights in half precision."""
+    return 2 * sum(parameter.numel() for parameter in model.module.parameters())
+
+
+def _require_small(size: int) -> None:
+    if size > LIVE_SIZE:
+        raise PageError(
+            f"a live report of this model takes {size / 1e6:.0f} MB or more, and at most "
+            f"{LIVE_SIZE / 1e6:.0f} MB go into one file: name a folder, without a suffix. Weights "
+            "that float16 holds exactly take half the room of others"
+        )

@@ -1,0 +1,100 @@
+/**
+ * A model's weights and tokenizer, which lie beside the page: each file is fetched once, checked by its digest, and
+ * kept by the browser, so that what was interrupted goes on and works without a network afterwards.
+ */
+import { ServerError } from "../errors.js";
+
+/**
+ * @typedef {{file: string, bytes: number, sha256: string}} Piece
+ * @typedef {{bytes: number, pieces: Piece[], tokenizer: Piece, tensors: {name: string, offset: number}[]}} Stored
+ * @typedef {(piece: Piece, report?: (bytes: number) => void) => Promise<Uint8Array<ArrayBuffer>>} Bring
+ */
+
+const CACHE = "regard model ";
+
+/**
+ * Brings the files of a folder, whose address is the base.
+ * @param {Stored} stored @param {string} base @returns {Promise<Bring>}
+ */
+export async function folderOf({ pieces }, base) {
+  const kept = await cacheOf(pieces);
+  return (piece, report = () => {}) => bring(piece, base, kept, report);
+}
+
+/**
+ * Brings the weights into the kernels' memory.
+ * @param {import("../kernels/memory.js").Kernels} kernels @param {Stored} stored @param {Bring} folder
+ * @param {(bytes: number, total: number) => void} report
+ * @returns {Promise<{weights: Record<string, number>, tokenizer: object}>} the address of each tensor
+ */
+export async function broughtModel(kernels, { bytes, pieces, tokenizer, tensors }, folder, report) {
+  const start = kernels.allocate(bytes);
+  const total = bytes + tokenizer.bytes;
+  let done = 0;
+  const brought = async (/** @type {Piece} */ piece) => {
+    const data = await folder(piece, (some) => report(done + some, total));
+    done += piece.bytes;
+    return data;
+  };
+  const json = JSON.parse(new TextDecoder().decode(await brought(tokenizer)));
+  for (let at = 0, k = 0; k < pieces.length; at += pieces[k++].bytes)
+    kernels.bytes(start + at, pieces[k].bytes).set(await brought(pieces[k]));
+  return { weights: Object.fromEntries(tensors.map(({ name, offset }) => [name, start + offset])), tokenizer: json };
+}
+
+/** What the browser keeps of this model, in place of other versions; null where it keeps nothing. */
+async function cacheOf(/** @type {Piece[]} */ pieces) {
+  if (!globalThis.caches) return null; // the address is neither https nor this machine's own
+  const name = `${CACHE}${pieces.map(({ sha256 }) => sha256.slice(0, 4)).join("")}`;
+  return caches.open(name).catch(() => null); // a private window may refuse
+}
+
+/**
+ * @param {Piece} piece @param {string} base @param {Cache|null} kept @param {(bytes: number) => void} report
+ * @returns {Promise<Uint8Array<ArrayBuffer>>}
+ */
+async function bring(piece, base, kept, report) {
+  const url = new URL(piece.file, base).href;
+  const before = await kept?.match(url);
+  if (before) {
+    const data = new Uint8Array(await before.arrayBuffer());
+    if (await isWhole(data, piece)) return data;
+    await kept?.delete(url);
+  }
+  const data = await fetched(url, piece, report);
+  if (!(await isWhole(data, piece)))
+    throw new ServerError(`${piece.file} is damaged: its content is not what its name says; reload the page.`);
+  await kept?.put(url, new Response(data)).catch(() => {}); // no room left: it is fetched again next time
+  return data;
+}
+
+/** @param {string} url @param {Piece} piece @param {(bytes: number) => void} report */
+async function fetched(url, piece, report) {
+  const data = new Uint8Array(piece.bytes);
+  let done = 0;
+  try {
+    const answer = await fetch(url);
+    if (!answer.ok || !answer.body) throw new Error(`the host answers ${answer.status}`);
+    for (const reader = answer.body.getReader(); ;) {
+      const { done: ended, value } = await reader.read();
+      if (ended) return data.subarray(0, done);
+      if (done + value.length > data.length) throw new Error("it is longer than it was");
+      data.set(value, done);
+      done += value.length;
+      report(done);
+    }
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error);
+    throw new ServerError(
+      `The model could not be fetched (${piece.file}: ${why}). Reload the page to go on; what came is kept.`,
+    );
+  }
+}
+
+/** Whether these are the bytes of a piece; their digest is compared where the browser has one. */
+async function isWhole(/** @type {Uint8Array<ArrayBuffer>} */ data, /** @type {Piece} */ { bytes, sha256 }) {
+  if (data.length !== bytes) return false;
+  if (!globalThis.crypto?.subtle) return true;
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("") === sha256;
+}
