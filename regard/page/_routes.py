@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from regard.page._changes import Changes, Fields, Number, Over, require_range
-from regard.page._errors import SPANS, PageError
+from regard.page._errors import NAME, SPANS, PageError
 from regard.page._heads import STRONGEST
 from regard.page._requests import (
     CurrentJobs,
@@ -339,6 +339,21 @@ async def passages(
     pairs = [(first, stop) for first, stop in ends]
     return Lines(
         progress_lines(jobs.work, view, lambda progress, _: model.passages(run, pairs, progress))
+    )
+
+
+@router.get("/runs/{name}/patched", response_class=Lines)
+async def patched(
+    subject: CurrentSubject,
+    run: CurrentRun,
+    jobs: CurrentJobs,
+    view: View,
+    other: Annotated[str, Query(max_length=64, pattern=NAME)],
+) -> Lines:
+    """Put each head of another run into this one: progress, then what becomes of the answer."""
+    model = require_model(subject, NO_MODEL)
+    return Lines(
+        progress_lines(jobs.work, view, lambda progress, _: model.patch(run, other, progress))
     )
 
 

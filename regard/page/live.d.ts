@@ -32,7 +32,10 @@ interface Scores extends Where {
 }
 
 /** A change of a model's attention: the methods of `regard.Intervention`, in their words. */
-type Intervention = (Where & { kind: "ablate" }) | (Scores & { kind: "knock_out" });
+type Intervention = (Where & { kind: "ablate" }) | (Scores & { kind: "knock_out" }) | Replacement;
+
+/** A head of one layer in whose place something else is added to the stream at each position, (T, E). */
+type Replacement = { kind: "replace"; layer: number; head: number; added: Float32Array };
 
 /**
  * What a worker starts from: the model as JSON, the kernels and its weights as text, and the text that is open at

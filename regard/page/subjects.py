@@ -33,6 +33,7 @@ from regard.page._changes import (
 )
 from regard.page._errors import PageError
 from regard.page._run import Run, read_layer
+from regard.page._swap import measure_patches
 from regard.page.example import examples_for
 from regard.record import RecordError, Recording
 from regard.view.tokens import visible
@@ -249,6 +250,19 @@ class ModelSubject:
     ) -> dict[str, Any]:
         """Measure which passages the next token needs; see `measure_passages`."""
         return measure_passages(self._module, self._ids(run), run, spans, progress)
+
+    def patch(self, run: Run, other: str, progress: Report) -> dict[str, Any]:
+        """Measure which heads carry what another run has for an answer; see `measure_patches`.
+
+        Raises:
+            PageError: the other run is not open, or both can't be patched.
+        """
+        try:
+            both = run, self.run(other)
+        except KeyError:
+            raise PageError("the other text is not open any more; open it again") from None
+        ids = self._ids(both[0]), self._ids(both[1])
+        return measure_patches(self._module, ids, both, progress)
 
     def writer(self, run: Run) -> dict[str, Any]:
         """Return the head that adds most to the likeliest next token, with its measured loss.

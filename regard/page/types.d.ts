@@ -74,8 +74,29 @@ interface Candidate {
   token: number;
   label: string;
   probability: number;
-  /** Of a changed run: as it is. */
+  /** Of a changed run: as it is; of a text in which a word was swapped: with the word before. */
   before?: number;
+  /** Which of the two is not known, but at most so large. */
+  atMost?: "probability" | "before";
+}
+
+/** A word of the text in place of another: where it stands there, the word before, and the run with that. */
+interface Swap {
+  run: string;
+  start: number;
+  stop: number;
+  old: string;
+  was: Run;
+}
+/** The heads of the run before a swap put into the run now, one by one, and what becomes of the answer. */
+interface Patched {
+  /** The likeliest next token now, and before. */
+  answers: [number, number];
+  /** The log-probability of the answer, or the logit that the one before leads by: now, and before. */
+  unchanged: number;
+  other: number;
+  /** What each head brings of it, `[layer][head]`. */
+  values: (number | null)[][];
 }
 
 interface About {
@@ -155,6 +176,7 @@ interface Api {
   health(): Promise<{ ok: boolean }>;
   about(): Promise<About>;
   open(text: string, view: string): Promise<Run>;
+  patch(run: string, other: string, each: (line: StreamLine & Partial<Patched>) => void, signal: AbortSignal): Promise<void>;
   fetchRun(run: string, view: string): Promise<Run>;
   append(run: string, token: number, view: string): Promise<Run>;
   change(run: string, changes: Change[], view: string): Promise<Run>;
@@ -313,6 +335,8 @@ interface State {
   /** As it runs with the changes; null where there are none, or as long as it has not come. */
   changed: Run | null;
   changes: Change[];
+  /** The word that was swapped to come to the first text. */
+  swap: Swap | null;
   cutForm: CutForm;
   /** Whether clicks in the grid switch heads off. */
   switching: boolean;
@@ -368,6 +392,7 @@ interface PageElements {
   export: HTMLDetailsElement;
   keys: HTMLDialogElement;
   generate: HTMLButtonElement;
+  "swap-word": HTMLInputElement;
   "generate-tokens": HTMLInputElement;
   "generate-heat": HTMLInputElement;
   "entry-text": HTMLTextAreaElement;

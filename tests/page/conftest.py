@@ -221,7 +221,7 @@ def floats():
     return read
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def lines():
     """Read an answer of a line of JSON each."""
 

@@ -52,6 +52,7 @@ PATHS = [
             "steps",
             "effects",
             "passages",
+            "patched",
         ]
     ),
 ]

@@ -35,7 +35,13 @@ _SURE = 0.9
 
 _STAND_INS = {
     "api.js": "offline/api.js",
-    **dict.fromkeys(("changes.js", "cut.js", "matters.js", "passages.js"), "offline/unchanged.js"),
+    **dict.fromkeys(
+        (
+            *("changes.js", "cut.js", "matters.js", "passages.js"),
+            *("swap.js", "swapped.js", "patched.js"),
+        ),
+        "offline/unchanged.js",
+    ),
 }
 """Modules in place of those that need the server."""
 

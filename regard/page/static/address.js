@@ -3,6 +3,7 @@ import { get, set, setSide, subscribe } from "./store.js";
 import { bounded } from "./zoom.js";
 import { readChanges, writeChanges } from "./change_list.js";
 import { byId, settled } from "./dom.js";
+import { swapOf, writeSwap } from "./swapped.js";
 
 /** Longest text that an address carries. */
 export const LONGEST = 2000;
@@ -57,6 +58,8 @@ export function currentAddress() {
   for (const [name, letter, usual] of WORDS) if (now[name] !== usual) fields.set(letter, now[name]);
   if (now.colour) fields.set("c", now.colour);
   if (now.changes.length) fields.set("e", writeChanges(now.changes));
+  const swap = fits(run.text) ? swapOf(now.plain) : null;
+  if (swap) fields.set("m", writeSwap(swap));
   if (now.difference) fields.set("d", "1");
   if (now.size !== sizeFor(run)) fields.set("g", now.size);
   if (now.tab === "training" && now.update != null) fields.set("u", String(now.update));
@@ -181,7 +184,7 @@ export function startAddress() {
   const write = settled(250, writeAddress);
   subscribe("changes", writeAddress);
   subscribe(
-    "run view layer head average query key zoom colour fit sort role size compare active shows tab update wide folded difference",
+    "run swap view layer head average query key zoom colour fit sort role size compare active shows tab update wide folded difference",
     write,
   );
 }

@@ -152,6 +152,8 @@ export const fetchRun = (run, view) => json(of(run), { view });
 export const append = (run, token, view) => json(of(run, "append"), { method: "POST", body: { token }, view });
 /** @type {Api["change"]} */
 export const change = (run, changes, view) => json(of(run, "changed"), { method: "POST", body: { changes }, view });
+/** @type {Api["patch"]} */
+export const patch = (run, other, each, signal) => lines(of(run, "patched", { other }), each, { signal });
 /** @type {Api["generate"]} */
 export const generate = (run, options, each, signal) =>
   lines(of(run, "generate"), each, { method: "POST", body: options, signal });

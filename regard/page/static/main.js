@@ -16,6 +16,7 @@ import { startKeyboard } from "./keyboard.js";
 import { startLink } from "./link.js";
 import { startMatters } from "./matters.js";
 import { startPassages } from "./passages.js";
+import { startPatch } from "./patched.js";
 import { startMaps } from "./map.js";
 import { startOpening } from "./opening.js";
 import { startPredictions } from "./predictions.js";
@@ -29,6 +30,7 @@ import { during } from "./pending.js";
 import { openRun, openText, reopen } from "./session.js";
 import { startSteps } from "./steps.js";
 import { get, runOf, set, setSide, subscribe } from "./store.js";
+import { openSwap, startSwap } from "./swap.js";
 import { startText } from "./text.js";
 import { startTheme } from "./theme.js";
 import { startThumbnails } from "./thumbnails.js";
@@ -78,7 +80,10 @@ async function openAddress() {
   if (address.second && about.writes && runOf("second")?.text !== address.second)
     await openText(address.second, "second");
   if (address.empty || (!opened && (address.text || address.run))) set({ size: sizeFor(run) });
-  else applyAddress(address.fields);
+  else {
+    applyAddress(address.fields);
+    await openSwap(address.fields);
+  }
 }
 
 /** The rest of an address whose text was too long for it, once a text of that length is open. */
@@ -213,6 +218,8 @@ startAlong();
 startReadouts();
 startTraining();
 startCompare();
+startSwap();
+startPatch();
 startChanges();
 startCut();
 startMatters();

@@ -8,6 +8,7 @@ import { measureHeads, worstHead } from "./matters.js";
 import { during } from "./pending.js";
 import { restsOf, strongestOf } from "./quantities.js";
 import { SHORT, chooseHead, get, headCount, set, subscribe } from "./store.js";
+import { isBeside, movedKeys } from "./swapped.js";
 
 /** Most heads that are switched off one by one. */
 export const MANY = 64;
@@ -22,7 +23,7 @@ export function startOpening() {
   subscribe("plain view generating", ({ plain, view, grown, generating }) => {
     if (view !== "opening" || !plain || plain === seen || generating) return;
     seen = plain;
-    if (plain.length <= SHORT) during(open(plain, grown ? isOwn() : !isAddressed(plain)));
+    if (plain.length <= SHORT) during(open(plain, grown || isBeside(plain) ? isOwn() : !isAddressed(plain)));
   });
 }
 
@@ -88,12 +89,15 @@ async function choose(run, free) {
       awaitAnswer(api.row(run.id, [layer, head], run.length - 1, `look-${layer}-${head}`)),
     ),
   );
-  const worths = heads.map((one, k) => worthOf(run, rows[k]?.values ?? [], one, sinks[one.layer]?.[one.head]));
+  const moved = await movedKeys(run, heads, rows); // of a text in which a word was swapped, what that moves is seen
+  const worths = heads.map((one, k) =>
+    moved.length && !moved.includes(k) ? 0 : worthOf(run, rows[k]?.values ?? [], one, sinks[one.layer]?.[one.head]),
+  );
   const most = Math.max(...worths);
   const best = most > 0 ? heads[worths.indexOf(most)] : null;
   const worst = worstHead();
   const isLost = (/** @type {HeadPlace|null} */ one) => one != null && lossOf(one) > NOTABLE;
-  return isLost(worst) && !isLost(best) ? worst : best;
+  return isLost(worst) && !isLost(best) && !moved.length ? worst : best;
 }
 
 /** The head that writes the next token; null where that can't be known of the model. */

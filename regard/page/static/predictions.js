@@ -1,9 +1,10 @@
 /** What the model expects after the last token; a click appends it, a button goes on by itself. */
 import { bar, byId, findAll, make } from "./dom.js";
 import { headName } from "./change_list.js";
-import { bare, weight } from "./format.js";
+import { bare, quoted, weight } from "./format.js";
 import { append, generate, stop, writing } from "./session.js";
 import { get, runOf, sourceOf, subscribe } from "./store.js";
+import { besideFormer, swapOf } from "./swapped.js";
 
 export function startPredictions() {
   const button = byId("generate");
@@ -24,9 +25,10 @@ export function startPredictions() {
     generate({ tokens: tokens.valueAsNumber, temperature: heat.valueAsNumber }, ghosts);
   };
   subscribe(
-    "run changed compare active about generating without view",
+    "run changed compare active about generating without view swap",
     ({ about, generating, compare, changed, without }) => {
-      const run = compare === "text" ? sourceOf(writing()).run : (changed ?? without?.run ?? runOf("first"));
+      const run =
+        compare === "text" ? sourceOf(writing()).run : (changed ?? swapped() ?? without?.run ?? runOf("first"));
       byId("predictions-of").replaceChildren(...(compare === "text" ? [`of the ${writing()} text`] : legend(run)));
       byId("predictions-panel").hidden = !run?.next;
       byId("generate-row").hidden = !about?.generates;
@@ -35,16 +37,24 @@ export function startPredictions() {
       byId("predictions").classList.toggle("two", run?.next?.[0]?.before != null);
       const next = run?.next ?? [];
       // What is likeliest as it is comes first as long as nothing is changed but in thought.
-      const before = !changed && next[0]?.before != null;
+      const before = !changed && !swapped() && next[0]?.before != null;
       if (run?.next) list(before ? next.toSorted((a, b) => (b.before ?? 0) - (a.before ?? 0)) : next, generating);
     },
   );
 }
 
+/** The text in which a word was swapped, with what was likely before. */
+const swapped = () => (swapOf(get().plain) ? besideFormer(get().plain) : null);
+
 /** What two bars are of. */
 function legend(/** @type {Run|null} */ run) {
   const { changed, without, view } = get();
   if (view !== "opening" || run?.next?.[0]?.before == null) return [];
+  const swap = changed ? null : swapOf(run);
+  if (swap && run?.text) {
+    const word = make("em", { textContent: `with ${quoted(run.text.slice(swap.start, swap.stop))}` });
+    return [make("b", { textContent: `with ${quoted(swap.old)}` }), " · ", word];
+  }
   const name = changed || !without ? "changed" : `head ${headName(run, without.layer, without.head)} switched off`;
   return [make("b", { textContent: "as it is" }), " · ", make("em", { textContent: name })];
 }
@@ -71,14 +81,16 @@ function bars(/** @type {number} */ now, /** @type {number|null} */ before) {
 }
 
 /** A probability in figures, and as it is before it. */
-function figures(/** @type {number} */ now, /** @type {number|undefined} */ before) {
+function figures(/** @type {Candidate} */ { probability: now, before, atMost }) {
   if (before == null) return [unseen("probability "), weight(now)];
+  const figure = (/** @type {"probability"|"before"} */ name, /** @type {number} */ value) =>
+    atMost === name && value >= 0.0005 ? `≤ ${brief(value)}` : brief(value);
   return [
     unseen("probability as it is "),
-    brief(before),
+    figure("before", before),
     make("i", { "aria-hidden": "true", textContent: " → " }),
     unseen(", changed "),
-    make("em", { textContent: brief(now) }),
+    make("em", { textContent: figure("probability", now) }),
   ];
 }
 
@@ -88,8 +100,9 @@ function list(/** @type {Candidate[]} */ next, /** @type {boolean} */ busy) {
     ? findAll(byId("predictions"), "button").indexOf(/** @type {HTMLElement} */ (document.activeElement))
     : -1;
   byId("predictions").replaceChildren(
-    ...next.map(({ token, label, probability, before }) =>
-      make(
+    ...next.map((one) => {
+      const { token, label, probability, before } = one;
+      return make(
         "li",
         {},
         make(
@@ -106,10 +119,10 @@ function list(/** @type {Candidate[]} */ next, /** @type {boolean} */ busy) {
             get().view === "opening" ? bare(label) : label,
           ),
           make("span", {}, ...bars(probability / most, before == null ? null : before / most)),
-          make("b", {}, ...figures(probability, before)),
+          make("b", {}, ...figures(one)),
         ),
-      ),
-    ),
+      );
+    }),
   );
   if (focused >= 0) byId("predictions").querySelectorAll("button")[0]?.focus(); // Enter, Enter, Enter writes on
 }

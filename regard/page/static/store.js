@@ -32,6 +32,7 @@ const state = {
   plain: null,
   changed: null,
   changes: [],
+  swap: null,
   cutForm: { open: false, what: "cell", where: "head", span: null },
   switching: false,
   difference: false,

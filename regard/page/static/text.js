@@ -23,6 +23,7 @@ import {
   subscribe,
 } from "./store.js";
 import { onThumbnails } from "./thumbnails.js";
+import { formerKey, markSwap } from "./swapped.js";
 import { hexOf, piecesOf, putTokens } from "./token_text.js";
 
 /** Most tokens that stand on the page at a time; of a longer text, those around the query. */
@@ -70,6 +71,8 @@ class TextView {
     this.requests = 0;
     /** @type {{of: string|null, gives: Float32Array|null, takes: Float32Array|null}} of: the question */
     this.weights = { of: "", gives: null, takes: null };
+    /** Where it looked most before a word was swapped, and the question that this answers. @type {[string|null, number|null]} */
+    this.former = ["", null];
     /** The question that the arcs answer. @type {string|null} */
     this.arcsOf = "";
     this.repaint = framed(() => this.#paint());
@@ -92,6 +95,7 @@ class TextView {
     onThumbnails(() => this.repaint()); // the other heads' lines are read from them
     subscribe("query", () => this.#follow());
     subscribe("effects", () => this.#markNeeds());
+    subscribe("swap", () => this.run && markSwap(this.run, this.spans, this.first));
     subscribe("shows", () => this.#name());
   }
 
@@ -207,6 +211,7 @@ class TextView {
       fragment.append(make("br"), this.#more(`… ${plural(run.length - this.stop, "token")} more`, this.stop + half));
     this.root.replaceChildren(fragment);
     this.#markNeeds();
+    markSwap(run, this.spans, this.first);
     this.repaint();
     this.placed = at;
     this.revealPlaced(); // in a frame: to know where a token lies, the browser has to lay out all of them
@@ -288,6 +293,10 @@ class TextView {
     if (!current()) return;
     this.weights = { ...this.weights, takes: takes?.values ?? null };
     this.repaint();
+    const former = gives && (await formerKey(source, token, gives.values));
+    if (!current()) return;
+    this.former = [of, former];
+    if (former != null) this.repaint();
   }
 
   /** Shades the tokens. Only those that change are touched: a long text has thousands. */
@@ -330,7 +339,9 @@ class TextView {
     const animate = this.arcsOf !== of;
     // The widest is a weight of 1; of what has no end, the greatest there is.
     const most = bounded ? 1 : mostGives || 1;
-    drawArcs(this.root, spans, arcs ? { query, parts: gives.map((entry) => entry / most), first, animate } : null);
+    const former = this.former[0] === of ? this.former[1] : null;
+    const parts = arcs ? gives.map((entry) => entry / most) : null;
+    drawArcs(this.root, spans, parts && { query, parts, first, animate, former });
     this.arcsOf = arcs ? of : "";
     if (this.side === "first") drawHairlines(this.root, spans, get().view === "opening" ? this.headSide : null);
     taken.textContent = takes && !stale ? (last ? "nothing: it is the last" : `≤ ${weight(mostTakes)}`) : "";

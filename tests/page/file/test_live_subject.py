@@ -13,6 +13,7 @@ from regard.page.file.live import pack_model, tokenizer_file
 from regard.page.subjects import ModelSubject
 
 TEXT = "the cat sat on the mat, the dog sat on the cat; the cat sat on the dog, the mat"
+OTHER = TEXT.replace("mat, the dog", "dog, the mat")
 # As float32 rounds on either side, through layers of weights that are much larger than usual.
 NEAR = 2e-5
 CHANGES = [
@@ -38,6 +39,9 @@ def subject():
     options = {"window": 11, "global_every": 2, "positions": "rotary", "qk_norm": True}
     shape = {"vocab_size": tokenizer.vocab_size, "context": 41, "layers": 2, "heads": 2, "dim": 12}
     model = with_gains(GPT(GPTConfig(**shape, **options, initial_std=0.7)))
+    with torch.no_grad():
+        for block in model.h:
+            block.attn.c_proj.bias.normal_()
     return ModelSubject(model, tokenizer, title="m", text=TEXT), model, tokenizer
 
 
@@ -294,6 +298,29 @@ def test_what_the_next_token_rests_on(ask, subject, over):
     assert [one["total"] for one in progress] == [len(progress)] * len(progress)
     assert_equal(measured, expected)
     assert max(map(abs, torch.tensor(measured["effects"]).flatten().tolist())) > 0.01
+
+
+def test_heads_of_another_text_are_patched_as_the_server_patches_them(ask, subject):
+    server, _, _ = subject
+    then = server.read(OTHER)
+    now = server.read(TEXT)
+    expected = server.patch(now, then.id, lambda *_: None)
+    code = """
+    const then = finished(subject.read(given.other));
+    const longer = finished(subject.read(given.text + "s"));
+    const [first, again] = [then, then].map((one) => finished(subject.patch(plain, one)));
+    try {
+      finished(subject.patch(plain, longer));
+    } catch (error) {
+      return [first, again, error.message];
+    }
+    """
+    (*progress, measured), again, refused = ask(code, other=OTHER)
+    assert progress[-1] == {"done": 4, "total": 4}
+    assert_equal(measured, expected)
+    assert again == [measured]  # it was measured once
+    assert min(abs(value) for row in measured["values"] for value in row) > 1e-3
+    assert refused.startswith("Patching needs equal positions; one text has ")
 
 
 @pytest.mark.parametrize("spans", [[(0, 3), (3, 9), (11, 14)], [(2, 20)]])

@@ -118,15 +118,18 @@ export class GPT {
       const [weight, scale] = this.matrix(`${name}.${map}`);
       return [weight, this.weights[`${name}.${map}.bias`] ?? NONE, scale];
     };
+    const output = linear("attn.c_proj");
+    const put = here.find((change) => change.kind === "replace");
+    if (put) output[1] = kernels.lend(this.biasWith(put, output[1], cache.length));
     return [
       ...[...this.norm(`${name}.ln_1`), ...this.norm(`${name}.attn.q_norm`), ...this.norm(`${name}.attn.k_norm`)],
-      ...[...this.norm(`${name}.ln_2`), ...linear("attn.c_attn"), ...linear("attn.c_proj")],
+      ...[...this.norm(`${name}.ln_2`), ...linear("attn.c_attn"), ...output],
       ...[...linear("mlp.c_fc"), ...linear("mlp.c_proj")],
       ...[key, 0, cache.capacity * D, D, value, 0, cache.capacity * D, D],
       ...[cache.length + rows, 0, config.windows[layer] ?? FAR],
       ...[keep, query + 4 * cache.length * config.dim],
       ...this.spans(here, rows, cache.length),
-      here.some(({ kind }) => kind === "ablate") ? kernels.lend(this.kept(here)) : NONE,
+      here.some(({ kind }) => kind !== "knock_out") ? kernels.lend(this.kept(here)) : NONE,
     ];
   }
 
@@ -149,13 +152,23 @@ export class GPT {
     return [table(0), table(1), added, cuts.length, rows * config.heads, config.heads, 1];
   }
 
-  /** 0 for each channel of the contexts of heads that are switched off, else 1, (E). */
+  /**
+   * The bias of W_O with what is put in the place of a head at a position, (E): positions are then read one by one.
+   * @param {Replacement} put @param {number} bias its address @param {number} position
+   */
+  biasWith({ added }, bias, position) {
+    const { dim } = this.config;
+    const own = bias === NONE ? null : this.kernels.floats(bias, dim);
+    return Float32Array.from({ length: dim }, (_, k) => added[position * dim + k] + (own?.[k] ?? 0));
+  }
+
+  /** 0 for each channel of the contexts of heads that are switched off or replaced, else 1, (E). */
   kept(/** @type {Intervention[]} */ changes) {
     const D = this.config.head_dim;
     return Array.from({ length: this.config.dim }, (_, channel) =>
       Number(
         !changes.some(
-          ({ kind, head }) => kind === "ablate" && (head ?? Math.floor(channel / D)) === Math.floor(channel / D),
+          ({ kind, head }) => kind !== "knock_out" && (head ?? Math.floor(channel / D)) === Math.floor(channel / D),
         ),
       ),
     );

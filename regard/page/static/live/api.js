@@ -121,6 +121,8 @@ export const fetchRun = async (run, view) => known(({ id }) => id === run) ?? as
 export const append = (run, token, view) => ask("append", [run, token], { view });
 /** @type {Api["change"]} */
 export const change = (run, changes, view) => ask("change", [run, changes], { view });
+/** @type {Api["patch"]} */
+export const patch = (run, other, each, signal) => ask("patch", [run, other], { each, signal });
 /** @type {Api["generate"]} */
 export const generate = (run, options, each, signal) => ask("generate", [run, options], { each, signal });
 /** @type {Api["heads"]} */

@@ -111,7 +111,7 @@ function* readOn(model, { ids, cache }, start, changes) {
 }
 
 /** The log-probability of a token, of logits (V), in float64. */
-function logOf(/** @type {Float32Array} */ logits, /** @type {number} */ token) {
+export function logOf(/** @type {Float32Array} */ logits, /** @type {number} */ token) {
   const most = logits.reduce((a, b) => Math.max(a, b));
   return logits[token] - most - Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - most), 0));
 }

@@ -4,6 +4,7 @@ import { Pattern, row } from "../kernels/pattern.js";
 import { restsOf } from "../quantities.js";
 import { interventionsOf } from "./changes.js";
 import { overHeads, overKeys, overPassages } from "./effects.js";
+import { overPatches } from "./patches.js";
 import { readable, visible } from "./labels.js";
 import { figuresOf, marked } from "./heads.js";
 import { anySeed, draw, largest, softmax } from "./sampling.js";
@@ -343,6 +344,31 @@ export class Subject {
     const measure = over === "heads" ? overHeads : overKeys;
     const result = { over, token, ...(yield* measure(this.model, one, token)) };
     one.effects.set(over, result);
+    yield result;
+  }
+
+  /**
+   * What each head of another run brings of the answer's change: how far that is, a line each, then the effects.
+   * @param {LiveRun} one @param {LiveRun} other
+   * @returns {Generator<unknown, void>}
+   */
+  *patch(one, other) {
+    if (one.plain || other.plain) throw new ServerError("A run with changes is not patched.");
+    if (one.ids.length !== other.ids.length)
+      throw new ServerError(
+        `Patching needs equal positions; one text has ${one.ids.length} tokens, the other ${other.ids.length}.`,
+      );
+    const key = `patched ${other.name}`;
+    const existing = one.effects.get(key);
+    if (existing) {
+      yield existing;
+      return;
+    }
+    const answers = [one, other].map((run) => this.following(run)[0].token);
+    const contextOf = (/** @type {number} */ layer, /** @type {number} */ head) =>
+      this.head(this.run(other.name), layer, head); // it may have been closed meanwhile
+    const result = { answers, ...(yield* overPatches(this.model, one, other, answers, contextOf)) };
+    one.effects.set(key, result);
     yield result;
   }
 

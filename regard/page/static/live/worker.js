@@ -28,6 +28,7 @@ const ANSWERS = {
   heads: [ASIDE, (subject, run) => subject.scores(subject.run(run))],
   writer: [SHOWN, (subject, run) => subject.writer(subject.run(run))],
   effects: [MEASURED, (subject, run, over) => subject.effects(subject.run(run), over)],
+  patch: [MEASURED, (subject, run, other) => subject.patch(subject.run(run), subject.run(other))],
   passages: [MEASURED, (subject, run, spans) => subject.passages(subject.run(run), spans)],
   objections: [QUICK, once((subject, run) => subject.objections(subject.run(run)))],
   thumbnails: [ASIDE, ofHeads((heads, size) => attention.pictures(heads, size))],

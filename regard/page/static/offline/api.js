@@ -80,6 +80,7 @@ export const open = refuse;
 export const append = refuse;
 export const generate = refuse;
 export const change = refuse;
+export const patch = refuse;
 export const effects = refuse;
 export const passages = refuse;
 export const training = refuse;

@@ -1,6 +1,6 @@
 /**
- * In a report this stands in for ../changes.js, ../cut.js, ../matters.js and ../passages.js: no model runs there, so
- * nothing can be changed, and the page says so.
+ * In a report this stands in for ../changes.js, ../cut.js, ../matters.js, ../passages.js, ../swap.js, ../swapped.js and
+ * ../patched.js: no model runs there, so nothing can be changed, and the page says so.
  */
 import { byId } from "../dom.js";
 import { runOf, subscribe } from "../store.js";
@@ -19,6 +19,23 @@ const nothing = () => {};
 export const startCut = nothing;
 export const startMatters = nothing;
 export const startPassages = nothing;
+export const startSwap = nothing;
+export const startPatch = nothing;
+export const markSwap = nothing;
+/** @type {typeof import("../swapped.js").swapOf} */
+export const swapOf = () => null;
+/** @type {typeof import("../swapped.js").isBeside} */
+export const isBeside = () => false;
+/** @type {typeof import("../swapped.js").formerKey} */
+export const formerKey = async () => null;
+/** @type {typeof import("../swapped.js").movedKeys} */
+export const movedKeys = async () => [];
+/** @type {typeof import("../swapped.js").besideFormer} */
+export const besideFormer = (run) => run;
+/** @type {typeof import("../swapped.js").writeSwap} */
+export const writeSwap = () => "";
+/** @type {typeof import("../swap.js").openSwap} */
+export const openSwap = async () => {};
 export const openCutForm = nothing;
 /** @type {typeof import("../changes.js").switchHead} */
 export const switchHead = nothing;
