@@ -171,7 +171,9 @@ struct Inputs {
     if constexpr (std::is_same_v<Input, float>) {
       store(to, x);
     } else if constexpr (ROUNDED) {
-      for (int j = 0; j < LANES; j++) to[j] = Input(x[j]);
+      using shorts = int16_t __attribute__((vector_size(2 * LANES)));
+      const shorts whole = __builtin_convertvector(__builtin_convertvector(x, ints), shorts);
+      memcpy(to, &whole, sizeof whole);
     } else if constexpr (STEP >= LANES) {
       narrow(typename Products::Element(), to, x);
     } else {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int MOST = 64;  // helpers
 constexpr size_t STACK = 1 << 20;
-constexpr int SPINS = 2000;         // some microseconds, after which another thread gets the core
+constexpr int SPINS = 50'000;      // some 0.1 ms, longer than a task; then others get the core
 constexpr int64_t PAUSE = 50'000;  // nanoseconds
 
 // What the helpers run; `number` counts the jobs, so that each is run once by each helper.

@@ -65,7 +65,8 @@ export function probabilities(/** @type {Float32Array} */ logits, /** @type {Sam
   const { temperature = 0.8, top_k: k = null, top_p: p = 1, min_p: least = 0 } = sampling;
   const most = logits[likeliest(logits)];
   const scaled = new Float64Array(logits.length);
-  for (let k = 0; k < logits.length; k++) scaled[k] = (logits[k] - most) / Math.max(temperature, 2 ** -126);
+  for (let place = 0; place < scaled.length; place++)
+    scaled[place] = (logits[place] - most) / Math.max(temperature, 2 ** -126);
   if (k != null || p < 1) {
     const order = [...scaled.keys()].sort((a, b) => scaled[b] - scaled[a] || a - b); // among equals the first ones
     drop(scaled, order, k ?? scaled.length);
