@@ -132,8 +132,8 @@ def _cost(model: LanguageModel, gpt: GPT, quantised: GPT) -> str:
         )
     assert math.isfinite(after)
     return (
-        f"Its matrices are rounded to whole numbers of 8 bits, one scale a row: on {len(ids)} "
-        f"tokens of English its perplexity is {after:.2f}, in float32 {before:.2f} ({share})."
+        f"Its matrices are rounded to int8: {len(ids)} tokens of English have perplexity "
+        f"{after:.2f}, in float32 {before:.2f} ({share})."
     )
 
 

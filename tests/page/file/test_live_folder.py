@@ -193,7 +193,7 @@ def test_a_model_is_written_into_a_folder_with_what_rounding_costs(tmp_path):
     assert [file.name for file in folder.parent.iterdir()] == ["letters"]  # and nothing beside it
     report = json.loads(re.search(r'id="report">(.*)</script>', files["index.html"].decode())[1])
     assert re.search(
-        r"its perplexity is [\d.]+, in float32 [\d.]+ \([+-]\d\.\d %\)", report["about"]["numbers"]
+        r"have perplexity [\d.]+, in float32 [\d.]+ \([+-]\d\.\d %\)", report["about"]["numbers"]
     )
     run = report["first"]["run"]
     assert (run["text"], run["length"], run["id"]) == ("abc", 3, "1")

@@ -115,6 +115,19 @@ def test_the_head_that_writes_the_next_token_is_the_servers(ask, subject):
     assert_equal(answer, server.writer(server.read(TEXT)), near=1e-4)
 
 
+def test_how_long_a_slow_model_takes_is_said_beforehand(ask):
+    code = """
+    const said = [];
+    subject.tell = (seconds) => said.push(seconds);
+    subject.pace = 500;
+    const { ids } = finished(subject.read("on the mat"));
+    finished(subject.read("on the mat!"));
+    return { said, tokens: ids.length };"""
+    answer = ask(code)
+    assert answer["tokens"] > 2
+    assert answer["said"] == [answer["tokens"] / 2, None]  # and of the next one what it took
+
+
 def test_a_token_that_begins_every_text_is_marked(node, subject):
     _, model, tokenizer = subject
     file = tokenizer_file(tokenizer)
