@@ -30,8 +30,8 @@ EXAMPLES = {
 
 
 EXAMPLES_OF_REAL = {
-    "who gets it?": "When Mary and John went to the store, John gave a drink to",
     "a fact": "The capital of France is",
+    "who gets it?": "When Mary and John went to the store, John gave a drink to",
     "copying": (
         "The password of the shed is walnut and the password of the barn is silver. Say it again: "
         "the password of the shed is"
