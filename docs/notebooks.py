@@ -20,6 +20,7 @@ from regard_course import Answer, Exercise, exercise
 _PICTURE = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<target>[^)]+)\)")
 _LINK = re.compile(r"\[(?P<words>[^\]]*)\]\((?P<page>[^):#]+)(?P<anchor>#[^)]*)?\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", flags=re.DOTALL)
+_FOLD = re.compile(r"<details><summary>[^<]*</summary>\s*\Z|\A\s*</details>\n?")
 _EXERCISE = re.compile(
     r"^\*\*Exercise (?P<number>\w+\.\d+)\*\*.*?^</details>\n", flags=re.MULTILINE | re.DOTALL
 )
@@ -71,7 +72,7 @@ def prose(text: str) -> Iterator[nbformat.NotebookNode]:
 
 
 def _markdown(text: str) -> Iterator[nbformat.NotebookNode]:
-    text = _COMMENT.sub("", text).strip()
+    text = _FOLD.sub("", _COMMENT.sub("", text)).strip()  # a cell of code is folded by its reader
     if not text:
         return
     attachments: dict[str, dict[str, str]] = {}
