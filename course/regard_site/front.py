@@ -53,8 +53,8 @@ def doors(pictures: Mapping[str, str]) -> list[Door]:
             name="learn",
             title="Learn it",
             address="learn.html#one-hour",
-            text="Attention in an hour: an idea, one head by hand, the mask, many heads, a real model. "
-            "Or the whole way, to a GPT whose heads you train and read.",
+            text="Attention in an hour: an idea, one head by hand, the mask, many heads, a real "
+            "model. Or the whole way in eleven, to a GPT whose heads you train and read.",
             line='regard explain "Tom had a red kite and a blue drum. Tom wanted the blue"',
             more=(
                 ("Ten minutes", "00-why-look-back.html"),

@@ -36,7 +36,8 @@ _PLACES = {
 }
 """What stands on the site where a comment of one word stands in the Markdown."""
 _LIVE = """<div class="live">
-<iframe loading="lazy" src="live.html#{0}" title="The small model that comes with regard, in this page"></iframe>
+<iframe loading="lazy" src="live.html#{0}"
+  title="The small model that comes with regard, in this page"></iframe>
 <p class="note"><a href="live.html#{0}">Open it by itself</a></p>
 </div>
 """

@@ -15,7 +15,10 @@
 
   /** The name of the page that an address leads to, such as 05-causal-mask. */
   function named(/** @type {string} */ address) {
-    return address.replace(/[?#].*$/, "").replace(/^.*\//, "").replace(/\.html$/, "");
+    return address
+      .replace(/[?#].*$/, "")
+      .replace(/^.*\//, "")
+      .replace(/\.html$/, "");
   }
 
   /** @returns {Record<Kind, Set<string>>} */
@@ -111,8 +114,7 @@
     cell.append(label);
     return { name, input };
   });
-  for (const link of document.querySelectorAll(".onpath a"))
-    link.addEventListener("click", () => set("stops", here));
+  for (const link of document.querySelectorAll(".onpath a")) link.addEventListener("click", () => set("stops", here));
 
   // What the index says of it all.
   const place = document.querySelector("div.progress");
