@@ -145,7 +145,7 @@
     const count = [...pages].filter((name) => kept.pages.has(name)).length;
     said.textContent = nothing
       ? "Pages that you have read are ticked here. That is kept in this browser alone."
-      : `${count} of ${pages.size} pages read, ${kept.exercises.size} exercises answered here. That is kept in this browser alone.`;
+      : `${count} of ${pages.size} pages read, ${kept.exercises.size} ${kept.exercises.size === 1 ? "exercise" : "exercises"} answered here. That is kept in this browser alone.`;
     forget.hidden = nothing;
   }
 
