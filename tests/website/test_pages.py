@@ -5,7 +5,7 @@ import json
 import pytest
 
 KINDS = ["index.html", "02-weights-from-the-data.html", "04-why-divide-by-the-root-of-d.html"]
-KINDS += ["05-causal-mask.html", "readme.html"]
+KINDS += ["05-causal-mask.html", "readme.html", "learn.html", "00-why-look-back.html"]
 KINDS += [
     "questions.html",
     "reference/regard.steps.html",
