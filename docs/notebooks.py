@@ -20,6 +20,9 @@ from regard_course import Answer, Exercise, exercise
 _PICTURE = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<target>[^)]+)\)")
 _LINK = re.compile(r"\[(?P<words>[^\]]*)\]\((?P<page>[^):#]+)(?P<anchor>#[^)]*)?\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", flags=re.DOTALL)
+# What opens around a cell of code, and what closes: such a cell is folded by its reader.
+_OPENS = re.compile(r"<details><summary>[^<]*</summary>\s*((?:(?!</details>).)*)\Z", re.DOTALL)
+_CLOSES = re.compile(r"\A((?:(?!<details>).)*?)</details>\n?", re.DOTALL)
 _EXERCISE = re.compile(
     r"^\*\*Exercise (?P<number>\w+\.\d+)\*\*.*?^</details>\n", flags=re.MULTILINE | re.DOTALL
 )
@@ -71,7 +74,7 @@ def prose(text: str) -> Iterator[nbformat.NotebookNode]:
 
 
 def _markdown(text: str) -> Iterator[nbformat.NotebookNode]:
-    text = _COMMENT.sub("", text).strip()
+    text = _CLOSES.sub(r"\1", _OPENS.sub(r"\1", _COMMENT.sub("", text))).strip()
     if not text:
         return
     attachments: dict[str, dict[str, str]] = {}

@@ -52,11 +52,15 @@ def doors(pictures: Mapping[str, str]) -> list[Door]:
         Door(
             name="learn",
             title="Learn it",
-            address="00-why-look-back.html",
-            text="What attention is for, in ten minutes and without a formula. Or the whole way: "
-            "from the mean of three numbers to a GPT whose heads you train and read.",
+            address="learn.html#one-hour",
+            text="Attention in an hour: an idea, one head by hand, the mask, many heads, a real "
+            "model. Or the whole way in eleven, to a GPT whose heads you train and read.",
             line='regard explain "Tom had a red kite and a blue drum. Tom wanted the blue"',
-            more=(("The whole course", "learn.html"), ("Twenty questions", "questions.html")),
+            more=(
+                ("Ten minutes", "00-why-look-back.html"),
+                ("The whole course", "learn.html#the-whole-course"),
+                ("Twenty questions", "questions.html"),
+            ),
             picture=pictures["learn"],
         ),
         Door(

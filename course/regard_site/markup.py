@@ -30,9 +30,20 @@ _FOLDED = re.compile(r"\s*(<details>\s*<summary>[^<>]+</summary>|</details>)\s*"
 _PLACES = {
     "questions": '<div class="questions"></div>\n',
     "slides": '<p><a href="slides.html">The slides</a></p>\n',
+    "hour": '<div class="hour"></div>\n',
+    "progress": '<div class="progress"></div>\n',
+    "real": '<p><a href="index.html#real">The page with a real model</a></p>\n',
 }
 """What stands on the site where a comment of one word stands in the Markdown."""
+_LIVE = """<div class="live">
+<iframe loading="lazy" src="live.html#{0}"
+  title="The small model that comes with regard, in this page"></iframe>
+<p class="note"><a href="live.html#{0}">Open it by itself</a></p>
+</div>
+"""
+_LINK_ON = "*On the path of one hour: "
 _EXTERNAL = re.compile(r"[a-z]+:")
+_ASKS = re.compile(r"\*\*[^*\n]+\?\*\*")
 
 
 @dataclass(frozen=True)
@@ -174,6 +185,10 @@ def _paragraph(
     inline = tokens[at + 1]
     if inline.content.startswith("**To keep:**"):
         tokens[at].attrSet("class", "keep")
+    elif _ASKS.fullmatch(inline.content):
+        tokens[at].attrSet("class", "asks")
+    elif inline.content.startswith(_LINK_ON):
+        tokens[at].attrSet("class", "onpath")
     elif [child.type for child in inline.children or ()] == ["image"]:
         tokens[at].attrSet("class", "picture")
     return renderer.renderToken(tokens, at, options, env)
@@ -208,10 +223,12 @@ def _html(_: RendererHTML, tokens: Sequence[Token], at: int, _options: Any, env:
             "HTML other than comments and <details><summary>Hint</summary> between empty lines is "
             f"not taken from Markdown: {text.strip()!r}"
         )
-    if match is None or match["kind"] not in {"widget", "question", *_PLACES}:
+    if match is None or match["kind"] not in {"widget", "question", "live", *_PLACES}:
         return ""
     if match["kind"] in _PLACES:
         return _PLACES[match["kind"]]
+    if match["kind"] == "live":
+        return _LIVE.format(escape(match["rest"].strip()))
     try:
         if match["kind"] == "question":
             return question(match["rest"])

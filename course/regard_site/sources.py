@@ -52,6 +52,11 @@ class Page:
     title: str
     source: str | None = None
 
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it is one of the course's numbered pages, which a reader ticks."""
+        return _LADDER.match(self.address) is not None
+
     def text(self) -> str:
         """Its Markdown."""
         assert self.source is not None, "only pages of Markdown are read"

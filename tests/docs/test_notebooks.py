@@ -64,6 +64,14 @@ abab
 """
 
 
+def test_what_is_folded_around_code_is_left_open():
+    hint = "<details><summary>Hint</summary>\n\nh\n\n</details>"
+    opens = f"{hint}\n\na\n\n<details><summary>Code</summary>\n\n"
+    assert [cell.source for cell in notebooks.prose(opens)] == [f"{hint}\n\na"]
+    closes = f"b\n\n</details>\n{hint}"
+    assert [cell.source for cell in notebooks.prose(closes)] == [f"b\n\n{hint}"]
+
+
 @pytest.mark.parametrize("page", ["small", pytest.param("first", marks=pytest.mark.thorough)])
 def test_a_notebook_runs_in_a_kernel_and_shows_what_the_page_shows(page, tmp_path):
     nbclient = pytest.importorskip("nbclient")

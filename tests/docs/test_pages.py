@@ -99,15 +99,70 @@ def test_a_page_names_the_extras_that_its_code_needs():
 @pytest.mark.parametrize(
     "page", [one for one in PAGES if LADDER.match(one.name)], ids=lambda page: page.stem
 )
-def test_the_index_says_of_a_page_what_the_page_says_of_itself(page):
+def test_a_page_begins_with_its_question_and_the_index_says_of_it_what_it_says_of_itself(page):
     text = page.read_text(encoding="utf-8")
+    assert re.fullmatch(r"\*\*[^*]{20,80}\?\*\*", text.splitlines()[4]), page.name
     (title,) = re.findall(r"^# (.+)$", text, flags=re.MULTILINE)[:1]
     (minutes,) = re.findall(r"^> About (\d+) minutes", text, flags=re.MULTILINE)
     index = (pages.FOLDER / "README.md").read_text(encoding="utf-8")
-    row = re.search(rf"^\| \[(.+)\]\({page.name}\) \| .+ \| (\d+) \|$", index, flags=re.MULTILINE)
-    assert row is not None, f"docs/README.md has no row for {page.name}: | page | what | minutes |"
+    row = re.search(
+        rf"^\| \[(.+)\]\({page.name}\) \| .+ \| (\d+) \| (\d+) \|$", index, flags=re.MULTILINE
+    )
+    assert row is not None, (
+        f"docs/README.md has no row for {page.name}: | page | what | min | min |"
+    )
     assert row[2] == minutes
+    assert int(row[3]) == of_exercises(text)
     assert title.startswith(row[1])
+
+
+def of_exercises(text):
+    """The minutes that the exercises of some Markdown say, each of them."""
+    said = re.findall(r"\*\*Exercise [\w.]+\*\* \((?:[a-z ]+, (\d+) minutes?)?", text)
+    return sum(map(int, said))
+
+
+def test_the_index_adds_up_its_minutes():
+    index = (pages.FOLDER / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| \[(\d+).+ \| (\d+) \| (\d+) \|$", index, flags=re.MULTILINE)
+    for name, last, hours in (("0 to 9d", 9, 11), ("all", 17, 20.5)):
+        sums = [sum(int(row[at]) for row in rows if int(row[0]) <= last) for at in (1, 2)]
+        assert f"| **{name}** | | **{sums[0]}** | **{sums[1]}** |" in index
+        assert sum(sums) / 60 == pytest.approx(hours, abs=0.2)  # as the text has it
+
+
+def test_the_path_of_one_hour_takes_no_more_than_its_pages_say():
+    """Reading a part of a page takes its share of the words before the exercises, without code."""
+    index = (pages.FOLDER / "README.md").read_text("utf-8")
+    stops = re.findall(r"^\| \d · .+?\| (.+) \|.*\| (\d+) \|$", index, flags=re.MULTILINE)
+    assert len(stops) == 5
+    assert sum(int(minutes) for _, minutes in stops) <= 60
+    tour = 2
+    for read, minutes in stops[:-1]:
+        needed = tour * ("tour" in read)
+        for name, anchor in re.findall(r"\]\(([\w-]+\.md)(#[\w-]+)?\)", read):
+            text = (pages.FOLDER / name).read_text("utf-8").partition("\n## Exercises")[0]
+            part, line, _ = text.partition("*On the path of one hour: ")
+            assert line, f"{name} does not say where the path leads on"
+            if anchor:
+                _, *sections = part.split("\n## ")
+                names = [slug(section.partition("\n")[0]) for section in sections]
+                part = "\n".join(sections[names.index(anchor[1:]) :])
+            about = int(re.findall(r"^> About (\d+) minutes", text, flags=re.MULTILINE)[0])
+            needed += words(part) / words(text) * about + of_exercises(part)
+        assert needed <= int(minutes) + 0.5, read
+
+
+def slug(title):
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def words(text):
+    """How many words stand outside of code and of what is folded."""
+    folded = r"(?ms)^```.*?^```$|<details>.*?</details>"
+    outside = re.sub(rf"{folded}|\]\([^)]*\)|<!--.*?-->", "", text)
+    return len(outside.split())
 
 
 def test_what_is_installed_is_this_project_and_not_the_reader_s():

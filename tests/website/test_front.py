@@ -58,6 +58,7 @@ def test_it_is_a_page_of_its_own(front, site):
         r'<section class="door" aria-labelledby="(\w+)">(.*?)</section>', front, re.DOTALL
     )
     assert [name for name, _ in doors][:3] == ["learn", "look", "build"]
+    assert '<a href="learn.html#one-hour">Learn it</a>' in doors[0][1]
     for _, door in doors[:3]:
         assert len(re.findall(r'<svg [^>]*role="img" aria-label="\w', door)) == 1
         (line,) = re.findall(r"<pre><code>(.+?)</code></pre>", door)

@@ -1,9 +1,11 @@
 """The pages in a browser: read from a file, by key, on a phone, in the dark."""
 
+import json
+
 import pytest
 
 KINDS = ["index.html", "02-weights-from-the-data.html", "04-why-divide-by-the-root-of-d.html"]
-KINDS += ["05-causal-mask.html", "readme.html"]
+KINDS += ["05-causal-mask.html", "readme.html", "learn.html", "00-why-look-back.html"]
 KINDS += [
     "questions.html",
     "reference/regard.steps.html",
@@ -139,6 +141,58 @@ def test_an_answer_is_checked_in_the_page(show):
     assert page.get_by_role("link", name="This page as a notebook").count() == 1
 
 
+def test_progress_is_kept_in_this_browser_until_it_is_forgotten(show, site):
+    page = show("05-causal-mask.html")
+    tick = page.locator("#pages [aria-current] .tick")
+    for exercise in json.loads(page.evaluate(EXPECTED)):
+        assert not tick.is_visible()
+        field = page.locator(f"#{exercise['field']}")
+        if exercise["choice"]:
+            field.select_option(exercise["right"])
+        else:
+            field.fill(exercise["right"])
+        field.locator("xpath=..").get_by_role("button").click()
+    assert tick.is_visible()  # all that can be answered on the page is right
+    assert page.get_by_label("I have read this page").is_checked()
+    page.get_by_role("link", name="many heads", exact=True).click()  # the path leads on
+    page.wait_for_url("**/07-many-heads.html")
+    page.get_by_label("I have read this page").check()
+
+    page.goto(f"{site.as_uri()}/learn.html")
+    progress = page.locator("div.progress")
+    assert progress.inner_text().startswith("2 of 21 pages read, 5 exercises answered here.")
+    checked = page.locator(".hour + .table input").evaluate_all(
+        "(all) => all.map((one) => one.checked)"
+    )
+    assert checked == [False, False, True, False, False]
+    assert page.locator("td .tick:visible").count() == 2
+    page.get_by_role("button", name="Forget my progress").click()
+    page.reload()
+    assert page.locator(".tick:visible, :checked").count() == 0
+    assert page.evaluate("localStorage.getItem('regard-progress')") is None
+
+
+# The fields of a page and what is right in them.
+EXPECTED = """JSON.stringify([...document.querySelectorAll("form.answer")].map((form) => {
+  const field = form.querySelector("input, select");
+  const { expected } = JSON.parse(form.dataset.answer);
+  const isChoice = field.tagName === "SELECT";
+  return { field: field.id, choice: isChoice, right: isChoice ? expected : expected.join(" ") };
+}))"""
+
+
+def test_page_0_is_read_without_code_on_a_phone(show):
+    page = show("00-why-look-back.html", width=390, height=844)
+    for block in page.locator("article pre").all():
+        assert not block.is_visible()
+    assert page.locator(".asks").inner_text().endswith("?")
+    frame = page.locator("article iframe")
+    frame.scroll_into_view_if_needed()
+    assert frame.get_attribute("src").startswith("live.html#p=opening&tour=1&t=Anna+had")
+    assert 300 < frame.bounding_box()["width"] <= 390
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 @pytest.mark.thorough
 def test_a_map_is_flown_over_by_key_and_training_is_played(show, site):
     page = show("gallery/long-map.html", width=1100)
@@ -180,7 +234,7 @@ def images(field):
 def test_firefox_goes_the_main_path(firefox, site):
     firefox.goto(f"{site.as_uri()}/index.html")
     firefox.click(".door a")
-    firefox.wait_for("location.pathname.endsWith('/00-why-look-back.html')")
+    firefox.wait_for("location.pathname.endsWith('/learn.html')")
     firefox.goto(f"{site.as_uri()}/02-weights-from-the-data.html")
     changed = "document.querySelectorAll('[data-name=context] td.changed').length"
     assert firefox.evaluate(changed) == 0

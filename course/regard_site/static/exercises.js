@@ -17,6 +17,7 @@
       const [state, text] = judge(exercise, field.value);
       output.dataset.state = state;
       output.textContent = text;
+      if (state === "right") form.dispatchEvent(new CustomEvent("right", { bubbles: true }));
     });
     field.addEventListener("input", () => (output.textContent = ""));
   }

@@ -98,7 +98,7 @@ function goTo(/** @type {Step} */ one) {
   render();
   reveal();
   place();
-  parts?.next.focus({ preventScroll: true });
+  if (document.hasFocus()) parts?.next.focus({ preventScroll: true }); // within another page, it may be read or typed in
 }
 
 function turn(/** @type {1|-1} */ by) {
