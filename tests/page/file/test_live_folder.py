@@ -140,6 +140,15 @@ def in_float64(model):
     return logits
 
 
+def test_rows_of_a_matrix_are_those_of_int8_times_their_scales(node, files):
+    code = """
+    const { weights } = await bring();
+    return new GPT(kernels, given.model.config, weights).rows("wte", 3, 8, 36);"""
+    rows = node(IMPORTS, BRINGS + code, given(files))
+    expected = as_int8(small(**OPTIONS)).wte.dequantized()[3:8].flatten()
+    assert torch.equal(torch.tensor(rows), expected)
+
+
 def test_what_came_before_an_interruption_is_not_fetched_again(node, files):
     count = len(description_of(files)["pieces"]) + 1
     code = """
