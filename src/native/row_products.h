@@ -49,8 +49,9 @@ struct RowProducts : WidenedTotals<W> {
 };
 
 #if defined(__wasm_simd128__)
-// An int8 W times whole numbers of 16 bits, to which each x is rounded with a scale of its own: eight
-// products an instruction, where four floats take four. Sums of a block (row_totals.h) are exact.
+// An int8 W times whole numbers of 16 bits, to which each x is rounded with a scale of its own:
+// eight products an instruction, where four floats take four. Sums of a block (row_totals.h) are
+// exact.
 template <>
 struct WidenedTotals<Int8> {
   using WeightElement = Int8;

@@ -83,7 +83,8 @@ REGARD_INLINE void add_each(const Sum *sums, float *totals) {
   REGARD_UNROLLED_FOR (int first = 0; first < count; first += LANES) {
     floats some[LANES] = {};
     const int vectors = min(LANES, count - first);
-    REGARD_UNROLLED_FOR (int i = 0; i < vectors; i++) some[i] = __builtin_convertvector(sums[first + i], floats);
+    REGARD_UNROLLED_FOR (int i = 0; i < vectors; i++)
+      some[i] = __builtin_convertvector(sums[first + i], floats);
     store(totals + first, load(totals + first) + sum_each_of(some));
   }
 }
