@@ -92,8 +92,8 @@ def _prepared(subject: Subject) -> tuple[ModelSubject, GPT, dict[str, Any]]:
         raise PageError(f"{error}: leave live out, or use regard explore") from error
     if gpt.has_int8_weights:
         raise PageError(
-            "a page is made of the model in floating point, and this one has int8 weights: load "
-            'it without weights="int8", or leave live out'
+            "the model has int8 weights, and a page is made of one in floating point: load it "
+            'without weights="int8", or leave live out'
         )
     try:
         file = tokenizer_file(subject.model.tokenizer, special=subject.adds_special)
