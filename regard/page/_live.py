@@ -62,6 +62,8 @@ def write_folder(subject: Subject, folder: Path, *, start: str = "") -> int:
     run = opened.run(opened.about()["runs"][0])
     ids, notes = opened.ids_of(run), list(run.notes)
     most = longest(quantised)
+    if most < gpt.config.context:
+        about["shape"] += f", {most} in this page"
     if len(ids) > most:
         notes = [f"the page has room for {most} tokens; these are the first of the text"]
         ids = ids[:most]

@@ -196,6 +196,7 @@ def test_a_first_text_is_no_longer_than_what_the_page_has_room_for(tmp_path, mon
     html = (tmp_path / "a" / "index.html").read_text()
     report = json.loads(re.search(r'id="report">(.*)</script>', html)[1])
     assert report["about"]["limits"]["tokens"] == 41
+    assert report["about"]["shape"].endswith("context 79, 41 in this page")
     first = report["first"]
     assert first["ids"] == LETTERS.encode("abc def " * 9)[:41]
     assert (first["run"]["length"], first["run"]["notes"]) == (41, first["notes"])
