@@ -126,12 +126,9 @@ def _write(subject: ModelSubject | RecordingSubject, path: Path, *, live: bool) 
 
     try:
         size = page.report(subject, path, live=live)
-    except FileExistsError as error:
-        raise MisuseError(f"{error}; choose another --out FILE") from None
-    except OSError as error:
-        raise MisuseError(
-            f"{path} cannot be written: {error.strerror}; choose another --out FILE"
-        ) from None
+    except OSError as error:  # regard's own have no number, and the system's no such sentence
+        why = f"{path} cannot be written: {error.strerror}" if error.errno else str(error)
+        raise MisuseError(f"{why}; choose another --out FILE") from None
     except (PageError, RecordError) as error:
         raise MisuseError(str(error)) from error
     runs = "; the model runs in it, over any text" if live else ""

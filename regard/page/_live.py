@@ -14,7 +14,7 @@ from regard.page._errors import PageError
 from regard.page._run import views_with
 from regard.page.example import known_part
 from regard.page.file.live import live_page, objection_to_tokenizer, tokenizer_file
-from regard.page.file.live_folder import PASSAGE, as_int8, live_files, perplexity
+from regard.page.file.live_folder import PASSAGE, as_int8, live_files, longest, perplexity
 from regard.page.subjects import ModelSubject
 
 if TYPE_CHECKING:
@@ -60,12 +60,18 @@ def write_folder(subject: Subject, folder: Path, *, start: str = "") -> int:
     quantised = as_int8(gpt)
     about = _about(opened, start) | {"numbers": _cost(opened.model, gpt, quantised)}
     run = opened.run(opened.about()["runs"][0])
-    ids = opened.ids_of(run)
+    ids, notes = opened.ids_of(run), list(run.notes)
+    most = longest(quantised)
+    if most < gpt.config.context:
+        about["shape"] += f", {most} in this page"
+    if len(ids) > most:
+        notes = [f"the page has room for {most} tokens; these are the first of the text"]
+        ids = ids[:most]
     # As the page will show it: the next tokens are those of the rounded matrices.
     shown = ModelSubject(quantised, opened.model.tokenizer, title=run.title, ids=ids)
     shown_run = shown.run(shown.about()["runs"][0])
-    first = {"ids": ids, "notes": list(run.notes)}
-    first["run"] = shown_run.describe() | {"id": "1", "notes": list(run.notes)}
+    first = {"ids": ids, "notes": notes}
+    first["run"] = shown_run.describe() | {"id": "1", "notes": notes}
     folder.parent.mkdir(parents=True, exist_ok=True)
     total = 0
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:

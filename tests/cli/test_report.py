@@ -104,6 +104,10 @@ def test_a_report_replaces_nothing_but_a_file(misused, model, tmp_path):
     for path in (tmp_path, tmp_path / "pipe"):
         line = misused("report", TEXT, "--model", model, "--out", path)
         assert f"{path} exists and is not a regular file; choose another --out FILE" in line
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "a"
+    line = misused("report", TEXT, "--model", model, "--live", "--out", below)
+    assert f"{below} cannot be written: File exists; choose another --out FILE" in line
 
 
 def test_a_report_goes_where_a_link_leads(regard, model, tmp_path):

@@ -22,7 +22,7 @@ from regard.gpt.int8 import to_int8
 from regard.page.file.bundle import module, static
 from regard.page.file.live import described, page_of
 
-__all__ = ["PASSAGE", "as_int8", "live_files", "perplexity"]
+__all__ = ["PASSAGE", "as_int8", "live_files", "longest", "perplexity"]
 
 PIECE = 2**23  # bytes
 _ALIGNMENT = 64  # of a tensor in bytes, a cache line
@@ -92,7 +92,7 @@ def live_files(
     threads = module("kernels_threads.wasm")
     kernels = _entry("kernels", threads, "wasm")
     yield kernels["file"], threads
-    config = replace(model.config, context=min(model.config.context, _longest(model)))
+    config = replace(model.config, context=longest(model))
     description = {
         "config": described(config),
         "tensors": [
@@ -109,11 +109,11 @@ def live_files(
     yield "index.html", page_of(description, about | {"limits": limits}, first).encode()
 
 
-def _longest(model: GPT) -> int:
-    """The longest text whose queries, keys and values have room in the page, in tokens."""
+def longest(model: GPT) -> int:
+    """The longest text that the page reads: its queries, keys and values have room; in tokens."""
     config = model.config
     width = config.dim + 2 * config.group_count * config.head_dim
-    return _CACHE // (4 * config.layers * width)
+    return min(config.context, _CACHE // (4 * config.layers * width))
 
 
 def _layout(model: GPT) -> tuple[list[tuple[str, Tensor, int]], int]:

@@ -97,6 +97,66 @@ def test_a_piece_that_is_missing_is_told(pages, address):
         assert "the host answers 404). Reload the page" in page.locator("#problem").inner_text()
 
 
+def test_a_full_storage_and_other_addresses_do_not_keep_the_page_away(pages, settled, address):
+    kept = """caches.open("regard page").then((one) => one.keys())
+        .then((all) => all.map(({ url }) => url))"""
+    with pages() as page:
+        page.goto(address + "?a")
+        page.wait_for_function("crossOriginIsolated")
+        page.goto(address + "index.html?b")
+        settled(page)
+        assert page.evaluate(kept) == [address]
+        page.goto(address + "service.js")
+        assert not page.evaluate("crossOriginIsolated")
+        page.evaluate("caches.delete('regard page')")
+        console = page.context.new_cdp_session(page)
+        origin = address.removesuffix("/model/")
+        limit = {"origin": origin, "quotaSize": 100_000}
+        console.send("Storage.overrideQuotaForOrigin", limit)
+        page.goto(address)
+        settled(page)
+        assert page.evaluate("crossOriginIsolated")
+        assert page.evaluate(kept) == []
+
+
+def test_it_runs_where_nothing_may_be_kept_and_no_memory_shared(pages, settled, address):
+    refuse = """
+    Object.defineProperty(window, "sessionStorage", { get() { throw new DOMException("no"); } });"""
+    with pages() as page:
+        page.add_init_script(refuse)
+        page.goto(address)
+        settled(page)
+        assert page.locator("#problem").is_hidden()
+        page.evaluate(TYPE, TEXT + " a story")
+        page.locator("#tokens .token", has_text="story").wait_for()
+
+    mark = '<script type="text/plain" id="worker">'
+    no_memory = """
+    Object.defineProperty(navigator, "hardwareConcurrency", { value: undefined });
+    const Own = WebAssembly.Memory;
+    WebAssembly.Memory = function (limits) {
+      if (limits.shared) throw new RangeError("no");
+      return new Own(limits);
+    };
+    """
+
+    def without(route):
+        answer = route.fetch()
+        headers = answer.headers | {
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cross-Origin-Embedder-Policy": "require-corp",
+        }
+        body = answer.text().replace(mark, mark + no_memory)
+        route.fulfill(response=answer, headers=headers, body=body)
+
+    with pages(service_workers="block") as page:
+        page.route(address, without)
+        page.goto(address)
+        settled(page)
+        assert page.evaluate("crossOriginIsolated")
+        assert page.locator("#problem").is_hidden()
+
+
 @pytest.mark.thorough
 def test_in_firefox(firefox, address):
     firefox.goto(address)

@@ -73,6 +73,7 @@ globalThis.fetch = async (url) => {
   return new Response(data);
 };
 globalThis.caches = { open: async () => ({
+  keys: async () => Array.from(kept.keys(), (url) => ({ url })),
   match: async (url) => kept.get(url)?.clone(),
   put: async (url, answer) => void kept.set(url, answer),
   delete: async (url) => kept.delete(url),
@@ -183,6 +184,32 @@ def test_what_was_kept_and_is_damaged_is_fetched_anew(node, files):
     return { fetched: log.slice(before), url };"""
     answer = node(IMPORTS, BRINGS + code, given(files))
     assert answer["fetched"] == [answer["url"]]
+
+
+def test_what_an_earlier_version_left_is_removed(node, files):
+    code = """
+    await bring();
+    const before = [...kept.keys()];
+    kept.set("https://example.org/a/weights-0123456789ab.bin", new Response("old"));
+    await folderOf(given.model, "https://example.org/a/index.html?now");
+    return { before, after: [...kept.keys()] };"""
+    answer = node(IMPORTS, BRINGS + code, given(files))
+    assert len(answer["before"]) > 3
+    assert answer["after"] == answer["before"]
+
+
+def test_a_first_text_is_no_longer_than_what_the_page_has_room_for(tmp_path, monkeypatch):
+    model = small(**OPTIONS | {"initial_std": 0.1})
+    monkeypatch.setattr(live_folder, "_CACHE", 4 * 3 * (36 + 2 * 2 * 6) * 41)
+    regard.report(model, tmp_path / "a", tokenizer=LETTERS, text="abc def " * 9, live=True)
+    html = (tmp_path / "a" / "index.html").read_text()
+    report = json.loads(re.search(r'id="report">(.*)</script>', html)[1])
+    assert report["about"]["limits"]["tokens"] == 41
+    assert report["about"]["shape"].endswith("context 79, 41 in this page")
+    first = report["first"]
+    assert first["ids"] == LETTERS.encode("abc def " * 9)[:41]
+    assert (first["run"]["length"], first["run"]["notes"]) == (41, first["notes"])
+    assert "room for 41 tokens" in first["notes"][0]
 
 
 def test_perplexity_is_that_of_the_definition():

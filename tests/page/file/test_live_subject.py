@@ -115,6 +115,57 @@ def test_the_head_that_writes_the_next_token_is_the_servers(ask, subject):
     assert_equal(answer, server.writer(server.read(TEXT)), near=1e-4)
 
 
+OPEN = """
+let open = 0;
+const { Cache } = await import("./static/kernels/cache.js");
+const { branch, release } = Cache.prototype;
+const { cache } = subject.model;
+subject.model.cache = (capacity) => (open++, cache.call(subject.model, capacity));
+Cache.prototype.branch = function (...sizes) { open++; return branch.apply(this, sizes); };
+Cache.prototype.release = function () { if (this.layers.length) open--; release.call(this); };
+"""
+
+
+def test_a_text_that_is_asked_for_twice_at_once_is_one_run(ask):
+    code = (
+        OPEN
+        + """
+    const both = [subject.read("the mat"), subject.read("the mat")];
+    for (const one of both) one.next();
+    const [first, second] = both.map((one) => finished(one));
+    return { same: first.name === second.name, there: subject.run(first.name) === first, open };"""
+    )
+    assert ask(code) == {"same": True, "there": True, "open": 1}
+
+
+def test_a_run_with_changes_keeps_the_text_as_it_is_open(ask):
+    code = """
+    const text = finished(subject.read("the dog"));
+    const changed = finished(subject.change(text, [{ kind: "off", layer: 0, head: 0 }]));
+    for (let k = 1; k <= 40; k++) {
+      finished(subject.read("mat ".repeat(k)));
+      subject.run(changed.name);
+    }
+    const kept = subject.run(text.name) === text;
+    for (let k = 1; k <= 40; k++) finished(subject.read("dog ".repeat(k)));
+    const names = [...subject.runs.values()].map(({ name }) => name);
+    const gone = !names.includes(text.name) && !names.includes(changed.name);
+    return { kept, gone, count: names.length };"""
+    answer = ask(code)
+    assert (answer["kept"], answer["gone"]) == (True, True)
+    assert 10 < answer["count"] <= 17
+
+
+def test_what_is_measured_of_a_text_that_was_closed_is_an_error(ask):
+    code = """
+    const text = finished(subject.read("the dog sat"));
+    const measuring = subject.effects(text, "keys");
+    for (let k = 0; k < 2; k++) measuring.next();
+    for (let k = 1; k <= 40; k++) finished(subject.read("mat ".repeat(k)));
+    try { finished(measuring); } catch ({ message }) { return message; }"""
+    assert "not open any more" in ask(code)
+
+
 def test_how_long_a_slow_model_takes_is_said_beforehand(ask):
     code = """
     const said = [];

@@ -36,6 +36,7 @@ export class Cache {
   /** A cache of the first tokens, with room for more; this one stays as it is. */
   branch(/** @type {number} */ length, /** @type {number} */ capacity) {
     const { kernels, config } = this;
+    if (!this.layers.length) throw new Error("This text is not open any more; open it again.");
     const copy = new Cache(kernels, config, capacity);
     copy.length = length;
     const D = config.head_dim;

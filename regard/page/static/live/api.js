@@ -29,16 +29,21 @@ begin();
 
 /** A folder's service worker brings the headers with which threads share memory: the page is opened once more, then. */
 async function begin() {
-  if (report.first.run && navigator.serviceWorker) {
-    await navigator.serviceWorker.register("service.js").catch(() => {}); // else one thread, and the network, do
-    if (!crossOriginIsolated && !sessionStorage.getItem(ONCE)) {
-      sessionStorage.setItem(ONCE, "1");
-      await Promise.race([navigator.serviceWorker.ready, new Promise((go) => setTimeout(go, PATIENCE))]);
-      return location.reload();
-    }
+  if (await isToReload().catch(() => false)) location.reload();
+  else worker.postMessage({ start });
+}
+
+/** Whether the service worker is there now; where it is refused, one thread and the network do. */
+async function isToReload() {
+  if (!report.first.run || !navigator.serviceWorker) return false;
+  await navigator.serviceWorker.register("service.js");
+  if (crossOriginIsolated || sessionStorage.getItem(ONCE)) {
     sessionStorage.removeItem(ONCE);
+    return false;
   }
-  worker.postMessage({ start });
+  sessionStorage.setItem(ONCE, "1");
+  await Promise.race([navigator.serviceWorker.ready, new Promise((go) => setTimeout(go, PATIENCE))]);
+  return true;
 }
 
 /** @type {Parameters<Api["onLoading"]>[0]} */

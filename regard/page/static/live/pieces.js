@@ -6,7 +6,7 @@ import { ServerError } from "../errors.js";
 
 /**
  * @typedef {{file: string, bytes: number, sha256: string}} Piece
- * @typedef {{bytes: number, pieces: Piece[], tokenizer: Piece, tensors: {name: string, offset: number}[]}} Stored
+ * @typedef {{bytes: number, pieces: Piece[], tokenizer: Piece, threads: Piece, tensors: {name: string, offset: number}[]}} Stored
  * @typedef {(piece: Piece, report?: (bytes: number) => void) => Promise<Uint8Array<ArrayBuffer>>} Bring
  */
 
@@ -16,8 +16,8 @@ const CACHE = "regard model ";
  * Brings the files of a folder, whose address is the base.
  * @param {Stored} stored @param {string} base @returns {Promise<Bring>}
  */
-export async function folderOf({ pieces }, base) {
-  const kept = await cacheOf(pieces);
+export async function folderOf({ pieces, tokenizer, threads }, base) {
+  const kept = await cacheOf([...pieces, tokenizer, threads], base);
   return (piece, report = () => {}) => bring(piece, base, kept, report);
 }
 
@@ -42,11 +42,20 @@ export async function broughtModel(kernels, { bytes, pieces, tokenizer, tensors 
   return { weights: Object.fromEntries(tensors.map(({ name, offset }) => [name, start + offset])), tokenizer: json };
 }
 
-/** What the browser keeps of this model, in place of other versions; null where it keeps nothing. */
-async function cacheOf(/** @type {Piece[]} */ pieces) {
+/**
+ * What the browser keeps of this folder, without the files of earlier versions; null where it keeps nothing.
+ * @param {Piece[]} files @param {string} base
+ */
+async function cacheOf(files, base) {
   if (!globalThis.caches) return null; // the address is neither https nor this machine's own
-  const name = `${CACHE}${pieces.map(({ sha256 }) => sha256.slice(0, 4)).join("")}`;
-  return caches.open(name).catch(() => null); // a private window may refuse
+  try {
+    const kept = await caches.open(`${CACHE}${new URL(".", base).href}`);
+    const current = files.map(({ file }) => new URL(file, base).href);
+    for (const { url } of await kept.keys()) if (!current.includes(url)) await kept.delete(url);
+    return kept;
+  } catch {
+    return null; // a private window may refuse
+  }
 }
 
 /**

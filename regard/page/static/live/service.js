@@ -8,18 +8,26 @@ const NAME = "regard page";
 scope.addEventListener("install", () => scope.skipWaiting());
 scope.addEventListener("activate", (/** @type {any} */ event) => event.waitUntil(scope.clients.claim()));
 scope.addEventListener("fetch", (/** @type {any} */ event) => {
-  if (event.request.mode === "navigate") event.respondWith(answered(event.request));
+  if (event.request.mode === "navigate" && isPage(event.request.url)) event.respondWith(answered(event.request));
 });
 
-/** The newest page, or the one before without a network. */
+/** Whether an address is that of the page: what else lies in its folder or below it is left alone. */
+function isPage(/** @type {string} */ url) {
+  const here = scope.registration.scope;
+  return [here, `${here}index.html`].includes(url.split(/[?#]/)[0]);
+}
+
+/** The newest page, or the one before without a network; it is kept once, whatever its address asks for. */
 async function answered(/** @type {Request} */ request) {
-  const kept = await caches.open(NAME);
+  const kept = await caches.open(NAME).catch(() => null);
+  const { scope: here } = scope.registration;
   try {
     const answer = await fetch(request);
-    if (answer.ok) await kept.put(request, answer.clone());
+    const copy = answer.ok ? answer.clone() : null;
+    if (copy) await kept?.put(here, copy).catch(() => {}); // no room left: then it needs a network
     return isolated(answer);
   } catch (error) {
-    const before = await kept.match(request, { ignoreSearch: true });
+    const before = await kept?.match(here);
     if (before) return isolated(before);
     throw error;
   }

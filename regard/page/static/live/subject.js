@@ -48,6 +48,7 @@ export class Subject {
   run(/** @type {string} */ name) {
     for (const [key, one] of this.runs) {
       if (one.name !== name) continue;
+      if (one.plain) this.run(one.plain.name); // which is generated from
       this.runs.delete(key); // what is used stays open longest
       this.runs.set(key, one);
       return one;
@@ -142,6 +143,8 @@ export class Subject {
     const name = `${++this.count}`;
     try {
       const logits = yield* this.readTimed(ids.slice(cache.length), cache, changes);
+      const meanwhile = this.runs.get(key);
+      if (meanwhile) return this.run(meanwhile.name); // another request was for the same
       const probabilities = softmax(logits);
       if (probabilities.some(Number.isNaN))
         throw new ServerError("The model's logits are not numbers; its weights are damaged.");
@@ -149,9 +152,10 @@ export class Subject {
       const fresh = { name, ids, notes, cache, changes, logits, probabilities, plain };
       this.runs.set(key, { ...fresh, effects: new Map(), heads: new Map(), figures: [] });
     } finally {
-      if (!this.runs.has(key) && !own) cache.release(); // it is not needed any more
+      if (this.runs.get(key)?.cache !== cache && !own) cache.release(); // it is not needed any more
     }
-    const rest = [...this.runs].filter(([, one]) => one.name !== this.first && one.name !== name).reverse();
+    const staying = [this.first, name, plain?.name];
+    const rest = [...this.runs].filter(([, one]) => !staying.includes(one.name)).reverse();
     let [count, room] = [0, ROOM - cache.bytes];
     for (const [old, one] of rest) if (++count >= KEPT || (room -= one.cache.bytes) < 0) this.close(old);
     return this.run(name);
@@ -171,12 +175,14 @@ export class Subject {
     return logits;
   }
 
-  /** Gives back the memory of a run; reading it afterwards is an error. */
+  /** Gives back the memory of a run, and of those that change it; reading them afterwards is an error. */
   close(/** @type {string} */ key) {
     const run = this.runs.get(key);
     this.runs.delete(key);
-    for (const pattern of run?.heads.values() ?? []) pattern.release();
-    run?.cache.release();
+    if (!run) return;
+    for (const pattern of run.heads.values()) pattern.release();
+    run.cache.release();
+    for (const [changed, { plain }] of [...this.runs]) if (plain === run) this.close(changed);
   }
 
   /** The cache of the open run that begins as this text does, as far as that goes; the last token is always read. */

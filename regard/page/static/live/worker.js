@@ -87,11 +87,12 @@ const numbersOf = (/** @type {number|"mean"} */ one, /** @type {number} */ count
 async function begin(/** @type {LiveStart} */ { model, kernels: module, numbers, base, title, first }) {
   const description = JSON.parse(model);
   const folder = description.pieces && (await folderOf(description, base));
-  const threads = Math.min(MOST_THREADS, navigator.hardwareConcurrency);
-  const kernels =
+  const threads = Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1);
+  const threaded =
     folder && crossOriginIsolated
-      ? await threadedKernels(await folder(description.threads), threads)
-      : await Kernels.of(await inflated(module));
+      ? await threadedKernels(await folder(description.threads), threads).catch(() => null) // a phone may have no room
+      : null;
+  const kernels = threaded ?? (await Kernels.of(await inflated(module)));
   const progress = (/** @type {number} */ done, /** @type {number} */ total) =>
     scope.postMessage({ loading: { done, total } }, []);
   const { weights, tokenizer } = folder
