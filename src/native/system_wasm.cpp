@@ -1,7 +1,7 @@
 // The functions of system.h and threads.h in WebAssembly: memory, and threads where it is shared.
 //
 // A thread is a worker of the page with an instance of this module, its own stack and the same
-// memory. The page calls `help` in each, which never returns.
+// memory. The page calls `join` and `help` in each; the latter never returns.
 
 #include <stdlib.h>
 
@@ -72,9 +72,13 @@ extern "C" __attribute__((export_name("stack"))) void *regard_stack() {
   return (char *)system::allocate(64, STACK) + STACK;
 }
 
-extern "C" __attribute__((export_name("help"))) void regard_help() {
-  int32_t seen = job.number.load();
+// A helper joins while no job runs, and gives the number of the last one to `help`.
+extern "C" __attribute__((export_name("join"))) int32_t regard_join() {
   job.helpers.fetch_add(1);
+  return job.number.load();
+}
+
+extern "C" __attribute__((export_name("help"))) void regard_help(int32_t seen) {
   for (;;) {
     while (job.number.load() == seen)
       __builtin_wasm_memory_atomic_wait32((int *)&job.number, seen, -1);

@@ -32,8 +32,7 @@ def test_a_model_is_set_by_the_option(regard, model, shown):
 
 def test_weights_are_kept_as_int8_where_asked_for(regard, misused, model, shown):
     assert regard("explore", "--no-open", "--model", model, "--weights", "int8").status == 0
-    network, _, _, _ = shown[0].first()
-    assert network.has_int8_weights
+    assert shown[0].model.module.has_int8_weights
     line = misused("explore", "--model", model, "--weights", "int4")
     assert "--weights is 'int4': expected int8" in line
 

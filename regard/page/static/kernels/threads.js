@@ -11,13 +11,18 @@ const MOST = 2 ** 31; // as in tools/wasm.py
 const ENOSYS = 52; // what the C library hears where it would write, were there a console
 // What a helper runs: it never returns to its messages.
 const HELPER = `onmessage = async ({ data: { module, memory, stack, local } }) => {
-  const no = () => ${ENOSYS};
-  const wasi_snapshot_preview1 = { fd_close: no, fd_seek: no, fd_write: no };
-  const { exports } = await WebAssembly.instantiate(module, { env: { memory }, wasi_snapshot_preview1 });
-  exports.__stack_pointer.value = stack;
-  exports.__wasm_init_tls(local);
-  postMessage(null);
-  exports.help();
+  try {
+    const no = () => ${ENOSYS};
+    const wasi_snapshot_preview1 = { fd_close: no, fd_seek: no, fd_write: no };
+    const { exports } = await WebAssembly.instantiate(module, { env: { memory }, wasi_snapshot_preview1 });
+    exports.__stack_pointer.value = stack;
+    exports.__wasm_init_tls(local);
+    const last = exports.join();
+    postMessage(null);
+    exports.help(last);
+  } catch (error) {
+    postMessage(String(error));
+  }
 };`;
 
 /**
@@ -38,7 +43,7 @@ export async function threadedKernels(bytes, threads) {
   const start = () =>
     new Promise((resolve, reject) => {
       const helper = new Worker(url);
-      helper.onmessage = resolve;
+      helper.onmessage = ({ data: problem }) => (problem ? reject(new Error(problem)) : resolve(null));
       helper.onerror = reject;
       const local = kernels.allocate(own.__tls_size.value + own.__tls_align.value);
       helper.postMessage({ module, memory, stack: own.stack(), local: alignedTo(own.__tls_align.value, local) });

@@ -94,9 +94,10 @@ async function fetched(url, piece, report) {
     }
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error);
-    throw new ServerError(
-      `The model could not be fetched (${piece.file}: ${why}). Reload the page to go on; what came is kept.`,
-    );
+    const cure = url.startsWith("file:")
+      ? "A page from a file may fetch nothing: serve its folder, say by python -m http.server."
+      : "Reload the page to go on; what came is kept.";
+    throw new ServerError(`The model could not be fetched (${piece.file}: ${why}). ${cure}`);
   }
 }
 

@@ -136,6 +136,9 @@ export class Subject {
    * @returns {Generator<void, LiveRun>}
    */
   *open(ids, notes, changes = [], plain = null, own = null) {
+    const { vocab_size: V } = this.model.config;
+    const unknown = ids.find((id) => id >= V);
+    if (unknown != null) throw new ServerError(`Token ${unknown} of this text is not one of the model's ${V}.`);
     const key = JSON.stringify([ids, changes]);
     const existing = this.runs.get(key);
     if (existing) return this.run(existing.name);
