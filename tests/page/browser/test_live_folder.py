@@ -10,10 +10,6 @@ import regard
 from regard.page.file import live_folder
 
 TEXT = "A green parrot lived in the tent. Leila said to Tom"
-TYPE = """(text) => {
-  document.getElementById("entry-text").value = text;
-  document.getElementById("entry-text").dispatchEvent(new Event("input", { bubbles: true }));
-}"""
 
 
 class Host(http.server.SimpleHTTPRequestHandler):
@@ -34,6 +30,12 @@ def address(shipped, tmp_path_factory):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/model/"
         server.shutdown()
+
+
+def write(page, text):
+    """Type a text in place of the one that is shown."""
+    page.locator("#examples button").last.click()
+    page.locator("#entry-text").fill(text)
 
 
 def words(page):
@@ -82,7 +84,7 @@ def test_what_was_fetched_once_runs_on_threads_and_without_a_network(pages, sett
         page.reload()
         settled(page)
         assert words(page) == before
-        page.evaluate(TYPE, TEXT + " a story")
+        write(page, TEXT + " a story")
         page.locator("#tokens .token", has_text="story").wait_for()
         settled(page)
         assert page.locator("#problem").is_hidden()
@@ -127,7 +129,7 @@ def test_it_runs_where_nothing_may_be_kept_and_no_memory_shared(pages, settled, 
         page.goto(address)
         settled(page)
         assert page.locator("#problem").is_hidden()
-        page.evaluate(TYPE, TEXT + " a story")
+        write(page, TEXT + " a story")
         page.locator("#tokens .token", has_text="story").wait_for()
 
     mark = '<script type="text/plain" id="worker">'
