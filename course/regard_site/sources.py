@@ -27,7 +27,7 @@ _EXPERIMENTS = {
     "experiments/README.md": "experiments.html",
     "experiments/vllm/README.md": "vllm.html",
 }
-_COURSE = ("docs/questions.md", "docs/teaching.md")
+_COURSE = ("docs/questions.md", "docs/teaching.md", "docs/study.md")
 _LOOK_UP = (
     "docs/definitions.md",
     _CARD,
