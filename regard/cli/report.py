@@ -114,7 +114,7 @@ def report(
 def _default(subject: ModelSubject | RecordingSubject, *, live: bool) -> Path:
     """The file or folder that is written where none is named."""
     with quiet_interrupts():
-        from regard.page._live import needs_folder
+        from regard.page import needs_folder
 
     return Path("report" if live and needs_folder(subject) else "report.html")
 

@@ -7,6 +7,7 @@ from regard._faces import make_lazy
 if TYPE_CHECKING:
     from regard.page._errors import PageError
     from regard.page._explore import Explorer, explore
+    from regard.page._live import needs_folder
     from regard.page._report import report
     from regard.page._widget import ExplorerWidget
     from regard.page.subjects import ModelSubject, RecordingSubject
@@ -18,6 +19,7 @@ __all__ = [
     "PageError",
     "RecordingSubject",
     "explore",
+    "needs_folder",
     "report",
 ]
 
@@ -26,6 +28,7 @@ _HOMES = {
     "Explorer": "_explore",
     "explore": "_explore",
     "ExplorerWidget": "_widget",
+    "needs_folder": "_live",
     "report": "_report",
     "PageError": "_errors",
     "ModelSubject": "subjects",

@@ -32,7 +32,17 @@ _WORSE = 1.01  # most that int8 may raise the perplexity
 
 
 def needs_folder(subject: Subject) -> bool:
-    """Whether a subject's model is too large for one file."""
+    """Return whether a live report of a subject's model is too large for one file.
+
+    Args:
+        subject: what the page shows; a recording has no model, and fits.
+
+    Example:
+        >>> from regard.gpt import load
+        >>> from regard.page import ModelSubject, needs_folder
+        >>> needs_folder(ModelSubject(*load(), title="the model", text="The cat"))
+        False
+    """
     return isinstance(subject, ModelSubject) and _least(subject.model) > LIVE_SIZE
 
 

@@ -42,7 +42,7 @@ def test_the_plan_names_slides_that_exist(slides):
     minutes = [int(minute) for minute in re.findall(r"^\| (\d+) \|", plan, flags=re.MULTILINE)]
     assert minutes[0] == 0
     assert minutes == sorted(minutes)
-    assert 100 < minutes[-1] < 120
+    assert 170 < minutes[-1] < 180
 
 
 @pytest.mark.thorough
