@@ -14,12 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.page.file.live_folder import PASSAGE
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from benchmarks.report import Report
 
 ROUNDS = 5
+WORDS = 56  # of a passage, which are some 64 tokens
 DRAWN = 32  # tokens
 GAIN = 1.7  # of threads, in the time to read a text
 PATIENCE = 180_000  # milliseconds until a model that is never there fails
@@ -47,11 +50,6 @@ window.ask = (name, ...args) =>
     window.answering.postMessage({ id, name, args });
   });
 """
-TEXT = (
-    "The harbour master kept two notebooks. In the first he wrote down every ship that came in, "
-    "with its flag, its cargo and the name of its captain; in the second he wrote what he thought "
-    "of them. When the old lighthouse was sold, a woman from the city moved into it, with"
-)
 
 
 def live_real(report: Report) -> None:
@@ -126,9 +124,10 @@ def _measured(page: Page, address: str) -> dict[str, float]:
         assert error is None, error
         return float(taken), value
 
+    text = " ".join(PASSAGE.split()[:WORDS])
     times: dict[str, list[float]] = {}
     for number in range(ROUNDS):
-        taken, run = ask("open", f"{number}{TEXT}")
+        taken, run = ask("open", f"{number}{text}")
         assert run["length"] in range(60, 70), run["length"]
         times.setdefault("64 tokens read", []).append(taken * 64 / run["length"])
         taken, _ = ask("append", run["id"], 300)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +91,7 @@ def write_folder(subject: Subject, folder: Path, *, start: str = "") -> int:
             total += len(data)
         if folder.exists():
             folder.rmdir()
-        os.rename(made, folder)  # noqa: PTH104 - whole, or not at all
+        made.rename(folder)  # whole, or not at all
     return total
 
 

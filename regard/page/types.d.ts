@@ -346,6 +346,8 @@ interface State {
   rests: { run: string; keys: Rest[] } | null;
   /** The run whose head the opening still has to choose. */
   choosing: Run | null;
+  /** Whether the choice is the page's: no address or reader has named a head. */
+  undecided: boolean;
   /** How far measuring them is, in words. */
   measuring: string;
   /** Whether the right map is the difference. */

@@ -43,8 +43,11 @@ export function currentAddress() {
     if (fits(run.text)) fields.set("t", run.text);
     else fields.set("long", String(run.length));
   } else fields.set("r", run.id);
-  fields.set("l", String(first.layer));
-  fields.set("h", String(first.head));
+  // A head that is still being chosen is not the reader's: opened again, the page chooses anew.
+  if (!now.undecided || now.choosing !== now.plain) {
+    fields.set("l", String(first.layer));
+    fields.set("h", String(first.head));
+  }
   if (now.view === "opening") fields.set("p", now.view);
   if (first.average !== "head") fields.set("a", first.average);
   const selection = (/** @type {string} */ ending, /** @type {Side} */ { query, key, zoom }) => {
@@ -184,7 +187,7 @@ export function startAddress() {
   const write = settled(250, writeAddress);
   subscribe("changes", writeAddress);
   subscribe(
-    "run swap view layer head average query key zoom colour fit sort role size compare active shows tab update wide folded difference",
+    "run swap view layer head choosing average query key zoom colour fit sort role size compare active shows tab update wide folded difference",
     write,
   );
 }

@@ -44,7 +44,7 @@ const isAddressed = (/** @type {Run} */ run) => {
 
 /** @param {Run} run @param {boolean} free whether its head may be chosen here */
 async function open(run, free) {
-  set({ choosing: run });
+  set({ choosing: run, undecided: free });
   const { layer, head } = get().sides.first;
   const isWritten = get().about?.writes && run.next && run.kept !== false && headCount(run) > MANY;
   const isAsked = run.length > 1 && !isBlank(run.next?.[0].label ?? "");
@@ -59,7 +59,7 @@ async function open(run, free) {
     own = best ? { layer: best.layer, head: best.head } : { layer, head };
     chooseHead(own.layer, own.head, "first");
   }
-  set({ choosing: null });
+  set({ choosing: null, undecided: false });
   if (isLater) await tellRests(run); // behind what is shown at first
 }
 

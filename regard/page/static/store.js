@@ -40,6 +40,7 @@ const state = {
   passages: null,
   rests: null,
   choosing: null,
+  undecided: false,
   measuring: "",
   active: "first",
   tab: "steps",

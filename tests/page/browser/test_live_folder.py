@@ -58,6 +58,8 @@ def test_words_can_be_read_while_the_model_is_fetched(pages, settled, address):
         page.locator("#predictions > *").first.wait_for()
         assert len(words(page)) == 12
         assert len(held) == 1  # a piece at a time
+        page.wait_for_url("**t=*")
+        assert "&l=" not in page.url  # opened again meanwhile, it still chooses the head by itself
         waiting = False
         held[0].continue_()
         settled(page)

@@ -13,7 +13,6 @@ from regard.models import LanguageModel
 from regard.models.own_gpt import own_gpt
 from regard.page.file.bundle import kernels, script
 from regard.page.file.live_folder import as_int8
-from tests.support.real import smollm2  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.thorough, pytest.mark.real]
 
@@ -88,7 +87,7 @@ window.answer = (async () => {
 
 
 @pytest.fixture(scope="module")
-def address(smollm2, tmp_path_factory):  # noqa: F811
+def address(smollm2, tmp_path_factory):
     """A page that compares all texts with what Python computes of the same int8 matrices."""
     folder = tmp_path_factory.mktemp("real") / "live"
     size = regard.report(smollm2, folder, live=True)

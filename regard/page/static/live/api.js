@@ -52,7 +52,9 @@ let isThere = !report.first.run; // else its text is shown while the model is fe
 
 worker.onmessage = ({ data: { id, line, value, error, status, loading } }) => {
   if (loading !== undefined) {
+    const wasThere = isThere;
     isThere = !loading?.total;
+    if (isThere && !wasThere) renew();
     return tell(loading && { ...loading, kept: window.isSecureContext });
   }
   const one = pending.get(id);
@@ -93,6 +95,13 @@ function cancel(/** @type {number|undefined} */ id) {
   pending.delete(id);
   worker.postMessage({ cancel: id });
   one.reject(new Replaced());
+}
+
+/** The first text's next words as this browser computes them: the last digits of those of Python may differ. */
+async function renew() {
+  const { run } = report.first;
+  const own = run && (await ask("fetchRun", [run.id]).catch(() => null));
+  if (own) run.next = own.next;
 }
 
 /** The first text, while the model is fetched: Python has written it down. */

@@ -1,5 +1,5 @@
 /**
- * Beside a live report in a folder: hands the page out again where there is no network, and gives it the headers with
+ * Beside a live report in a folder: answers with the kept page without a network, and gives it the headers with
  * which its workers may share memory.
  */
 const scope = /** @type {any} */ (self);

@@ -284,10 +284,9 @@ export class Subject {
     const why = this.objections(one)[shows];
     if (why) throw new ServerError(`No such view: ${why}.`, { status: 422 });
     if (shows === "without") return views.without(weights, this.figures(one, layer, head).sinks);
-    const output = views.outputOf(this.model, layer, head);
-    if (shows === "moved") return views.moved(weights, output);
+    if (shows === "moved") return views.moved(weights, views.outputOf(this.model, layer, head));
     one.along ??= views.alongOf(this.model, one, this.following(one)[0].token);
-    return views.toward(weights, output, one.along);
+    return views.toward(weights, head, views.readsOf(this.model, layer, one.along));
   }
 
   /** @param {LiveRun} run @param {number} layer @param {number} head */

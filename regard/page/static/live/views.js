@@ -52,15 +52,20 @@ export function moved(weights, output) {
   );
 }
 
-/**
- * What each key adds to a logit.
- * @param {Pattern} weights @param {Float32Array} output (E, D) @param {Float64Array} along (E), of `alongOf`
- */
-export function toward(weights, output, along) {
+/** What each key adds to a logit. @param {Pattern} weights @param {number} head @param {Float64Array} reads (H·D), of `readsOf` */
+export function toward(weights, head, reads) {
   const D = weights.head.valueDim;
-  const reads = new Float64Array(D);
-  for (let k = 0; k < output.length; k++) reads[k % D] += along[Math.floor(k / D)] * output[k];
-  return new Weighted(weights, products(weights, reads));
+  return new Weighted(weights, products(weights, reads.subarray(head * D, (head + 1) * D)));
+}
+
+/** What reads a logit from the contexts of a layer's heads (H·D), through W_O. @param {GPT} model @param {number} layer @param {Float64Array} along (E), of `alongOf` */
+export function readsOf(model, layer, along) {
+  const { dim: E } = model.config;
+  const reads = new Float64Array(E);
+  model
+    .rows(`h.${layer}.attn.c_proj`, 0, E, E)
+    .forEach((number, k) => (reads[k % E] += along[Math.floor(k / E)] * number));
+  return reads;
 }
 
 /** The values (S, D) times each row of a matrix (O, D): (S, O). @param {Pattern} weights @param {ArrayLike<number>} matrix */
@@ -85,15 +90,17 @@ export function outputOf(model, layer, head) {
 }
 
 /**
- * What reads the logit of a token from the stream (E) at the last token, whose scale the final norm keeps.
- * @param {GPT} model @param {import("./subject.js").LiveRun} run @param {number} token
+ * What reads the logit of a token, or its lead over another's, from the stream (E) at the last token, whose scale the
+ * final norm keeps.
+ * @param {GPT} model @param {import("./subject.js").LiveRun} run @param {number} token @param {number} [other]
  */
-export function alongOf(model, { ids, cache }, token) {
+export function alongOf(model, { ids, cache }, token, other) {
   const { kernels, config, weights } = model;
   const { dim: E, norm, norm_eps: epsilon } = config;
   const stream = centred(Float64Array.from(model.streamBehind(ids, cache)), norm);
   const scale = 1 / Math.sqrt(stream.reduce((sum, x) => sum + x * x, 0) / E + epsilon);
-  const row = model.rows("wte", token, token + 1, E);
+  const row = model.rows("wte", token, token + 1, E).slice();
+  if (other !== undefined) model.rows("wte", other, other + 1, E).forEach((number, k) => (row[k] -= number));
   const gain = kernels.floats(weights["ln_f.weight"], E);
   return centred(
     Float64Array.from(row, (number, k) => scale * gain[k] * number),

@@ -121,7 +121,7 @@ const work = new Work(({ id, line, value, error }) => {
 let found = () => {};
 /** @type {Promise<Subject>} */
 const ready = new Promise((resolve) => (found = resolve));
-ready.catch(() => {}); // whoever asks is told
+ready.catch(() => {}); // each request gets the error
 scope.onmessage = ({ data }) => {
   if ("start" in data) found(begin(data.start));
   else if ("cancel" in data) work.cancel(data.cancel);
