@@ -29,10 +29,7 @@ def _heads() -> list[tuple[torch.Tensor, ...]]:
     generator = torch.Generator().manual_seed(3)
     sizes = [(2, 2, 2), (5, 3, 2), (7, 3, 5)]
     return [
-        tuple(
-            torch.randn(shape, generator=generator)
-            for shape in [(length, E), *3 * [(E, D)]]
-        )
+        tuple(torch.randn(shape, generator=generator) for shape in [(length, E), *3 * [(E, D)]])
         for length, E, D in sizes
     ]
 
