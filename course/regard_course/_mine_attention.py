@@ -251,9 +251,9 @@ def _head(names: Names) -> None:
     query, key, value = (x @ of[f"{name}.weight"].mT for name in named)
     right = partial(attend, query, key, value)
     mistakes = {
-        "divides by d_out instead of √d_out": partial(right, scale=1 / 3),
+        "divides by D instead of √D": partial(right, scale=1 / 3),
         "no scale": partial(right, scale=1.0),
-        "√d_in for √d_out": partial(right, scale=5**-0.5),
+        "√E for √D": partial(right, scale=5**-0.5),
         "query and key have changed places": partial(attend, key, query, value),
         "keys are summed, not values": partial(attend, query, key, key),
     }
@@ -324,7 +324,7 @@ def _has_scale(names: Names) -> bool:
 STAGES = (
     Stage("1", "causal_averages(x)", _has("causal_averages"), _averages),
     Stage("2", "attend(query, key, value, scale)", _has("attend"), _mix),
-    Stage("3", "Head(d_in, d_out)", _has("Head"), _head),
+    Stage("3", "Head(E, D)", _has("Head"), _head),
     Stage("4", "attend(…, scale=None)", _has_scale, _scale),
     Stage("5", "attend(…, causal=False)", _has("attend", "causal"), _causal),
     Stage("6", "attend(…, dropout=0.0)", _has("attend", "dropout"), _dropout),

@@ -130,11 +130,11 @@ EXERCISES = (
     ),
     Function(
         "1.6",
-        title="causal_averages(x): each row becomes the mean of the rows so far, (…, T, C)",
+        title="causal_averages(x): each row becomes the mean of the rows so far, (…, T, E)",
         name="causal_averages",
         reference=_causal_averages,
         cases=_batches,
-        hint="The length is x.shape[-2]; weights (T, T) @ x (…, T, C) does a whole batch.",
+        hint="The length is x.shape[-2]; weights (T, T) @ x (…, T, E) does a whole batch.",
         mistakes=(
             Mistake(
                 "no mask",

@@ -132,7 +132,7 @@ EXERCISES = (
     ),
     Function(
         "2.6",
-        title="self_attention(x): the context of each row, (T, C) to (T, C), with nothing trained",
+        title="self_attention(x): the context of each row, (T, E) to (T, E), with nothing trained",
         name="self_attention",
         reference=_self_attention,
         cases=_rows,
@@ -148,7 +148,7 @@ EXERCISES = (
             Mistake(
                 "scaled",
                 lambda x: (x @ x.T / x.shape[-1] ** 0.5).softmax(dim=-1) @ x,
-                "The scale 1/√d comes on page 3; here the scores are used as they are.",
+                "The scale 1/√D comes on page 3; here the scores are used as they are.",
             ),
             Mistake(
                 "weights for context",

@@ -29,11 +29,8 @@ def _heads() -> list[tuple[torch.Tensor, ...]]:
     generator = torch.Generator().manual_seed(3)
     sizes = [(2, 2, 2), (5, 3, 2), (7, 3, 5)]
     return [
-        tuple(
-            torch.randn(shape, generator=generator)
-            for shape in [(length, d_in), *3 * [(d_in, d_out)]]
-        )
-        for length, d_in, d_out in sizes
+        tuple(torch.randn(shape, generator=generator) for shape in [(length, E), *3 * [(E, D)]])
+        for length, E, D in sizes
     ]
 
 
@@ -91,10 +88,10 @@ EXERCISES = (
         kind="by hand",
         title="The scaled score of the query (2, 0, 2, 0) and the key (1, 5, 3, 1)",
         expected=4.0,
-        hint="The dot product is 2·1 + 2·3; both have d = 4 entries.",
+        hint="The dot product is 2·1 + 2·3; both have D = 4 entries.",
         mistakes=(
-            Mistake("no scale", 8.0, "Multiply the dot product by 1/√d."),
-            Mistake("divided by d", 2.0, "The scale is 1/√d: 1/2 for d = 4, not 1/4."),
+            Mistake("no scale", 8.0, "Multiply the dot product by 1/√D."),
+            Mistake("divided by D", 2.0, "The scale is 1/√D: 1/2 for D = 4, not 1/4."),
         ),
     ),
     Answer(
@@ -103,7 +100,7 @@ EXERCISES = (
         title="How many numbers are trained in Head(5, 4), which reads 7 positions",
         expected=60.0,
         tolerance=0.1,
-        hint="Three matrices, each of shape (d_in, d_out).",
+        hint="Three matrices, each of shape (E, D).",
         mistakes=(
             Mistake("one matrix", 20.0, "Query, key and value have a matrix each."),
             Mistake(
@@ -116,26 +113,26 @@ EXERCISES = (
     ),
     Function(
         "3.5",
-        title="head(x, Wq, Wk, Wv): the context of one head, (T, d_in) to (T, d_out)",
+        title="head(x, Wq, Wk, Wv): the context of one head, (T, E) to (T, D)",
         name="head",
         reference=_head,
         cases=_heads,
-        hint="Make query, key and value; then the lines of page 2, with 1/√d_out before softmax.",
+        hint="Make query, key and value; then the lines of page 2, with 1/√D before softmax.",
         mistakes=(
             Mistake(
                 "no scale",
                 lambda x, q, k, v: _attend(x @ q, x @ k, x @ v, 1.0),
-                "Divide the scores by √d_out before softmax.",
+                "Divide the scores by √D before softmax.",
             ),
             Mistake(
-                "divided by d",
+                "divided by D",
                 lambda x, q, k, v: _attend(x @ q, x @ k, x @ v, q.shape[1]),
-                "The scale is 1/√d_out.",
+                "The scale is 1/√D.",
             ),
             Mistake(
-                "√d_in for √d_out",
+                "√E for √D",
                 lambda x, q, k, v: _attend(x @ q, x @ k, x @ v, x.shape[1] ** 0.5),
-                "What is multiplied is a query and a key, and these have d_out entries.",
+                "What is multiplied is a query and a key, and these have D entries.",
             ),
             Mistake(
                 "softmax over the wrong axis",
@@ -145,7 +142,7 @@ EXERCISES = (
             Mistake(
                 "no transpose",
                 lambda x, q, k, v: (x @ q @ (x @ k) / q.shape[1] ** 0.5).softmax(dim=-1) @ (x @ v),
-                "Scores are query @ key.T: (T, d_out) @ (d_out, T).",
+                "Scores are query @ key.T: (T, D) @ (D, T).",
             ),
             Mistake(
                 "query and key exchanged",
@@ -165,12 +162,12 @@ EXERCISES = (
         name="weight",
         reference=_weight,
         cases=_pairs,
-        hint="The scaled scores of query i are key @ query[i] / √d; subtract their logsumexp at j.",
+        hint="The scaled scores of query i are key @ query[i] / √D; subtract their logsumexp at j.",
         mistakes=(
             Mistake(
                 "no scale",
                 lambda query, key, i, j: float((key @ query[i]).softmax(dim=0)[j]),
-                "Divide the scores by √d, where d = query.shape[1].",
+                "Divide the scores by √D, where D = query.shape[1].",
             ),
             Mistake(
                 "the sum over queries",

@@ -6,7 +6,7 @@ from regard_course._exercise import Answer, Function, Mistake
 
 __all__ = ["EXERCISES", "TITLE"]
 
-TITLE = "Why divide by √d"
+TITLE = "Why divide by √D"
 
 
 def _scaled_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -38,14 +38,14 @@ EXERCISES = (
     Answer(
         "4.1",
         kind="predict",
-        title="The variance of q·k for d = 64",
+        title="The variance of q·k for D = 64",
         expected=64.0,
         tolerance=1.0,
-        hint="It is a sum of d independent products, each with variance 1.",
+        hint="It is a sum of D independent products, each with variance 1.",
         mistakes=(
             Mistake("its root", 8.0, "√64 is the typical size; the variance is its square."),
             Mistake("one product", 1.0, "Each product has variance 1, and 64 of them add up."),
-            Mistake("d squared", 4096.0, "Variances of independent numbers add up: 64 · 1."),
+            Mistake("D squared", 4096.0, "Variances of independent numbers add up: 64 · 1."),
         ),
     ),
     Answer(
@@ -70,12 +70,12 @@ EXERCISES = (
     Answer(
         "4.3",
         kind="by hand",
-        title="The variance of q·k for d = 16 if it is divided by d in place of √d",
+        title="The variance of q·k for D = 16 if it is divided by D in place of √D",
         expected=1 / 16,
         tolerance=0.0006,
         hint="Dividing by a number divides the variance by its square.",
         mistakes=(
-            Mistake("divided by √d", 1.0, "That is the scale of attention; here it is 1/16."),
+            Mistake("divided by √D", 1.0, "That is the scale of attention; here it is 1/16."),
             Mistake("the size, not the variance", 0.25, "The variance is the square of this."),
         ),
     ),
@@ -93,34 +93,34 @@ EXERCISES = (
     ),
     Function(
         "4.5",
-        title="scaled_scores(query, key): (…, L, d) and (…, S, d) to (…, L, S)",
+        title="scaled_scores(query, key): (…, L, D) and (…, S, D) to (…, L, S)",
         name="scaled_scores",
         reference=_scaled_scores,
         cases=_queries_and_keys,
-        hint="key.transpose(-2, -1) turns the last two axes; d is query.shape[-1].",
+        hint="key.transpose(-2, -1) turns the last two axes; D is query.shape[-1].",
         mistakes=(
             Mistake(
                 "no scale",
                 lambda query, key: query @ key.transpose(-2, -1),
-                "Divide by √d.",
+                "Divide by √D.",
             ),
             Mistake(
-                "divided by d",
+                "divided by D",
                 lambda query, key: query @ key.transpose(-2, -1) / query.shape[-1],
-                "The variance is d, so the size is √d: divide by query.shape[-1] ** 0.5.",
+                "The variance is D, so the size is √D: divide by query.shape[-1] ** 0.5.",
             ),
             Mistake(
                 "√ of the number of keys",
                 lambda query, key: query @ key.transpose(-2, -1) / key.shape[-2] ** 0.5,
-                "d is the length of a query and a key, the last axis; not how many there are.",
+                "D is the length of a query and a key, the last axis; not how many there are.",
             ),
             Mistake(
-                "multiplied by √d",
+                "multiplied by √D",
                 lambda query, key: query @ key.transpose(-2, -1) * query.shape[-1] ** 0.5,
                 "Large scores are the trouble: divide.",
             ),
             Mistake(
-                "no transpose", lambda query, key: query @ key, "(L, d) @ (d, S) gives (L, S)."
+                "no transpose", lambda query, key: query @ key, "(L, D) @ (D, S) gives (L, S)."
             ),
         ),
     ),
@@ -156,12 +156,12 @@ EXERCISES = (
         title="The variance of the scaled scores when all queries and keys are twice as large",
         expected=16.0,
         tolerance=0.6,
-        hint="Each q is doubled and each k is doubled; the scale stays 1/√d.",
+        hint="Each q is doubled and each k is doubled; the scale stays 1/√D.",
         mistakes=(
             Mistake(
                 "the scale taken to adapt",
                 1.0,
-                "The scale knows d alone; it makes 1 of entries with variance 1.",
+                "The scale knows D alone; it makes 1 of entries with variance 1.",
             ),
             Mistake(
                 "the size, not the variance",

@@ -133,11 +133,11 @@ EXERCISES = (
                 _softmax_over_queries,
                 "Each row, dim=-1, shares itself out over the source.",
             ),
-            Mistake("not scaled", _not_scaled, "Divide the scores by √d, d the query's length."),
+            Mistake("not scaled", _not_scaled, "Divide the scores by √D, D the query's length."),
             Mistake(
                 "scaled by the width",
                 _scaled_by_width,
-                "d is the length of a query, not the number of channels of x.",
+                "D is the length of a query, not the number of channels of x.",
             ),
             Mistake("a causal mask", _masked, "Nothing of the source is later than x."),
         ),

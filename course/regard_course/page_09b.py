@@ -73,7 +73,7 @@ EXERCISES = (
         title="What LayerNorm makes of the first number of a row that is a hundred times another",
         expected=-1.069,
         tolerance=0.001,
-        hint="What becomes of the mean and of the root of the variance if all is times 100?",
+        hint="What happens to the mean and to the root of the variance if all is times 100?",
         mistakes=(
             Mistake(
                 "times 100 as well",

@@ -160,7 +160,7 @@ EXERCISES = (
     ),
     Function(
         "11.5",
-        title="rotate(x): queries or keys (T, D), row p rotated by p · 10000^(−2i/D) in the pair i",
+        title="rotate(x): queries or keys (T, D), row t rotated by t · 10000^(−2i/D) in the pair i",
         name="rotate",
         reference=_rotate,
         cases=_rows,

@@ -182,7 +182,7 @@ EXERCISES = (
             Mistake(
                 "itself left out", _itself_left_out, "A token sees its own key too: add it first."
             ),
-            Mistake("not scaled", _not_scaled, "Divide the scores by √d, d the query's length."),
+            Mistake("not scaled", _not_scaled, "Divide the scores by √D, D the query's length."),
             Mistake(
                 "the value at the other end",
                 _value_in_front,

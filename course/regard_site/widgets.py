@@ -4,7 +4,7 @@ A widget is a comment in the Markdown, ``<!-- widget key=query … -->``. Each w
 
 ==============  ==================================================================================
 query, key      names of tensors of the page, (T, D) each
-value           likewise, (T, C), or numbers such as 4,2,9
+value           likewise, (T, E), or numbers such as 4,2,9
 x               a tensor that is query, key and value at once
 scores          a tensor (T, T) in place of query and key; 0 for zeros
 labels          a tensor whose rows have comments, as names of the rows; else numbers

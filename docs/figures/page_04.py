@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def scaling(names: Mapping[str, Any]) -> Figure:
-    """Page 4: variance, largest weight and gradient against d, scaled and not."""
+    """Page 4: variance, largest weight and gradient against D, scaled and not."""
     sizes, medians = names["sizes"], names["medians"]
     raw, kept = (
         [(scores[d].var(), *medians(scores[d])) for d in sizes]
@@ -29,7 +29,7 @@ def scaling(names: Mapping[str, Any]) -> Figure:
         axes.set_title(title, loc="left", fontsize=11, pad=12)
         axes.set_xscale("log", base=2)
         axes.set_xticks([4, 32, 256, 2048], ["4", "32", "256", "2048"])
-        axes.set_xlabel("d", labelpad=2)
+        axes.set_xlabel("D", labelpad=2)
         axes.plot(sizes, [row[column] for row in raw], "o--", color=INK, markersize=4)
         axes.plot(sizes, [row[column] for row in kept], "o-", color=ACCENT, markersize=4)
     variance.set_yscale("log", base=2)

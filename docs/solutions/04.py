@@ -16,7 +16,7 @@ answer_4_3 = 1 / 16
 answer_4_4 = [1 / 4, -1 / 4]
 
 
-# 4.5: The last axis is d, and the last two axes of the keys change places.
+# 4.5: The last axis is D, and the last two axes of the keys change places.
 def scaled_scores(query, key):
     return query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
 
@@ -28,6 +28,6 @@ def entropy(weights):
 
 
 # 4.7: Every product is 4 times as large, so the variance is 16 times as large. The scale takes
-# care of the size of a sum of d products, not of the size of its entries: these are up to the
-# matrices, so a head can make itself sharp in training, however large d is.
+# care of the size of a sum of D products, not of the size of its entries: these are up to the
+# matrices, so a head can make itself sharp in training, however large D is.
 answer_4_7 = 16

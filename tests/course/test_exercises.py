@@ -12,6 +12,7 @@ PAGES = pages()
 EXERCISES = [one for page in PAGES for one in page.exercises]
 MISTAKES = [(one, mistake) for one in EXERCISES for mistake in one.mistakes]
 ON_PAGE = re.compile(r"\*\*Exercise (?P<number>\w+\.\d+)\*\* \((?P<kind>[\w ]+), \d+ minutes?\)\.")
+ABLE = re.compile(r"(?ms)^## After this page you can\n\n(.+?)\n\n## Exercises$")
 FOLDED = re.compile(r"<details><summary>Hint</summary>(.+?)</details>", flags=re.DOTALL)
 
 
@@ -103,6 +104,21 @@ def test_a_page_has_exercises_of_every_kind(page):
     assert kinds.count("break") >= 1
     names = [one.name for one in page.exercises if not isinstance(one, Answer)]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_number)
+def test_a_page_says_three_things_that_one_can_do_after_it_and_which_exercise_shows_each(page):
+    (able,) = ABLE.findall(markdown(page))
+    things = re.split(r"^\* ", able, flags=re.MULTILINE)[1:]
+    assert len(things) == 3
+    for thing in things:
+        said, _, named = thing.partition(": ")
+        assert 3 <= len(said.split()) <= 25, thing
+        numbers = set(re.findall(r"\b(?:\d+[a-z]?)\.\d+\b", named))
+        assert numbers, thing
+        assert numbers <= {one.number for one in page.exercises}
+        for number, anchor in re.findall(r"\[exercise (\S+)\]\(#exercise-([\w-]+)\)", named):
+            assert anchor == number.replace(".", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_number)
