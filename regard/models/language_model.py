@@ -92,8 +92,10 @@ class LanguageModel:
             tokenizer if hasattr(tokenizer, "tokens") else PretrainedTokenizer(tokenizer, name)
         )
         self.name = name
-        # The output of a GPT is its embedding, transposed, which is no module of its own.
-        own = {"embed": "wte", "unembed": "wte"} if isinstance(module, GPT) else {}
+        own: dict[str, str] = {}
+        if isinstance(module, GPT):
+            # Where the output is the embedding, transposed, it is no module of its own.
+            own = {"embed": "wte", "unembed": "wte" if module.lm_head is None else "lm_head"}
         self._stated: dict[str, str | None] = {**own, **(places or {})}
         # Asked here, since a block that observes or changes the model installs hooks.
         self._takes_positions = takes_logits_to_keep(module)

@@ -29,6 +29,16 @@ SIZE = {
 }
 
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 23,
+}
+
+
 def opened(config):
     """A model of random weights, with norms and biases that are not 1 and 0."""
     torch.manual_seed(5)
@@ -49,6 +59,9 @@ def opened(config):
         Qwen2Config(**SIZE),
         Qwen3Config(**SIZE, head_dim=4),
         MistralConfig(**SIZE | {"max_position_embeddings": 211}, sliding_window=61),
+        Qwen3Config(**SIZE | {"tie_word_embeddings": False}, head_dim=10),
+        LlamaConfig(**SIZE, rope_parameters=LLAMA3),
+        LlamaConfig(**SIZE, rope_parameters=LLAMA3 | {"rope_type": "linear"}),
     ],
     ids=lambda config: config.model_type,
 )
@@ -67,13 +80,11 @@ def test_a_model_of_llamas_shape_computes_the_same(config):
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        (LlamaConfig(**SIZE | {"tie_word_embeddings": False}), "a matrix of their own"),
-        (LlamaConfig(**SIZE, head_dim=8), "its heads have 8 channels, and a GPT's 4"),
         (
             LlamaConfig(
-                **SIZE, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+                **SIZE, rope_parameters={"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
             ),
-            "rotary positions are of type linear",
+            "rotary positions are of type yarn",
         ),
         (LlamaConfig(**SIZE, hidden_act="gelu"), "computes something else"),
         (GemmaConfig(**SIZE, head_dim=4), "computes something else"),

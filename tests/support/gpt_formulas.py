@@ -44,6 +44,8 @@ def written_out(model, ids):
             return x
         pairs = torch.complex(x[..., : dim // 2], x[..., dim // 2 :])
         speed = config.rotary_base ** (-torch.arange(0, dim, 2).double() / dim)
+        if config.rotary_frequencies is not None:
+            speed = torch.tensor(config.rotary_frequencies, dtype=torch.float64)
         pairs = pairs * torch.exp(1j * torch.arange(tokens).double()[:, None] * speed)
         return torch.cat([pairs.real, pairs.imag], dim=-1)
 
@@ -71,6 +73,6 @@ def written_out(model, ids):
         x = x + linear(torch.cat(heads, dim=-1), f"{block}.attn.c_proj")
         wide = activated(linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc"), config.mlp)
         x = x + linear(wide, f"{block}.mlp.c_proj")
-    logits = norm(x, "ln_f") @ at["wte.weight"].T
+    logits = norm(x, "ln_f") @ at.get("lm_head.weight", at["wte.weight"]).T
     shape = (config.layers, config.heads, *weights[0].shape)
     return logits, torch.stack(weights).view(shape).transpose(1, 2)  # (layers, B, H, T, T)
