@@ -56,8 +56,8 @@ def own_gpt(model: LanguageModel) -> GPT:
 
     Args:
         model: a `GPT`, which is returned as it is, or a model of transformers of Llama's shape:
-            RMSNorm, rotary positions (also stretched ones, as Llama 3 has), SwiGLU; queries and keys
-            may have norms, or biases.
+            RMSNorm, rotary positions (also stretched ones, as Llama 3 has), SwiGLU; queries and
+            keys may have norms, or biases.
 
     Raises:
         Error: for any other model; the message says what it has that a `GPT` lacks.

@@ -9,7 +9,7 @@ import { Cache } from "./cache.js";
 const ROWS = 32; // tokens that are read before the caller has its turn
 const NORM = " PPqd";
 const LAYER = `${NORM.repeat(4)} ${"PPP".repeat(4)} Pqqq Pqqq qqqPP PPPqqqq P`;
-const GPT_STEP = `${"q".repeat(13)}PPPP PPP PPPP ${NORM} PPP P`;
+const GPT_STEP = `${"q".repeat(13)}${"P".repeat(11)}${NORM}PPPP`;
 const NONE = 0; // an address where nothing is
 const FAR = 2 ** 52; // a window that no text reaches
 
