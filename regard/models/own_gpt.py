@@ -111,6 +111,8 @@ def own_gpt(model: LanguageModel) -> GPT:
     if {name: weight.shape for name, weight in weights.items()} != shapes:
         raise Error(f"{model.name} has weights of other shapes than a GPT of regard of its size")
     gpt.load_state_dict(weights, assign=True)
+    # Its tokens at which an answer ends.
+    vars(gpt)["generation_config"] = getattr(model.module, "generation_config", None)
     _require_equal(gpt.eval(), model, min(_TOKENS, context))
     return gpt
 

@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from regard.errors import Error
+from regard.gpt import Sampling
 from regard.models import LanguageModel
 from regard.models.own_gpt import own_gpt
 
@@ -75,6 +76,26 @@ def test_a_model_of_llamas_shape_computes_the_same(config):
         torch.testing.assert_close(gpt.double()(ids), expected, rtol=0, atol=2e-6)
     assert gpt.config.context == min(filter(None, (89, getattr(config, "sliding_window", None))))
     assert not gpt.training
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_a_model_of_llamas_shape_generates_by_an_engine(weights):
+    model = opened(LlamaConfig(**SIZE, eos_token_id=[7, 11]))
+    gpt = model.as_gpt(weights=weights)
+    assert gpt.module.has_int8_weights == (weights == "int8")
+    assert not gpt.is_own
+    assert gpt.ends == model.ends == {7, 11}
+    greedy = Sampling(temperature=0.0)
+    ids = [3, 1, 4, 1, 5]
+    drawn = list(gpt.stream(ids, tokens=17, sampling=greedy))
+    with torch.no_grad():
+        for token in drawn:
+            logits = gpt.module(torch.tensor(ids))[-1]
+            assert logits[token] > logits.max() - 1e-4  # of sums in another order
+            ids.append(token)
+    assert len(ids) == 22
+    if weights is None:
+        assert drawn[:5] == list(model.stream(ids[:5], tokens=5, sampling=greedy))
 
 
 @pytest.mark.parametrize(
