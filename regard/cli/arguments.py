@@ -50,7 +50,8 @@ Fetch = Annotated[
 Weights = Annotated[
     str | None,
     typer.Option(
-        help="Keep the matrices of a model of regard or a GPT-2 as int8; by default float32.",
+        help="Keep the matrices as int8, of a model of regard, a GPT-2 or one of Llama's shape; by "
+        "default float32.",
         metavar="int8",
     ),
 ]

@@ -16,7 +16,7 @@ from regard.cli.text import as_unicode, read_text
 from regard.gpt.config import Sampling
 
 if TYPE_CHECKING:
-    from regard.gpt import Tokenizer
+    from regard.gpt import GPT, Tokenizer
     from regard.gpt.generate import Past
     from regard.models import LanguageModel
 
@@ -79,14 +79,13 @@ def generate(
     with quiet_interrupts():
         from regard.cli.device import device_of
         from regard.cli.model import open_model, prompt_of, require_next_token, require_text
-        from regard.gpt import GPT, Engine, stream_texts
+        from regard.gpt import Engine, stream_texts
 
     require_text("generate", arguments[0] if len(arguments) == 1 else None, model)
     place = device_of(device)
     opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
     require_next_token(opened, "generate")
-    network = opened.module
-    if not isinstance(network, GPT):
+    if not opened.is_own:
         if past != "slide":
             raise MisuseError(
                 f"--past {past} is for models of regard; another ends at its context: leave it out"
@@ -108,7 +107,7 @@ def generate(
         prompt_of(
             opened, prompts[0], chat=chat, system=system
         )  # which says that it has no template
-    tokenizer = cast("Tokenizer", opened.tokenizer)
+    network, tokenizer = cast("GPT", opened.module), cast("Tokenizer", opened.tokenizer)
     with (
         memory_errors("lower --tokens, or give fewer texts"),
         user_errors(ValueError, rewrite=naming_options("tokens", "past", "stop")),

@@ -86,13 +86,13 @@ def config_options(**configs: type[Any]) -> Callable[[Callable[..., None]], Call
             names = {
                 field.name: _option(field.name)
                 for config in configs.values()
-                for field in fields(config)
+                for field in _fields(config)
             }
             read = {} if file is None else _read(file, configs)
             for argument, config in configs.items():
                 values = {name: value for name, value in read.items() if name in _names(config)}
                 names |= {name: f"{name} in {file}" for name in values}
-                for field in fields(config):
+                for field in _fields(config):
                     value = arguments.pop(field.name)
                     source = _context.get_parameter_source(field.name)
                     if source is not None and source.name in _BY_USER:
@@ -151,8 +151,13 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def _fields(config: type[Any]) -> list[Field[Any]]:
+    """Those that a command has options for."""
+    return [field for field in fields(config) if field.metadata["on_command"]]
+
+
 def _names(config: type[Any]) -> list[str]:
-    return [field.name for field in fields(config)]
+    return [field.name for field in _fields(config)]
 
 
 def _file() -> inspect.Parameter:
@@ -171,7 +176,7 @@ def _file() -> inspect.Parameter:
 def _parameters(config: type[Any]) -> list[inspect.Parameter]:
     hints = get_type_hints(config)
     panel = (inspect.getdoc(config) or config.__name__).splitlines()[0].split(". ")[0].rstrip(".")
-    return [_parameter(field, hints[field.name], panel) for field in fields(config)]
+    return [_parameter(field, hints[field.name], panel) for field in _fields(config)]
 
 
 def _parameter(field: Field[Any], kind: Any, panel: str) -> inspect.Parameter:

@@ -11,9 +11,9 @@ _MOST = 2**31 - 1
 """The largest count; products of several still fit into an int64."""
 
 
-def option(default: Any, text: str) -> Any:
-    """Return a field with its default and the help text that the command line shows."""
-    return field(default=default, metadata={"help": text})
+def option(default: Any, text: str, *, on_command: bool = True) -> Any:
+    """Return a field with its default, its help, and whether commands have an option for it."""
+    return field(default=default, metadata={"help": text, "on_command": on_command})
 
 
 def require_count(config: object, name: str, *, least: int, most: int = _MOST) -> None:

@@ -36,6 +36,8 @@ _ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")  # two names of the tanh form
 _GPT2: dict[str, Any] = {
     "bias": True,
     "positions": "learned",
+    "head_width": None,
+    "tied": True,
     "groups": None,
     "qk_norm": False,
     "window": None,

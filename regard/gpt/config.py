@@ -7,6 +7,7 @@ each default is defined once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal, Self
 
 from regard.gpt._fields import option, require_choice, require_count, require_flag, require_number
@@ -36,8 +37,9 @@ class GPTConfig:
 
     Raises:
         ValueError: if a field is out of its range or contradicts another: `dim` is not a
-            multiple of `heads`, `heads` not of `groups`, the head dimension is odd with rotary
-            positions, or `global_every` is set without a `window`.
+            multiple of `heads` and no `head_width` is given, `heads` not of `groups`, the head
+            dimension is odd with rotary positions, `rotary_frequencies` are not one a pair of
+            channels, or `global_every` is set without a `window`.
 
     Source: rotary positions: Su et al. 2021, arXiv:2104.09864. RMSNorm: Zhang and Sennrich 2019,
     arXiv:1910.07467. SwiGLU: Shazeer 2020, arXiv:2002.05202. Groups: Ainslie et al. 2023,
@@ -71,6 +73,14 @@ class GPTConfig:
     rotary_base: float = option(
         10_000.0, "with rotary positions: the larger, the slower the slowest channels rotate"
     )
+    rotary_frequencies: tuple[float, ...] | None = option(
+        None,
+        "radians a position by which each of the D/2 pairs of channels rotates; none: by the base",
+        on_command=False,  # models that stretch their positions are read, none is trained so
+    )
+    head_width: int | None = option(
+        None, "D: channels of a head; none: an equal share of dim, which then divides by heads"
+    )
     groups: int | None = option(
         None, "G: key/value heads that the heads share evenly; none: one for each head"
     )
@@ -86,6 +96,9 @@ class GPTConfig:
     norm: Literal["layer", "rms"] = option("layer", "layer: LayerNorm; rms: RMSNorm, without bias")
     norm_eps: float = option(1e-5, "added to the variance by which a norm divides")
     mlp: Literal["gelu", "swiglu"] = option("gelu", "gelu: GPT-2's, in its tanh form; swiglu")
+    tied: bool = option(
+        default=True, text="make the logits by the token embeddings, not by a matrix of their own"
+    )
     hidden: int | None = option(
         None, "width inside the MLP; none: 4 dim for gelu, 8/3 dim rounded up to eights for swiglu"
     )
@@ -93,13 +106,13 @@ class GPTConfig:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "context", "layers", "heads", "dim"):
             require_count(self, name, least=1)
-        for name in ("groups", "window", "global_every", "hidden"):
+        for name in ("head_width", "groups", "window", "global_every", "hidden"):
             if getattr(self, name) is not None:
                 require_count(self, name, least=1)
         require_number(self, "dropout", least=0.0, below=1.0)
         for name in ("initial_std", "rotary_base", "norm_eps"):
             require_number(self, name, above=0.0)
-        for name in ("bias", "qk_norm"):
+        for name in ("bias", "qk_norm", "tied"):
             require_flag(self, name)
         require_choice(self, "positions", "learned", "rotary")
         require_choice(self, "norm", "layer", "rms")
@@ -107,7 +120,7 @@ class GPTConfig:
         self._require_fit()
 
     def _require_fit(self) -> None:
-        if self.dim % self.heads:
+        if self.head_width is None and self.dim % self.heads:
             raise ValueError(
                 f"GPTConfig.dim is {self.dim} and does not divide by heads={self.heads}: every "
                 f"head takes an equal share; choose dim={self.dim // self.heads * self.heads} or "
@@ -121,18 +134,31 @@ class GPTConfig:
         if self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(
                 f"GPTConfig.positions is 'rotary' and a head has {self.head_dim} channels "
-                f"(dim={self.dim} / heads={self.heads}), which make no pairs; choose an even share"
+                "which make no pairs; choose an even number"
             )
+        if self.rotary_frequencies is not None:
+            self._require_frequencies()
         if self.global_every is not None and self.window is None:
             raise ValueError(
                 f"GPTConfig.global_every is {self.global_every} without a window, so every layer "
                 "sees the whole context anyway; give a window too, or leave it out"
             )
 
+    def _require_frequencies(self) -> None:
+        frequencies = tuple(self.rotary_frequencies or ())  # a list, in a file
+        object.__setattr__(self, "rotary_frequencies", frequencies)
+        numbers = all(isinstance(one, float) and isfinite(one) for one in frequencies)
+        if not numbers or len(frequencies) != self.head_dim // 2 or self.positions != "rotary":
+            raise ValueError(
+                f"GPTConfig.rotary_frequencies has {len(frequencies)} entries; expected one finite "
+                f"number for each of the {self.head_dim // 2} pairs of a head's channels, with "
+                "rotary positions"
+            )
+
     @property
     def head_dim(self) -> int:
         """D: the width of one head's query, key and value."""
-        return self.dim // self.heads
+        return self.dim // self.heads if self.head_width is None else self.head_width
 
     @property
     def group_count(self) -> int:

@@ -27,10 +27,10 @@ from regard.gpt.config import GPTConfig
 from regard.gpt.ids import check_tokens
 from regard.gpt.int8 import Int8Matrix, to_int8
 from regard.gpt.layers import Embedding, Linear
-from regard.gpt.model import GPT, Block
+from regard.gpt.model import GPT, Block, rotation_of
 from regard.gpt.unwrap import as_gpt
 from regard.masks import intervals
-from regard.nn import KVCache, Rotation
+from regard.nn import KVCache
 from regard.nn.cache import rollback_on_error
 from regard.pattern import Pattern
 from regard.pattern.readout import Readout, check_readout
@@ -327,7 +327,7 @@ class _Step:
 
 def _rotation(positions: list[int], config: GPTConfig) -> tuple[Tensor, Tensor]:
     indices = torch.tensor(positions, device="cpu")
-    rotation = Rotation.of(indices, config.head_dim, base=config.rotary_base)  # (B, D/2)
+    rotation = rotation_of(config, indices, torch.float32)  # (B, D/2)
     return rotation.cos.contiguous(), rotation.sin.contiguous()
 
 
@@ -357,11 +357,13 @@ def _weights(model: GPT, cache: GPTCache, queries: Sequence[Tensor | None]) -> n
     return native.GPTWeights(
         heads=config.heads,
         groups=config.group_count,
+        width=config.dim,
         dim=config.head_dim,
         hidden=config.hidden_dim,
         gated=config.mlp == "swiglu",
         dtype=model.dtype,
         tokens=_linear_map(model.wte, None),
+        unembedding=_linear_map(model.wte if model.lm_head is None else model.lm_head, None),
         learned=None if model.wpe is None else model.wpe.weight,
         norm=_norm(model.ln_f),
         layers=[

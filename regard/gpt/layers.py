@@ -193,7 +193,7 @@ class Attention(nn.Module):
         self.dropout = config.dropout
         self.mask = self.mask_of(config, layer)
         self.c_attn: nn.Module = Linear(config.dim, sum(self.widths), bias=config.bias)
-        self.c_proj: nn.Module = Linear(config.dim, config.dim, bias=config.bias)
+        self.c_proj: nn.Module = Linear(self.widths[0], config.dim, bias=config.bias)
         self.q_norm, self.k_norm = (
             nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else None
             for _ in range(2)

@@ -35,6 +35,7 @@ from regard.gpt.layers import (
     Attention,
     Embedding,
     LayerNorm,
+    Linear,
     RMSNorm,
     SwiGLU,
     add_and_normalize,
@@ -50,6 +51,14 @@ def _norm(config: GPTConfig) -> nn.Module:
     if config.norm == "rms":
         return RMSNorm(config.dim, eps=config.norm_eps)
     return LayerNorm(config.dim, eps=config.norm_eps, bias=config.bias)
+
+
+def rotation_of(config: GPTConfig, positions: Tensor, dtype: torch.dtype) -> Rotation:
+    """The rotation of some positions by a model with rotary positions, in a dtype."""
+    if config.rotary_frequencies is None:
+        return Rotation.of(positions, config.head_dim, base=config.rotary_base, dtype=dtype)
+    frequencies = torch.tensor(config.rotary_frequencies, dtype=dtype, device=positions.device)
+    return Rotation.by(positions, frequencies)
 
 
 class Block(nn.Module):
@@ -136,6 +145,7 @@ class GPT(nn.Module):
         self.drop = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.ln_f = _norm(config)
+        self.lm_head = None if config.tied else Linear(config.dim, config.vocab_size, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -198,7 +208,7 @@ class GPT(nn.Module):
                 x = x[..., logits_to_keep, :]
             elif logits_to_keep:
                 x = x[..., -logits_to_keep:, :].contiguous()
-            return self.wte.unembed(x)  # (B, T, V)
+            return self._unembed(x)  # (B, T, V)
 
     def with_patterns(
         self,
@@ -262,7 +272,8 @@ class GPT(nn.Module):
             return cross_entropy(self(ids, mask=mask), targets, weights)
         check_call(ids, self.config)
         x = self._run(ids, None, None, mask)  # (B, T, E)
-        return linear_cross_entropy(x, self.wte.weight, targets, weights)
+        weight = self.wte.weight if self.lm_head is None else self.lm_head.weight
+        return linear_cross_entropy(x, weight, targets, weights)
 
     def next_logits(self, ids: Int[Tensor, "*b T"], cache: GPTCache) -> Float[Tensor, "*b V"]:
         """Return the logits of `forward` at the last token alone.
@@ -287,7 +298,10 @@ class GPT(nn.Module):
             if self._is_customized():
                 return self(ids, cache=cache)[..., -1, :]
             x = self._run(ids, None, cache, None)[..., -1, :].contiguous()  # (B, E)
-            return self.wte.unembed(x)  # (B, V)
+            return self._unembed(x)  # (B, V)
+
+    def _unembed(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b V"]:
+        return cast("Tensor", self.wte.unembed(x) if self.lm_head is None else self.lm_head(x))
 
     def _is_customized(self) -> bool:
         """Whether hooks of this module or a subclass change `forward`; global hooks don't count."""
@@ -355,9 +369,8 @@ class GPT(nn.Module):
         if self.wpe is not None:
             x = x + self.wpe(positions)
         else:
-            config = self.config
             dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-            rotation = Rotation.of(positions, config.head_dim, base=config.rotary_base, dtype=dtype)
+            rotation = rotation_of(self.config, positions, dtype)
         x = self.drop(x)  # (B, T, E)
         added = None
         for layer, block in enumerate(self.h):

@@ -12,7 +12,8 @@ class ParameterCounts:
     """Parameters of a GPT by part; the parts add up to `total`.
 
     Attributes:
-        token_embedding: V x E; it also makes the logits, so it counts once.
+        token_embedding: V x E; by default it also makes the logits, and counts once.
+        unembedding: V x E where the logits have a matrix of their own, else none.
         position_embedding: T x E, or none with rotary positions.
         query_key: the projections of queries and keys, of all heads and layers, with QK-norms.
         value_output: the projections of values, and those back to the residual stream.
@@ -31,6 +32,7 @@ class ParameterCounts:
 
     token_embedding: int
     position_embedding: int
+    unembedding: int
     query_key: int
     value_output: int
     mlp: int
@@ -45,7 +47,7 @@ class ParameterCounts:
     @property
     def total(self) -> int:
         """The whole model."""
-        embeddings = self.token_embedding + self.position_embedding
+        embeddings = self.token_embedding + self.position_embedding + self.unembedding
         return embeddings + self.heads + self.mlp + self.norms
 
 
@@ -67,6 +69,7 @@ def parameter_counts(config: GPTConfig) -> ParameterCounts:
     return ParameterCounts(
         token_embedding=config.vocab_size * e,
         position_embedding=config.context * e if config.positions == "learned" else 0,
+        unembedding=0 if config.tied else config.vocab_size * e,
         query_key=config.layers * query_key,
         value_output=config.layers * value_output,
         mlp=config.layers * ((e + bias) * into + (wide + bias) * e),

@@ -236,7 +236,7 @@ def copying(model: nn.Module, layer: int, head: int) -> float:
         True
     """
     left, right = ov(model, layer, head)._exact  # noqa: SLF001 - of this module
-    embedding, unembedding = _vocabulary(model, tied=_find(model, layer, head).layer.tied)
+    embedding, unembedding = _vocabulary(model)
     core = left.new_zeros(right.shape[0], left.shape[1])  # (D, D)
     for into, out in zip(embedding.split(_ROWS), unembedding.split(_ROWS, dim=1), strict=True):
         core += (right @ out.to(left)) @ (into.to(left) @ left)
@@ -258,7 +258,6 @@ def _eigenvalues(core: Tensor) -> Tensor:
 class _Layer(NamedTuple):
     matrices: tuple[Tensor, ...]  # for rows: (E, H·D), (E, G·D), (E, G·Dv), (H·Dv, E)
     dim: int  # D
-    tied: bool = False  # the unembedding is the embedding, transposed
     extras: tuple[str, ...] = ()  # further modules inside the attention
 
 
@@ -269,14 +268,14 @@ class _Head(NamedTuple):
 
 
 def _gpt(block: nn.Module) -> _Layer | None:
-    """Read our GPT: one `nn.Linear` for queries, keys and values; the embedding is tied."""
+    """Read our GPT: one `nn.Linear` for queries, keys and values."""
     projection, heads = _get(block, "attn.c_attn"), _get(block, "attn.heads")
     if not isinstance(projection, nn.Linear) or not isinstance(heads, int):
         return None
     parts = matrix_of("c_attn", projection).split(_get(block, "attn.widths"), dim=1)
     output = matrix_of("c_proj", output_of(_get(block, "attn")))
     extras = tuple(name for name in ("q_norm", "k_norm") if _get(block, f"attn.{name}") is not None)
-    return _Layer((*parts, output), parts[0].shape[1] // heads, tied=True, extras=extras)
+    return _Layer((*parts, output), parts[0].shape[1] // heads, extras=extras)
 
 
 def _gpt2(block: nn.Module) -> _Layer | None:
@@ -363,12 +362,12 @@ def output_of(attention: Any) -> nn.Module | None:
     return found if isinstance(found, nn.Module) else None
 
 
-def _vocabulary(model: nn.Module, *, tied: bool) -> tuple[Tensor, Tensor]:
+def _vocabulary(model: nn.Module) -> tuple[Tensor, Tensor]:
     """Return the embedding ``(V, E)`` and the unembedding ``(E, V)``."""
     model = unwrapped(model)
     paths = ("wte", "transformer.wte", "embed_tokens", "model.embed_tokens")
     embedding = matrix_of("embedding", _first(model, *paths))
-    if tied:
+    if _get(model, "config.tied") is True:  # a GPT
         return embedding, embedding.mT
     if (last := _get(model, "lm_head")) is None:
         raise TypeError(

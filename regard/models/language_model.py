@@ -6,8 +6,9 @@ Axes: T tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +16,14 @@ from torch import Tensor, nn
 from regard._arguments import Indices
 from regard._shapes import Float, Int
 from regard.gpt import GPT, Engine, Sampling, stream
+from regard.gpt.int8 import to_int8
 from regard.gpt.sampling import Sampler
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.utf8 import normalized
 from regard.intercept import Call, last_logits, observe_calls, takes_logits_to_keep
 from regard.lens import token_offsets
 from regard.models.memory import free_memory
+from regard.models.own_gpt import own_gpt
 from regard.models.places import Places, find_places, run_once, text_config
 from regard.models.proof import Check, prove
 from regard.models.text import PretrainedTokenizer, Prompt, prompt_of
@@ -92,8 +95,10 @@ class LanguageModel:
             tokenizer if hasattr(tokenizer, "tokens") else PretrainedTokenizer(tokenizer, name)
         )
         self.name = name
-        # The output of a GPT is its embedding, transposed, which is no module of its own.
-        own = {"embed": "wte", "unembed": "wte"} if isinstance(module, GPT) else {}
+        own: dict[str, str] = {}
+        if isinstance(module, GPT):
+            # Where the output is the embedding, transposed, it is no module of its own.
+            own = {"embed": "wte", "unembed": "wte" if module.lm_head is None else "lm_head"}
         self._stated: dict[str, str | None] = {**own, **(places or {})}
         # Asked here, since a block that observes or changes the model installs hooks.
         self._takes_positions = takes_logits_to_keep(module)
@@ -140,13 +145,13 @@ class LanguageModel:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a `GPT` of regard."""
-        return isinstance(self.module, GPT)
+        """Whether regard trained it: a `GPT` with a tokenizer of regard."""
+        return isinstance(self.module, GPT) and not isinstance(self.tokenizer, PretrainedTokenizer)
 
     @property
     def predicts(self) -> bool:
         """Whether it has a next token; an encoder has none."""
-        return self.is_own or _has_head(self.module)
+        return isinstance(self.module, GPT) or _has_head(self.module)
 
     @property
     def device(self) -> torch.device:
@@ -329,6 +334,27 @@ class LanguageModel:
             f"the queries, keys and values of these {tokens:,} tokens would take up to "
             f"{tokens * each / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
         )
+
+    def as_gpt(self, *, weights: Literal["int8"] | None = None) -> LanguageModel:
+        """Return this model as a `GPT` of regard, which generates by an `Engine`.
+
+        Args:
+            weights: ``"int8"`` rounds its matrices to int8, with a scale a row.
+
+        Raises:
+            Error: if the model is not of Llama's shape; the message says what it has that a `GPT`
+                lacks.
+
+        Example:
+            >>> import regard
+            >>> regard.models.open().as_gpt(weights="int8").module.has_int8_weights
+            True
+        """
+        gpt = own_gpt(self)
+        if weights == "int8":
+            gpt = deepcopy(gpt) if gpt is self.module else gpt
+            to_int8(gpt)
+        return LanguageModel(gpt, self.tokenizer, name=self.name)
 
     def _run(self, ids: Int[Tensor, " T"], position: int) -> Float[Tensor, " V"] | None:
         """Run over a text; return the logits after one token, None for an encoder."""

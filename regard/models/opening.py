@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import torch
 
-from regard.gpt import load
+from regard.errors import Error
+from regard.gpt import CheckpointError, load
 from regard.models.language_model import LanguageModel
 from regard.models.sources import find
 
@@ -46,7 +47,8 @@ def open(  # noqa: A001 - regard.models.open
         revision: a branch, tag or commit of a model of the hub.
         fetch: whether to download a model of the hub that its cache lacks; the size is announced
             first, and what an interrupted download left is continued.
-        weights: ``"int8"`` keeps the matrices of a model of regard, or of a GPT-2, as int8.
+        weights: ``"int8"`` rounds the matrices of a model of regard, a GPT-2 or a model of Llama's
+            shape to int8; the latter then is a `GPT` (`LanguageModel.as_gpt`).
         places: paths of modules that inspection does not find: embed, norm, unembed.
         announce: called with the name and the size of a download before it starts.
 
@@ -65,17 +67,26 @@ def open(  # noqa: A001 - regard.models.open
         _require_unset(dtype=dtype, device_map=device_map)
         module, tokenizer = load(source.path, device=device, weights=weights)
         return LanguageModel(module, tokenizer, name=source.title, places=places)
-    _require_unset(weights=weights)
+    if weights is not None and (dtype is not None or device_map is not None):
+        given = "dtype" if dtype is not None else "device_map"
+        raise ValueError(
+            f"{given} goes without weights, whose numbers beside the matrices are float32"
+        )
     from regard.models.pretrained import load_gguf, load_pretrained
 
     assert source.path is not None, "of what is not shipped"
     kind = torch_dtype(dtype)
     if source.kind == "gguf":
-        return LanguageModel(
-            *load_gguf(source.path, dtype=kind, device=device), name=source.title, places=places
-        )
-    loaded = load_pretrained(source.path, dtype=kind, device=device, device_map=device_map)
-    return LanguageModel(*loaded, name=source.title, places=places)
+        loaded = load_gguf(source.path, dtype=kind, device=device)
+    else:
+        loaded = load_pretrained(source.path, dtype=kind, device=device, device_map=device_map)
+    model = LanguageModel(*loaded, name=source.title, places=places)
+    if weights is None:
+        return model
+    try:
+        return model.as_gpt(weights=weights)
+    except Error as error:
+        raise CheckpointError(f"{error}, and only a GPT has int8 weights: leave them out") from None
 
 
 def torch_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
@@ -93,5 +104,4 @@ def torch_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
 def _require_unset(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
-            belongs = "models of regard and GPT-2" if name == "weights" else "other models"
-            raise ValueError(f"{name} is for {belongs}; leave it out")
+            raise ValueError(f"{name} is for other models; leave it out")

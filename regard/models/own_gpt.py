@@ -38,7 +38,13 @@ _NAMES = {
     "mlp.down_proj": ("mlp.c_proj", 0),
 }
 """Modules of a block: ours, and the place of the rows of one that holds several."""
-_OUTSIDE = {"model.embed_tokens.weight": "wte.weight", "model.norm.weight": "ln_f.weight"}
+_OUTSIDE = {
+    "model.embed_tokens.weight": "wte.weight",
+    "model.norm.weight": "ln_f.weight",
+    "lm_head.weight": "lm_head.weight",
+}
+_STRETCHED = "linear", "llama3"
+"""Kinds of rotary positions that differ from Llama's by their frequencies alone."""
 _TOKENS = 97  # that both read, so that a rotation of the slowest channels is seen as well
 _ERROR = 1e-3
 """Of a logit, in units of their standard deviation: float32 leaves 1e-5, another formula 0.1."""
@@ -50,8 +56,8 @@ def own_gpt(model: LanguageModel) -> GPT:
 
     Args:
         model: a `GPT`, which is returned as it is, or a model of transformers of Llama's shape:
-            RMSNorm, rotary positions, SwiGLU, logits by the embedding; queries and keys may have
-            norms, or biases.
+            RMSNorm, rotary positions (also stretched ones, as Llama 3 has), SwiGLU; queries and
+            keys may have norms, or biases.
 
     Raises:
         Error: for any other model; the message says what it has that a `GPT` lacks.
@@ -68,7 +74,10 @@ def own_gpt(model: LanguageModel) -> GPT:
     config = text_config(model.module)
     rotary = _rotary(config)
     weights, unknown = _renamed(model.module.state_dict())
-    why = _objection(config, rotary, unknown, weights)
+    tied = bool(getattr(config, "tie_word_embeddings", False))
+    if tied:
+        weights.pop("lm_head.weight", None)
+    why = _objection(rotary, unknown, weights)
     if why is not None:
         raise Error(f"{model.name} is not of the shape of a GPT of regard: {why}")
     window = getattr(config, "sliding_window", None)
@@ -86,6 +95,9 @@ def own_gpt(model: LanguageModel) -> GPT:
                 bias=any(name.endswith("c_attn.bias") for name in weights),
                 positions="rotary",
                 rotary_base=rotary["rope_theta"],
+                rotary_frequencies=_frequencies(model.module, rotary),
+                head_width=_head_width(config),
+                tied=tied,
                 norm="rms",
                 norm_eps=config.rms_norm_eps,
                 qk_norm="h.0.attn.q_norm.weight" in weights,
@@ -99,6 +111,8 @@ def own_gpt(model: LanguageModel) -> GPT:
     if {name: weight.shape for name, weight in weights.items()} != shapes:
         raise Error(f"{model.name} has weights of other shapes than a GPT of regard of its size")
     gpt.load_state_dict(weights, assign=True)
+    # Its tokens at which an answer ends.
+    vars(gpt)["generation_config"] = getattr(model.module, "generation_config", None)
     _require_equal(gpt.eval(), model, min(_TOKENS, context))
     return gpt
 
@@ -123,7 +137,7 @@ def _renamed(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
             parts.setdefault(f"h.{block[1]}.{own}.{block[3]}", {})[place] = weight
         elif name in _OUTSIDE:
             parts[_OUTSIDE[name]] = {0: weight}
-        elif name != "lm_head.weight":
+        else:
             unknown.append(name)
     joined = {
         name: torch.cat([rows[place] for place in sorted(rows)]).float()
@@ -132,21 +146,33 @@ def _renamed(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
     return joined, unknown
 
 
+def _head_width(config: Any) -> int | None:
+    """The channels of a head where they are not an equal share of the stream's."""
+    own = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return None if own * config.num_attention_heads == config.hidden_size else int(own)
+
+
+def _frequencies(module: Any, rotary: dict[str, Any]) -> tuple[float, ...] | None:
+    """Those of a model that stretches its positions, which transformers keeps in a buffer."""
+    if _kind(rotary) == "default":
+        return None
+    return tuple(module.model.rotary_emb.inv_freq.float().tolist())
+
+
+def _kind(rotary: dict[str, Any]) -> str:
+    return str(rotary.get("rope_type", rotary.get("type", "default")))
+
+
 def _objection(
-    config: Any, rotary: dict[str, Any], unknown: list[str], weights: dict[str, Tensor]
+    rotary: dict[str, Any], unknown: list[str], weights: dict[str, Tensor]
 ) -> str | None:
     """Say what the model has that a `GPT` lacks, as far as names and configuration tell."""
     if unknown or "wte.weight" not in weights:
         return f"it has {unknown[0] if unknown else 'no model.embed_tokens.weight'}"
-    if not getattr(config, "tie_word_embeddings", False):
-        return "its logits have a matrix of their own, and a GPT's are made by its embedding"
-    if rotary.get("rope_type", rotary.get("type", "default")) != "default":
-        return f"its rotary positions are of type {rotary.get('rope_type', rotary.get('type'))}"
+    if _kind(rotary) not in {"default", *_STRETCHED}:
+        return f"its rotary positions are of type {_kind(rotary)}"
     if rotary.get("partial_rotary_factor", 1) != 1:
         return "it rotates a part of the channels"
-    own = config.hidden_size // config.num_attention_heads
-    if (getattr(config, "head_dim", None) or own) != own:
-        return f"its heads have {config.head_dim} channels, and a GPT's {own}"
     return None
 
 

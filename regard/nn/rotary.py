@@ -66,7 +66,23 @@ class Rotation:
         if not 0 < base < math.inf:
             raise ValueError(f"base is {base}; expected a finite number above 0")
         exponent = torch.arange(0, dim, 2, device=positions.device, dtype=dtype) / dim  # (D/2,)
-        angles = positions[..., None] * base**-exponent  # (L, D/2) or (B, L, D/2)
+        return cls.by(positions, base**-exponent)
+
+    @classmethod
+    def by(cls, positions: Int[Tensor, "*b L"], frequencies: Float[Tensor, "half"]) -> Rotation:
+        """Compute cosines and sines: pair i of a head rotates by ``position · frequencies[i]``.
+
+        Args:
+            positions: ``(L,)``, or ``(B, L)`` for separate positions per sequence.
+            frequencies: radians a position, ``(D/2,)``; the table has their dtype.
+
+        Example:
+            >>> import torch
+            >>> from regard.nn import Rotation
+            >>> Rotation.by(torch.arange(5), torch.tensor([1.0, 0.0])).cos[:, 1]
+            tensor([1., 1., 1., 1., 1.])
+        """
+        angles = positions[..., None] * frequencies  # (L, D/2) or (B, L, D/2)
         if angles.ndim == 3:
             angles = angles[:, None]  # (B, 1, L, D/2)
         return cls(angles.cos(), angles.sin())

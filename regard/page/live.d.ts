@@ -9,8 +9,12 @@ interface GPTConfig {
   dim: number;
   positions: "learned" | "rotary";
   rotary_base: number;
+  /** Of each pair of channels; null: by the base. */
+  rotary_frequencies: number[] | null;
   groups: number;
   head_dim: number;
+  /** Whether the embedding makes the logits. */
+  tied: boolean;
   hidden_dim: number;
   qk_norm: boolean;
   /** Of each layer; null where it sees the whole context. */

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 16
+#define REGARD_ABI 17
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -203,7 +203,7 @@ typedef struct {
 
 typedef struct {
   regard_norm attention_norm, query_norm, key_norm, mlp_norm;
-  regard_linear qkv, projection;   // (E + 2·G·D, E): queries, keys, values; (E, E)
+  regard_linear qkv, projection;   // ((H + 2·G)·D, E): queries, keys, values; (E, H·D)
   regard_linear expand, contract;  // (F, E), or (2·F, E): gate, up; (E, F)
   regard_tensor key, value;  // (B, G, S, D), memory of the cache; of one sequence (1, G, S, D)
   int64_t keys;              // S, including the new keys, which are written to the last rows
@@ -212,23 +212,24 @@ typedef struct {
   void *stream;        // (B, E): output, the residual stream before this layer
   void *query;         // (B, E): output, the queries after norm and rotation
   regard_spans spans;  // (N, B, H): keys whose scores are changed
-  const float *kept;   // (E): factor of each channel of the contexts
+  const float *kept;   // (H·D): factor of each channel of the contexts
 } regard_layer;
 
 typedef struct {
   int64_t dtype, threads;
-  int64_t batch, layers, heads, groups, dim, hidden, vocabulary;
+  int64_t batch, layers, width, heads, groups, dim, hidden, vocabulary;  // width: E
   int64_t gated;                   // SwiGLU, else GELU
   int64_t one_sequence;            // the tokens are consecutive, with causal attention
   int64_t skipped;                 // number of first tokens without logits
   const void *stream;              // (B, E): input of the first layer instead of tokens; or NULL
   const int64_t *ids, *positions;  // (B)
   const int64_t *padding;          // (B): keys at the start that are hidden; or NULL
-  const void *tokens, *learned;    // (V, E); (positions, E) or NULL
-  const float *tokens_scale;       // (V): of int8 tokens; or NULL
+  regard_linear tokens;            // (V, E), without a bias
+  const void *learned;             // (positions, E) or NULL
   const float *cosines, *sines;    // (B, D / 2), or NULL without rotary positions
   const regard_layer *layer;       // (layers)
   regard_norm norm;                // the final norm
+  regard_linear unembedding;       // (V, E), which may be the tokens
   void *result;                    // logits (B − skipped, V)
 } regard_gpt;
 

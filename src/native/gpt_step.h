@@ -16,15 +16,16 @@ namespace regard::REGARD_SET {
 template <class Element>
 struct StepMemory {
   using Number = typename Element::type;
-  int64_t width, qkv_width, hidden_width;
+  int64_t width, context_width, qkv_width, hidden_width;  // E, H·D, …
   void *memory;
   Number *stream, *qkv, *context, *hidden, *added;
   int64_t *bounds;
 
   explicit StepMemory(const regard_gpt &gpt)
-      : width(gpt.heads * gpt.dim), qkv_width(width + 2 * gpt.groups * gpt.dim),
+      : width(gpt.width), context_width(gpt.heads * gpt.dim),
+        qkv_width(context_width + 2 * gpt.groups * gpt.dim),
         hidden_width(gpt.gated ? 2 * gpt.hidden : gpt.hidden) {
-    const int64_t rows = width + qkv_width + width + hidden_width + width;
+    const int64_t rows = width + qkv_width + context_width + hidden_width + width;
     const size_t numbers = size_t(gpt.batch * rows) * sizeof(Number);
     const size_t count = size_t(3 * gpt.batch * gpt.layers);
     memory = system::allocate(64, (numbers + count * sizeof(int64_t) + 64) / 64 * 64);
@@ -32,7 +33,7 @@ struct StepMemory {
     stream = (Number *)(bounds + count);
     qkv = stream + gpt.batch * width;
     context = qkv + gpt.batch * qkv_width;
-    hidden = context + gpt.batch * width;
+    hidden = context + gpt.batch * context_width;
     added = hidden + gpt.batch * hidden_width;
   }
   StepMemory(const StepMemory &) = delete;
@@ -70,7 +71,7 @@ class GPTStep {
   }
 
   int64_t inputs_size() const {
-    return Inputs<Products>::size(gpt_.batch, max(shared_.width, gpt_.hidden));
+    return Inputs<Products>::size(gpt_.batch, max(max(shared_.width, shared_.context_width), gpt_.hidden));
   }
   size_t memory_per_thread() const {
     const regard_problem p = largest(gpt_);
@@ -88,12 +89,12 @@ class GPTStep {
       return;
     }
     for (int64_t b = 0; b < gpt_.batch; b++) {
-      const auto *token = (const typename Products::Weight *)gpt_.tokens + gpt_.ids[b] * width;
+      const auto *token = (const typename Products::Weight *)gpt_.tokens.weight + gpt_.ids[b] * width;
       const Number *position = (const Number *)gpt_.learned;
       if (position) position += gpt_.positions[b] * width;
       for (int64_t i = 0; i < width; i += LANES) {
         floats x = widen_part(typename Products::WeightElement(), token + i, width - i);
-        if constexpr (Products::HAS_SCALE) x = rounded(element, x * gpt_.tokens_scale[gpt_.ids[b]]);
+        if constexpr (Products::HAS_SCALE) x = rounded(element, x * gpt_.tokens.scale[gpt_.ids[b]]);
         if (position) x += widen_part(element, position + i, width - i);
         narrow_part(element, shared_.stream + b * width + i, x, width - i);
       }
@@ -122,7 +123,7 @@ class GPTStep {
 
   // The contexts, times the factors of their channels if there are any.
   Inputs<Products> contexts(const regard_layer &layer, Input *memory) const {
-    const int64_t width = shared_.width;
+    const int64_t width = shared_.context_width;
     const Inputs<Products> x =
         load_inputs<Products>(shared_.context, gpt_.batch, width, width, memory);
     if (!layer.kept) return x;
@@ -213,7 +214,8 @@ class GPTStep {
       attend<Element>(gpt_, layer, bounds_of(i), partials_, shared_.qkv, shared_.qkv_width,
                       shared_.context, team, rest);
       multiply(
-          team, RowTasks(width, threads), Map(layer.projection, width, width), shared_.added,
+          team, RowTasks(width, threads), Map(layer.projection, shared_.context_width, width),
+          shared_.added,
           [&] { return contexts(layer, inputs); }, add);
       expand(layer, team, inputs, rest);
       multiply(
@@ -225,9 +227,8 @@ class GPTStep {
           add);
     }
     if (gpt_.skipped == batch) return;
-    const regard_linear logits = {gpt_.tokens, nullptr, gpt_.tokens_scale};
     multiply(
-        team, RowTasks(gpt_.vocabulary, threads), Map(logits, width, gpt_.vocabulary),
+        team, RowTasks(gpt_.vocabulary, threads), Map(gpt_.unembedding, width, gpt_.vocabulary),
         (Number *)gpt_.result, [&] { return normed(gpt_.norm, inputs, rest, gpt_.skipped); },
         nothing);
   }

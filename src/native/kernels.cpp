@@ -72,7 +72,7 @@ int matvec_of_any_dtype(const regard_matvec &product) {
 }
 
 int gpt_step_of_any_dtype(const regard_gpt &gpt) {
-  return with_products(gpt.dtype, gpt.tokens_scale,
+  return with_products(gpt.dtype, gpt.tokens.scale,
                        [&](auto products) { return gpt_step<decltype(products)>(gpt); });
 }
 

@@ -65,7 +65,7 @@ int matvec_of_any_dtype(const regard_matvec &product) {
 }
 
 int gpt_step_of_any_dtype(const regard_gpt &gpt) {
-  if (gpt.tokens_scale || !multiplies(gpt.dtype)) return avx512::kernels().gpt_step(gpt);
+  if (gpt.tokens.scale || !multiplies(gpt.dtype)) return avx512::kernels().gpt_step(gpt);
   return gpt_step<RowProducts<BFloat16>>(gpt);
 }
 

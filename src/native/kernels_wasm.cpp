@@ -35,7 +35,7 @@ REGARD_EXPORT(multiply) int regard_multiply(const regard_matvec *product) {
 }
 
 REGARD_EXPORT(gpt_step) int regard_gpt_step(const regard_gpt *gpt) {
-  return gpt->tokens_scale ? gpt_step<RowProducts<Float32, Int8>>(*gpt)
+  return gpt->tokens.scale ? gpt_step<RowProducts<Float32, Int8>>(*gpt)
                            : gpt_step<RowProducts<Float32>>(*gpt);
 }
 

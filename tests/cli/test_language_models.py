@@ -233,8 +233,8 @@ def test_a_dtype_is_one_of_floating_point_of_another_model(misused, llama, model
         assert f"--dtype is {dtype!r}; expected float32, bfloat16, float16 or float64" in line
     line = misused(command, "the", "--model", model, "--dtype", "bfloat16")
     assert "--dtype is for other models; leave it out" in line
-    line = misused(command, "the", "--model", llama, "--weights", "int8")
-    assert "--weights is for models of regard and GPT-2; leave it out" in line
+    both = ("--weights", "int8", "--dtype", "bfloat16")
+    assert "--dtype goes without weights" in misused(command, "the", "--model", llama, *both)
 
 
 def test_weights_are_in_the_dtype_asked_for(regard, llama):

@@ -9,7 +9,7 @@ import torch
 from support import small_models
 
 import regard as library
-from regard.gpt import GPT, CharTokenizer, GPTConfig, load, save
+from regard.gpt import GPT, CharTokenizer, GPTConfig, save
 from regard.gpt.config import HAS_READ
 from regard.gpt.stories import story
 
@@ -105,24 +105,21 @@ def test_an_answer_may_be_given(measured, folders):
     assert measured(folders["chat"], "--answer", "the cat", "--chat")["answer"] == "the cat"
 
 
-def test_weights_are_kept_as_int8_where_asked_for(measured, misused, document, tmp_path, folders):
+def test_weights_are_kept_as_int8_where_asked_for(measured, tmp_path, folders):
     torch.manual_seed(3)
     tokenizer = CharTokenizer(DOCUMENT + QUESTION)
     config = GPTConfig(vocab_size=tokenizer.vocab_size, context=127, layers=2, heads=3, dim=15)
     save(tmp_path, GPT(config), tokenizer)
     command = ("--answer", "the cat", "--neutral", "The", "--weights", "int8")
-    found = measured(tmp_path, *command)
-    int8, _ = load(tmp_path, weights="int8")
-    ids = torch.tensor(tokenizer.encode(f"{DOCUMENT.rstrip()}\n\n{QUESTION} the cat"))
-    spans = [(part["first"], part["stop"]) for part in found["passages"]]
-    target = library.lens.Answer(slice(*found["answer_tokens"]))
-    effects = library.lens.effects(int8, ids, target, over=spans, hidden_from="question")
-    assert found["log_probability"] == pytest.approx(effects.unchanged, abs=1e-5)
-    line = misused(
-        *("passages", "--context", document, "--question", QUESTION),
-        *("--model", folders["plain"], *command),
-    )
-    assert "--weights is for models of regard and GPT-2; leave it out" in line
+    for folder in (tmp_path, folders["plain"]):  # ours, and a Llama
+        found = measured(folder, *command)
+        int8 = library.models.open(folder, weights="int8")
+        ids = torch.tensor(int8.read(f"{DOCUMENT.rstrip()}\n\n{QUESTION} the cat").ids)
+        spans = [(part["first"], part["stop"]) for part in found["passages"]]
+        target = library.lens.Answer(slice(*found["answer_tokens"]))
+        effects = library.lens.effects(int8, ids, target, over=spans, hidden_from="question")
+        assert int8.module.has_int8_weights
+        assert found["log_probability"] == pytest.approx(effects.unchanged, abs=1e-5)
 
 
 def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, monkeypatch):

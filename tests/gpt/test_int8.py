@@ -35,6 +35,7 @@ GPT2 = GPTConfig(vocab_size=53, context=23, layers=3, heads=3, dim=39)
 LATER = GPTConfig(
     vocab_size=61, context=23, layers=3, heads=6, dim=84, groups=2, positions="rotary", norm="rms",
     mlp="swiglu", bias=False, qk_norm=True, window=7, global_every=2,
+    head_width=10, tied=False, rotary_frequencies=(0.9, 0.5, 0.11, 0.02, 0.003),
 )
 # fmt: on
 CONFIGS = pytest.mark.parametrize("config", [GPT2, LATER], ids=["gpt2", "later"])

@@ -52,6 +52,7 @@ def test_the_parameters_are_counted_as_the_model_has_them(config):
     assert counts.heads == sum(size for name, size in sizes.items() if ".attn." in name)
     assert counts.mlp == sum(size for name, size in sizes.items() if ".mlp." in name)
     assert counts.position_embedding == sizes.get("wpe.weight", 0)
+    assert counts.unembedding == sizes.get("lm_head.weight", 0)
 
 
 @pytest.mark.each_once

@@ -249,7 +249,8 @@ def test_a_model_that_does_not_fit_into_memory_is_refused(folder, monkeypatch):
     [
         ({"dtype": "int8"}, ValueError, "dtype is 'int8'"),
         ({"dtype": 3}, ValueError, "dtype is 3"),
-        ({"weights": "int8"}, ValueError, "weights is for models of regard and GPT-2"),
+        ({"weights": "int8", "dtype": "bfloat16"}, ValueError, "dtype goes without weights"),
+        ({"weights": "int8", "device_map": "auto"}, ValueError, "device_map goes without weights"),
         ({"places": {"nose": "a"}}, ValueError, "embed, norm and unembed"),
     ],
 )

@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from regard.errors import Error
+from regard.gpt import Sampling
 from regard.models import LanguageModel
 from regard.models.own_gpt import own_gpt
 
@@ -26,6 +27,16 @@ SIZE = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 89,
     "tie_word_embeddings": True,
+}
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 23,
 }
 
 
@@ -49,6 +60,9 @@ def opened(config):
         Qwen2Config(**SIZE),
         Qwen3Config(**SIZE, head_dim=4),
         MistralConfig(**SIZE | {"max_position_embeddings": 211}, sliding_window=61),
+        Qwen3Config(**SIZE | {"tie_word_embeddings": False}, head_dim=10),
+        LlamaConfig(**SIZE, rope_parameters=LLAMA3),
+        LlamaConfig(**SIZE, rope_parameters=LLAMA3 | {"rope_type": "linear"}),
     ],
     ids=lambda config: config.model_type,
 )
@@ -64,16 +78,34 @@ def test_a_model_of_llamas_shape_computes_the_same(config):
     assert not gpt.training
 
 
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_a_model_of_llamas_shape_generates_by_an_engine(weights):
+    model = opened(LlamaConfig(**SIZE, eos_token_id=[7, 11]))
+    gpt = model.as_gpt(weights=weights)
+    assert gpt.module.has_int8_weights == (weights == "int8")
+    assert not gpt.is_own
+    assert gpt.ends == model.ends == {7, 11}
+    greedy = Sampling(temperature=0.0)
+    ids = [3, 1, 4, 1, 5]
+    drawn = list(gpt.stream(ids, tokens=17, sampling=greedy))
+    with torch.no_grad():
+        for token in drawn:
+            logits = gpt.module(torch.tensor(ids))[-1]
+            assert logits[token] > logits.max() - 1e-4  # of sums in another order
+            ids.append(token)
+    assert len(ids) == 22
+    if weights is None:
+        assert drawn[:5] == list(model.stream(ids[:5], tokens=5, sampling=greedy))
+
+
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        (LlamaConfig(**SIZE | {"tie_word_embeddings": False}), "a matrix of their own"),
-        (LlamaConfig(**SIZE, head_dim=8), "its heads have 8 channels, and a GPT's 4"),
         (
             LlamaConfig(
-                **SIZE, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+                **SIZE, rope_parameters={"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
             ),
-            "rotary positions are of type linear",
+            "rotary positions are of type yarn",
         ),
         (LlamaConfig(**SIZE, hidden_act="gelu"), "computes something else"),
         (GemmaConfig(**SIZE, head_dim=4), "computes something else"),

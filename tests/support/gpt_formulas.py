@@ -24,6 +24,13 @@ def activated(wide, mlp):
     return 0.5 * wide * (1 + torch.tanh(inner))
 
 
+def speeds(config):
+    """Radians a position, a pair of channels."""
+    if config.rotary_frequencies is not None:
+        return torch.tensor(config.rotary_frequencies, dtype=torch.float64)
+    return config.rotary_base ** (-torch.arange(0, config.head_dim, 2).double() / config.head_dim)
+
+
 def written_out(model, ids):
     """Logits and weights by the formulas, head by head, in float64, from the parameters by name."""
     at = {name: weight.detach().double() for name, weight in model.state_dict().items()}
@@ -43,8 +50,7 @@ def written_out(model, ids):
         if config.positions == "learned":
             return x
         pairs = torch.complex(x[..., : dim // 2], x[..., dim // 2 :])
-        speed = config.rotary_base ** (-torch.arange(0, dim, 2).double() / dim)
-        pairs = pairs * torch.exp(1j * torch.arange(tokens).double()[:, None] * speed)
+        pairs = pairs * torch.exp(1j * torch.arange(tokens).double()[:, None] * speeds(config))
         return torch.cat([pairs.real, pairs.imag], dim=-1)
 
     x = at["wte.weight"][ids]
@@ -71,6 +77,6 @@ def written_out(model, ids):
         x = x + linear(torch.cat(heads, dim=-1), f"{block}.attn.c_proj")
         wide = activated(linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc"), config.mlp)
         x = x + linear(wide, f"{block}.mlp.c_proj")
-    logits = norm(x, "ln_f") @ at["wte.weight"].T
+    logits = norm(x, "ln_f") @ at.get("lm_head.weight", at["wte.weight"]).T
     shape = (config.layers, config.heads, *weights[0].shape)
     return logits, torch.stack(weights).view(shape).transpose(1, 2)  # (layers, B, H, T, T)

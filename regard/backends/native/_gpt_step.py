@@ -77,6 +77,7 @@ class GPTLayer:
 class GPTWeights:
     """The parameters and caches of a model, which all its steps share."""
 
+    width: int
     heads: int
     groups: int
     dim: int
@@ -86,7 +87,9 @@ class GPTWeights:
     """Dtype of all tensors, except for quantized weights and their scales; either all maps and the
     token embeddings are quantized, or none."""
     tokens: LinearMap
-    """Token embeddings ``(V, E)``, which are the unembedding as well."""
+    """Token embeddings ``(V, E)``."""
+    unembedding: LinearMap
+    """``(V, E)``, of which the logits are made; often the token embeddings."""
     learned: Tensor | None
     norm: Norm
     layers: Sequence[GPTLayer]
@@ -126,7 +129,7 @@ class GPTStep:
             rotation: contiguous float32 cosines and sines ``(B, D/2)``; None without rotary.
         """
         weights, count = self._weights, len(tokens)
-        vocabulary = len(weights.tokens.weight)
+        vocabulary = len(weights.unembedding.weight)
         places: list[ctypes.c_int64 | int] = [*tokens, *positions, *(padding or ())]
         self._places[: len(places)] = places
         ids = ctypes.addressof(self._places)
@@ -139,13 +142,15 @@ class GPTStep:
             "regard_gpt_step",
             GPT.pack(
                 *(CODES[weights.dtype], torch.get_num_threads(), count, len(weights.layers)),
-                *(weights.heads, weights.groups, weights.dim, weights.hidden, vocabulary),
+                *(weights.width, weights.heads, weights.groups, weights.dim, weights.hidden),
+                vocabulary,
                 *(int(weights.gated), 0, 0, 0),
                 *(ids, ids + size, ids + 2 * size if padding else 0),
-                *pointers(weights.tokens.weight, weights.learned, weights.tokens.scale),
-                *pointers(*(rotation or (None, None))),
+                *_places_of(weights.tokens),
+                *pointers(weights.learned, *(rotation or (None, None))),
                 ctypes.addressof(self._layers),
                 *_numbers(weights.norm),
+                *_places_of(weights.unembedding),
                 result.data_ptr(),
             ),
         )
@@ -158,12 +163,16 @@ def _packed(layer: GPTLayer) -> bytes:
         *_numbers(layer.query_norm),
         *_numbers(layer.key_norm),
         *_numbers(layer.mlp_norm),
-        *(pointer for m in layer.maps for pointer in pointers(m.weight, m.bias, m.scale)),
+        *(pointer for linear in layer.maps for pointer in _places_of(linear)),
         *(number for memory in layer.memory for number in _places(memory)),
         *(0, 0, _UNLIMITED if layer.window is None else layer.window),
         *(0, *pointers(layer.query)),  # nobody reads the residual stream
         *[0] * 8,  # nothing is changed
     )
+
+
+def _places_of(linear: LinearMap) -> Sequence[int]:
+    return pointers(linear.weight, linear.bias, linear.scale)
 
 
 def _numbers(norm: Norm | None) -> tuple[int, int, int, float]:

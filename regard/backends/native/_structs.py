@@ -68,8 +68,9 @@ LAYER = Struct(
 )
 GPT = Struct(
     "gpt",
-    "dtype threads batch layers heads groups dim hidden vocabulary gated one_sequence skipped "
-    "stream ids positions padding tokens learned tokens_scale cosines sines layer norm:norm result",
+    "dtype threads batch layers width heads groups dim hidden vocabulary gated one_sequence "
+    "skipped stream ids positions padding tokens:linear learned cosines sines layer norm:norm "
+    "unembedding:linear result",
 )
 ACTIVATION = Struct("activation", "dtype threads size x gradient result")
 RESIDUAL_NORM = Struct(

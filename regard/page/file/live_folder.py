@@ -112,7 +112,7 @@ def live_files(
 def longest(model: GPT) -> int:
     """The longest text that the page reads: its queries, keys and values have room; in tokens."""
     config = model.config
-    width = config.dim + 2 * config.group_count * config.head_dim
+    width = (config.heads + 2 * config.group_count) * config.head_dim
     return min(config.context, _CACHE // (4 * config.layers * width))
 
 

@@ -26,24 +26,24 @@ struct GPT {
     gpt.dtype = below(3), gpt.batch = 1 + below(9), gpt.layers = 1 + below(2);
     gpt.groups = 1 + below(3), gpt.heads = gpt.groups * (1 + below(4)), gpt.dim = 2 + 2 * below(20);
     gpt.hidden = 1 + below(150), gpt.vocabulary = 1 + below(200), gpt.gated = below(2);
-    room = 1 + below(number % 5 ? 40 : 1200);
+    room = 1 + below(number % 5 ? 40 : 1200), gpt.width = 1 + below(120);
     rotates = below(2), padded = below(2);
-    const int64_t width = gpt.heads * gpt.dim, rows = width + 2 * gpt.groups * gpt.dim;
+    const int64_t width = gpt.width, context_width = gpt.heads * gpt.dim;
+    const int64_t rows = context_width + 2 * gpt.groups * gpt.dim;
     const bool norms = below(2);
     int8 = below(2);
     for (int64_t i = 0; i < gpt.layers; i++) {
       regard_layer layer = {};
       layer.attention_norm = norm(width), layer.mlp_norm = norm(width);
       if (norms) layer.query_norm = norm(gpt.dim), layer.key_norm = norm(gpt.dim);
-      layer.qkv = linear(rows, width), layer.projection = linear(width, width);
+      layer.qkv = linear(rows, width), layer.projection = linear(width, context_width);
       layer.expand = linear(gpt.gated ? 2 * gpt.hidden : gpt.hidden, width);
       layer.contract = linear(width, gpt.hidden);
       layer.keys = 1 + below(room), layer.evicted = below(3), layer.window = 1 + below(2 * room);
       layers.push_back(layer);
     }
     gpt.norm = norm(width);
-    const regard_linear tokens = linear(gpt.vocabulary, width);
-    gpt.tokens = tokens.weight, gpt.tokens_scale = tokens.scale;
+    gpt.tokens = linear(gpt.vocabulary, width), gpt.unembedding = linear(gpt.vocabulary, width);
     if (!rotates) gpt.learned = numbers(7 * width);
     for (int64_t b = 0; b < gpt.batch; b++) {
       ids.push_back(below(gpt.vocabulary)), positions.push_back(below(7)),

@@ -257,7 +257,8 @@ def later():
     tokenizer = BPETokenizer.train([TEXT], vocab_size=270, end=True)
     torch.manual_seed(5)
     shape = {"vocab_size": tokenizer.vocab_size, "context": 37, "layers": 3, "heads": 4, "dim": 20}
-    options = {"groups": 2, "norm": "rms", "mlp": "swiglu", "bias": False}
+    options = {"groups": 2, "norm": "rms", "mlp": "swiglu", "bias": False, "tied": False}
+    options |= {"positions": "rotary", "head_width": 6, "rotary_frequencies": (0.9, 0.21, 0.013)}
     model = with_gains(GPT(GPTConfig(**shape, **options, initial_std=0.9)))
     return ModelSubject(model, tokenizer, title="m", text=TEXT), model, tokenizer
 

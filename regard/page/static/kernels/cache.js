@@ -24,7 +24,7 @@ export class Cache {
   /** Numbers of a layer's queries, and of its keys or values. */
   sizes() {
     const { config, capacity } = this;
-    return [capacity * config.dim, capacity * config.groups * config.head_dim];
+    return [capacity * config.heads * config.head_dim, capacity * config.groups * config.head_dim];
   }
 
   /** What it takes of the memory. */
@@ -42,7 +42,7 @@ export class Cache {
     const D = config.head_dim;
     for (const [number, { query, key, value }] of this.layers.entries()) {
       const to = copy.layers[number];
-      kernels.copy(query, to.query, length * config.dim);
+      kernels.copy(query, to.query, length * config.heads * D);
       for (let group = 0; group < config.groups; group++) {
         for (const [old, fresh] of [
           [key, to.key],

@@ -9,7 +9,7 @@ import { Cache } from "./cache.js";
 const ROWS = 32; // tokens that are read before the caller has its turn
 const NORM = " PPqd";
 const LAYER = `${NORM.repeat(4)} ${"PPP".repeat(4)} Pqqq Pqqq qqqPP PPPqqqq P`;
-const GPT_STEP = `qqqqqqqqqqqqPPPPPPPPPP${NORM}P`;
+const GPT_STEP = `${"q".repeat(13)}${"P".repeat(11)}${NORM}PPPP`;
 const NONE = 0; // an address where nothing is
 const FAR = 2 ** 52; // a window that no text reaches
 
@@ -40,7 +40,9 @@ export class GPT {
   rotationTables() {
     const { config, kernels } = this;
     const half = config.head_dim / 2;
-    const frequencies = Float32Array.from({ length: half }, (_, pair) => config.rotary_base ** -(pair / half));
+    const frequencies = Float32Array.from(
+      config.rotary_frequencies ?? Array.from({ length: half }, (_, pair) => config.rotary_base ** -(pair / half)),
+    );
     const angles = Float32Array.from(
       { length: config.context * half },
       (_, k) => Math.floor(k / half) * frequencies[k % half],
@@ -77,11 +79,13 @@ export class GPT {
     const result = kernels.borrow(4 * V);
     const places = ids.map((_, row) => cache.length + row);
     const step = [
-      ...[0, kernels.threads, ids.length, numbers.length, heads, config.groups, config.head_dim, config.hidden_dim, V],
+      ...[0, kernels.threads, ids.length, numbers.length],
+      ...[dim, heads, config.groups, config.head_dim, config.hidden_dim, V],
       ...[Number(config.mlp === "swiglu"), 1, ids.length - Number(isLast)],
       ...[at(from.stream), kernels.lendWhole(ids), kernels.lendWhole(places), NONE],
-      ...[this.matrix("wte")[0], weights["wpe.weight"] ?? NONE, this.matrix("wte")[1], cosines, sines],
-      ...[kernels.struct(LAYER.repeat(numbers.length), fields), ...this.norm("ln_f"), result],
+      ...[...this.linear("wte"), weights["wpe.weight"] ?? NONE, cosines, sines],
+      ...[kernels.struct(LAYER.repeat(numbers.length), fields), ...this.norm("ln_f")],
+      ...[...this.linear(this.unembedding), result],
     ];
     kernels.call("gpt_step", kernels.struct(GPT_STEP, step));
     return kernels.floats(result, V).slice();
@@ -114,10 +118,7 @@ export class GPT {
     const [name, D] = [`h.${layer}`, config.head_dim];
     const { query, key, value } = cache.layers[layer];
     const here = changes.filter((change) => (change.layer ?? layer) === layer);
-    const linear = (/** @type {string} */ map) => {
-      const [weight, scale] = this.matrix(`${name}.${map}`);
-      return [weight, this.weights[`${name}.${map}.bias`] ?? NONE, scale];
-    };
+    const linear = (/** @type {string} */ map) => this.linear(`${name}.${map}`);
     const output = linear("attn.c_proj");
     const put = here.find((change) => change.kind === "replace");
     if (put) output[1] = kernels.lend(this.biasWith(put, output[1], cache.length));
@@ -127,7 +128,7 @@ export class GPT {
       ...[...linear("mlp.c_fc"), ...linear("mlp.c_proj")],
       ...[key, 0, cache.capacity * D, D, value, 0, cache.capacity * D, D],
       ...[cache.length + rows, 0, config.windows[layer] ?? FAR],
-      ...[keep, query + 4 * cache.length * config.dim],
+      ...[keep, query + 4 * cache.length * config.heads * D],
       ...this.spans(here, rows, cache.length),
       here.some(({ kind }) => kind !== "knock_out") ? kernels.lend(this.kept(here)) : NONE,
     ];
@@ -162,16 +163,27 @@ export class GPT {
     return Float32Array.from({ length: dim }, (_, k) => added[position * dim + k] + (own?.[k] ?? 0));
   }
 
-  /** 0 for each channel of the contexts of heads that are switched off or replaced, else 1, (E). */
+  /** 0 for each channel of the contexts of heads that are switched off or replaced, else 1, (H·D). */
   kept(/** @type {Intervention[]} */ changes) {
     const D = this.config.head_dim;
-    return Array.from({ length: this.config.dim }, (_, channel) =>
+    return Array.from({ length: this.config.heads * D }, (_, channel) =>
       Number(
         !changes.some(
           ({ kind, head }) => kind !== "knock_out" && (head ?? Math.floor(channel / D)) === Math.floor(channel / D),
         ),
       ),
     );
+  }
+
+  /** The addresses of a linear map: matrix, bias, scales. */
+  linear(/** @type {string} */ name) {
+    const [weight, scale] = this.matrix(name);
+    return [weight, this.weights[`${name}.bias`] ?? NONE, scale];
+  }
+
+  /** The matrix of which logits are made. */
+  get unembedding() {
+    return this.config.tied ? "wte" : "lm_head";
   }
 
   /** The address of a matrix, and of the scales of its rows if it is of int8. */

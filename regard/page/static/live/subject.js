@@ -303,7 +303,7 @@ export class Subject {
     return new Pattern(kernels, {
       ...{ length, dim: D, valueDim: D, scale: 1 / Math.sqrt(D), softcap: null, alibi: null, sink: false },
       ...{ bounds: null, window: config.windows[layer], cuts },
-      ...{ query: { address: query + 4 * head * D, stride: config.dim }, key: rows(key), value: rows(value) },
+      ...{ query: { address: query + 4 * head * D, stride: config.heads * D }, key: rows(key), value: rows(value) },
     });
   }
 

@@ -60,11 +60,11 @@ export function toward(weights, head, reads) {
 
 /** What reads a logit from the contexts of a layer's heads (H·D), through W_O. @param {GPT} model @param {number} layer @param {Float64Array} along (E), of `alongOf` */
 export function readsOf(model, layer, along) {
-  const { dim: E } = model.config;
-  const reads = new Float64Array(E);
+  const { dim: E, heads, head_dim: D } = model.config;
+  const reads = new Float64Array(heads * D);
   model
-    .rows(`h.${layer}.attn.c_proj`, 0, E, E)
-    .forEach((number, k) => (reads[k % E] += along[Math.floor(k / E)] * number));
+    .rows(`h.${layer}.attn.c_proj`, 0, E, reads.length)
+    .forEach((number, k) => (reads[k % reads.length] += along[Math.floor(k / reads.length)] * number));
   return reads;
 }
 
@@ -82,10 +82,11 @@ function products({ kernels, head, length }, matrix) {
 
 /** A head's part of W_O, (E, D). @param {GPT} model @param {number} layer @param {number} head */
 export function outputOf(model, layer, head) {
-  const { dim: E, head_dim: D } = model.config;
-  const whole = model.rows(`h.${layer}.attn.c_proj`, 0, E, E);
+  const { dim: E, heads, head_dim: D } = model.config;
+  const width = heads * D;
+  const whole = model.rows(`h.${layer}.attn.c_proj`, 0, E, width);
   const part = new Float32Array(E * D);
-  for (let row = 0; row < E; row++) part.set(whole.subarray(row * E + head * D, row * E + (head + 1) * D), row * D);
+  for (let row = 0; row < E; row++) part.set(whole.subarray(row * width + head * D, row * width + (head + 1) * D), row * D);
   return part;
 }
 
@@ -99,8 +100,9 @@ export function alongOf(model, { ids, cache }, token, other) {
   const { dim: E, norm, norm_eps: epsilon } = config;
   const stream = centred(Float64Array.from(model.streamBehind(ids, cache)), norm);
   const scale = 1 / Math.sqrt(stream.reduce((sum, x) => sum + x * x, 0) / E + epsilon);
-  const row = model.rows("wte", token, token + 1, E).slice();
-  if (other !== undefined) model.rows("wte", other, other + 1, E).forEach((number, k) => (row[k] -= number));
+  const logitOf = (/** @type {number} */ id) => model.rows(model.unembedding, id, id + 1, E);
+  const row = logitOf(token).slice();
+  if (other !== undefined) logitOf(other).forEach((number, k) => (row[k] -= number));
   const gain = kernels.floats(weights["ln_f.weight"], E);
   return centred(
     Float64Array.from(row, (number, k) => scale * gain[k] * number),
