@@ -23,6 +23,7 @@ def rows(folder):
     return json.loads((folder / "atlas.json").read_bytes())["rows"]
 
 
+@pytest.mark.thorough
 def test_parts_make_the_folder_that_one_run_makes(regard, corpus, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     done = regard("atlas", "--corpus", corpus, "--length", 31, "--out", whole)

@@ -158,6 +158,7 @@ for layout in (torch.strided, torch.jagged):
 """
 
 
+@pytest.mark.thorough
 def test_nested_tensors_are_refused_with_the_cure():
     run_script(NESTED)
 

@@ -73,6 +73,7 @@ def test_a_model_learns_on_a_gpu_what_it_learns_on_a_cpu(tmp_path):
     torch.testing.assert_close(one.scores, other.scores, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
+@pytest.mark.thorough
 def test_a_run_resumes_on_a_gpu_to_the_last_bit(tmp_path):
     gpt, recipe = replace(GPT, dropout=0.1), replace(RECIPE, record_every=0, log_every=1)
     with fake_gpu.gpu():

@@ -165,6 +165,7 @@ def test_its_stories_break_no_fact_of_their_own(model, tokenizer):
     assert whole / 13 > share - 3 * sqrt(share * (1 - share) / 13) - 0.02
 
 
+@pytest.mark.thorough
 def test_its_likeliest_texts_are_sentences(model, tokenizer, card):
     prompts, greedy = [card.BEGINNING, "The cat sat"], Sampling(temperature=0.0)
     for prompt, more in zip(

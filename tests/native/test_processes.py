@@ -77,6 +77,7 @@ for result in (context, *gradients, plain):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(), reason="Linux's huge pages"
 )

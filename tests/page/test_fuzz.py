@@ -95,6 +95,7 @@ def test_all_addresses_are_tried(schemas):
     assert paths == set(PATHS)
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("examples", [3, pytest.param(50, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("kind", ["model", "recording"])
 @pytest.mark.parametrize(("path", "method"), PATHS, ids=lambda given: given)

@@ -271,7 +271,7 @@ def test_what_is_hidden_never_comes_out(stray, name):
     ("where", "name"),
     [
         thorough("key", "none"),
-        ("query", "causal"),
+        thorough("query", "causal"),
         thorough("key", "padding"),
         thorough("query", "dense"),
         thorough("key", "alibi"),
@@ -326,7 +326,7 @@ def test_a_stray_row_is_blind_where_it_sees_no_key_of_those_asked_for():
 # To the last bit
 
 
-@pytest.mark.parametrize("name", [thorough("causal"), "padding", thorough("bias")])
+@pytest.mark.parametrize("name", [thorough("causal"), thorough("padding"), thorough("bias")])
 def test_the_rest_of_the_batch_changes_no_bit(name):
     query, key = (moved(t) for t in inputs(70, 37))
 
@@ -342,6 +342,7 @@ def test_the_rest_of_the_batch_changes_no_bit(name):
                 assert torch.equal(result[0], whole[what][entry]), (what, entry)
 
 
+@pytest.mark.thorough
 def test_any_number_of_readouts_is_taken_in_one_pass(monkeypatch):
     """But offsets, for which only tiles along the diagonal are read, and a second image."""
     from regard_experiments.gpu.triton import _one_pass, _read
@@ -377,7 +378,7 @@ def test_any_number_of_readouts_is_taken_in_one_pass(monkeypatch):
 # Sums over queries, in parts
 
 
-@pytest.mark.parametrize("name", [thorough("none"), thorough("early"), "padding"])
+@pytest.mark.parametrize("name", [thorough("none"), thorough("early"), thorough("padding")])
 def test_a_chunk_of_queries_holds_several_blocks(name, monkeypatch):
     """As it does from 64 blocks on; here the chunks are two, of two blocks and of three."""
     from regard_experiments.gpu.triton import _one_pass, _read

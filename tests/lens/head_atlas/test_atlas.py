@@ -59,7 +59,8 @@ def test_what_it_says_of_itself(whole):
     assert whole.heads[3].head == 3
 
 
-@pytest.mark.parametrize("count", [2, 9])  # of nine some have no document
+# Of nine some have no document.
+@pytest.mark.parametrize("count", [2, pytest.param(9, marks=pytest.mark.thorough)])
 def test_shards_add_up_to_the_last_digit_in_any_order(model, whole, tmp_path, count):
     for part in reversed(range(count)):
         options = {"effects": 0.5, "length": 19, "folder": tmp_path, "shard": (part, count)}
@@ -115,6 +116,7 @@ def test_a_changed_model_corpus_or_option_is_refused(model, tmp_path):
             weight.copy_(before)
 
 
+@pytest.mark.thorough
 def test_a_full_disk_leaves_the_last_state(model, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "_SECONDS", -1)
     options = {"effects": 0.5, "length": 19, "folder": tmp_path, "resume": True}
@@ -240,6 +242,7 @@ def test_a_number_that_was_not_measured_is_none_and_no_column(model):
     assert {row["next_token"] for row in without.rows} == {None}  # a causal model sees none
 
 
+@pytest.mark.thorough
 def test_the_estimate_says_what_is_left_out(model):
     said = []
     atlas(model, TEXTS, length=19, announce=said.append)

@@ -63,12 +63,13 @@ CLASSES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="a process's peak memory is read from /proc"
 )
 @pytest.mark.parametrize(
     ("name", "how", "padding"),
-    [pytest.param("causal", "sdpa", 0, marks=pytest.mark.thorough), ("window", "eager", 1001)],
+    [("causal", "sdpa", 0), ("window", "eager", 1001)],
 )
 def test_memory_stays_far_below_the_weights(name, how, padding):
     script = SCRIPT.format(
