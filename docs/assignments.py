@@ -63,12 +63,12 @@ def for_nbgrader(path: Path) -> nbformat.NotebookNode:
         _marked(cell, f"beginning_{at}", locked=True) for at, cell in enumerate(_beginning(text))
     ]
     for one, words in _asked(text):
-        comment = "\n".join(f"# {line}" for line in blank(one).splitlines())
-        solved = f"{comment}\n### BEGIN SOLUTION\n{_solved(one)}\n### END SOLUTION"
+        solved = f"### BEGIN SOLUTION\n{_solved(one)}\n### END SOLUTION"
+        asked = f"# {given(one)}: {one.expects}"
         name = _name(one)
         cells += [
             _marked(v4.new_markdown_cell(words), f"{name}_asked", locked=True),
-            _marked(v4.new_code_cell(solved), name, solution=True),
+            _marked(v4.new_code_cell(f"{asked}\n{solved}"), name, solution=True),
             _marked(v4.new_code_cell(_test(one)), f"{name}_check", grade=True, locked=True),
         ]
     return _book(cells)
