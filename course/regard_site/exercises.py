@@ -20,6 +20,7 @@ from regard_course import Answer, Exercise, exercise
 
 from regard.errors import Error
 from regard_site.code import code_block
+from regard_site.shell import mark_shell
 from regard_site.sources import ROOT
 
 __all__ = ["question", "solution", "solutions_of", "with_exercises"]
@@ -28,11 +29,13 @@ _NUMBER = re.compile(r"\*\*Exercise (?P<number>(?P<page>\w+)\.\d+)\*\* ")
 _RIGHT = re.compile(r"\s*right=(?P<number>[1-9])\s*")
 
 
-def with_exercises(tokens: Sequence[Token]) -> list[Token]:
+def with_exercises(tokens: Sequence[Token], notebook: str | None = None) -> list[Token]:
     """Put each exercise into a block of its own, from its first line to the end of its hint.
 
     Args:
         tokens: of a page's Markdown; those added are of type ``exercise`` and hold HTML.
+        notebook: the address of the page's notebook, in which a function can be written and
+            checked; None where the site has none.
     """
     result: list[Token] = []
     one: Exercise | None = None
@@ -42,7 +45,9 @@ def with_exercises(tokens: Sequence[Token]) -> list[Token]:
             if one is not None:
                 result.append(_html(f'<div class="exercise" id="exercise-{_id(one)}">\n'))
         if one is not None and token.type == "html_block" and "<details>" in token.content:
-            result.append(_html(_field(one)))
+            result.append(_html(_field(one, notebook)))
+        if isinstance(one, Answer) and token.type == "inline":
+            mark_shell(token)
         result.append(token)
         if one is not None and token.type == "html_block" and "</details>" in token.content:
             result.append(_html(f"{_solution(one)}</div>\n"))
@@ -106,10 +111,11 @@ def _solution(one: Exercise) -> str:
     )
 
 
-def _field(one: Exercise) -> str:
-    """A form that ``static/exercises.js`` shows and answers."""
+def _field(one: Exercise, notebook: str | None) -> str:
+    """A form that ``static/exercises.js`` shows and answers; for a function, where to write it."""
     if not isinstance(one, Answer):
-        return ""
+        link = f'<a href="{escape(notebook or "")}" download>This page as a notebook</a>'
+        return f"<p>{link} has a cell that checks it.</p>\n" if notebook else ""
     name = f"answer-{_id(one)}"
     if one.choices:
         options = "".join(f"<option>{escape(choice)}</option>" for choice in one.choices)
