@@ -112,9 +112,6 @@ def test_otters_students_see_no_solution(otter):
 
 def test_nbgrader_grades(assignments):
     folder = assignments / "nbgrader"
-    (folder / "nbgrader_config.py").write_text(
-        'get_config().CourseDirectory.course_id = "attention"\n', "utf-8"
-    )
     run("nbgrader", "generate_assignment", PAGE, "--create", folder=folder)
     released = folder / f"release/{PAGE}/{PAGE}.ipynb"
     student = nbformat.read(released, 4)
