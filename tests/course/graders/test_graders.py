@@ -88,6 +88,7 @@ def otter(assignments):
 @pytest.mark.parametrize("kind", ["right", "mistaken", "empty"])
 def test_otter_grades(otter, kind):
     given, graded = otter / f"{kind}.ipynb", otter / kind
+    graded.mkdir()
     student = otter / f"dist/student/{PAGE}.ipynb"
     book = filled(student, WRITERS[kind]) if kind in WRITERS else nbformat.read(student, 4)
     nbformat.write(book, given)
