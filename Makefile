@@ -14,6 +14,8 @@ THOROUGH := $(VENV)/installed-thorough
 WHEELS := $(VENV)/installed-wheels
 # kvpress needs another transformers than the tests.
 KVPRESS := build/kvpress
+# The graders bring JupyterLab and much beside it.
+GRADERS := build/graders
 # vLLM needs another one, and torch's build for CPUs, 2.13.0+cpu: where pip does not find it, name
 # PyTorch's package index in PIP_EXTRA_INDEX_URL.
 VLLM := build/vllm
@@ -34,7 +36,7 @@ with snail, so they had to be'
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check real unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon mutants kvpress vllm bench bench-llama pictures notebooks site slides gallery real-page wheels release-check model card clean
+.PHONY: help demo test check real unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon mutants kvpress graders vllm bench bench-llama pictures notebooks assignments site slides gallery real-page wheels release-check model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -123,6 +125,9 @@ mutants: $(TESTS) ## break the code in small ways, one at a time, and see whethe
 kvpress: $(KVPRESS)/installed ## compare the presses with those of kvpress, in an environment of its own
 	$(KVPRESS)/bin/python -m pytest --noconftest -W default tests/experiments/kvpress
 
+graders: $(GRADERS)/installed ## grade the assignments with otter-grader and nbgrader, in an environment of its own
+	$(GRADERS)/bin/python -m pytest --noconftest -W default tests/course/graders
+
 vllm: $(VLLM)/installed ## test the plugin of vLLM in vLLM, in an environment of its own; a quarter of an hour
 	$(VLLM)/bin/python -m pytest --confcutdir experiments/vllm -W default experiments/vllm/tests
 
@@ -141,6 +146,9 @@ pictures: $(TESTS) ## make the pictures of README and docs anew
 
 notebooks: $(TESTS) ## run the course and write each of its pages as a notebook, into build/notebooks
 	$(BIN)/python docs/notebooks.py build/notebooks
+
+assignments: $(TESTS) ## write each page's exercises for otter-grader and nbgrader, into build/assignments
+	$(BIN)/python docs/assignments.py build/assignments
 
 real-page: real ## write SmolLM2 as a page that runs in the browser into build/live, for the site to take along
 	rm -rf build/live/smollm2
@@ -200,6 +208,12 @@ $(KVPRESS)/installed: $(MEMBERS) constraints-kvpress.txt $(NATIVE)
 	$(PYTHON) -m venv $(KVPRESS)
 	$(KVPRESS)/bin/python tools/install.py --constraint constraints-kvpress.txt \
 		experiments/pyproject.toml:kvpress
+	@touch $@
+
+$(GRADERS)/installed: $(MEMBERS) constraints-graders.txt $(NATIVE)
+	$(PYTHON) -m venv $(GRADERS)
+	$(GRADERS)/bin/python tools/install.py --constraint constraints-graders.txt \
+		course/pyproject.toml:graders
 	@touch $@
 
 # vLLM asks for torchvision and its like, which a text model does not need, and which the index of

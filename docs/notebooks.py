@@ -18,7 +18,7 @@ from pages import FOLDER, Block, Page, Statement, execute
 from regard_course import Answer, Exercise, exercise
 
 _PICTURE = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<target>[^)]+)\)")
-_LINK = re.compile(r"\[(?P<words>[^\]]*)\]\((?P<page>[^):#]+)(?P<anchor>#[^)]*)?\)")
+LINK = re.compile(r"\[(?P<words>[^\]]*)\]\((?P<page>[^):#]+)(?P<anchor>#[^)]*)?\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", flags=re.DOTALL)
 # What opens around a cell of code, and what closes: such a cell is folded by its reader.
 _OPENS = re.compile(r"<details><summary>[^<]*</summary>\s*((?:(?!</details>).)*)\Z", re.DOTALL)
@@ -66,11 +66,17 @@ def _cells(page: Page) -> Iterator[nbformat.NotebookNode]:
 def prose(text: str) -> Iterator[nbformat.NotebookNode]:
     """Markdown cells, with a cell to answer in after each exercise."""
     at = 0
-    for match in _EXERCISE.finditer(text):
+    for one, match in exercises(text):
         yield from _markdown(text[at : match.end()])
-        yield _to_answer(exercise(match["number"]))
+        yield _to_answer(one)
         at = match.end()
     yield from _markdown(text[at:])
+
+
+def exercises(text: str) -> Iterator[tuple[Exercise, re.Match[str]]]:
+    """The exercises of a page, each with where it stands, from its first line to its hint's end."""
+    for match in _EXERCISE.finditer(text):
+        yield exercise(match["number"]), match
 
 
 def _markdown(text: str) -> Iterator[nbformat.NotebookNode]:
@@ -85,7 +91,7 @@ def _markdown(text: str) -> Iterator[nbformat.NotebookNode]:
         attachments[picture.name] = {_TYPES[picture.suffix]: content}
         return f"![{match['words']}](attachment:{picture.name})"
 
-    cell = v4.new_markdown_cell(_LINK.sub(_to_notebook, _PICTURE.sub(attach, text)))
+    cell = v4.new_markdown_cell(LINK.sub(_to_notebook, _PICTURE.sub(attach, text)))
     if attachments:
         cell["attachments"] = attachments
     yield cell
@@ -128,12 +134,21 @@ def _cell(statements: list[Statement]) -> nbformat.NotebookNode:
 
 def _to_answer(one: Exercise) -> nbformat.NotebookNode:
     """A cell that says so until it is filled in; whoever runs all cells goes on after it."""
-    if isinstance(one, Answer):
-        code, given = f"\n{one.variable} = ...  # {one.expects}\n", one.variable
-    else:
-        code, given = f"\n\ndef {one.signature}:\n    ...\n\n\n", one.name
-    source = f'from regard_course import check\n{code}check("{one.number}", {given})'
+    code = f"\n{blank(one)}\n" if isinstance(one, Answer) else f"\n\n{blank(one)}\n\n\n"
+    source = f'from regard_course import check\n{code}check("{one.number}", {given(one)})'
     return v4.new_code_cell(source, metadata={"tags": ["raises-exception"]})
+
+
+def blank(one: Exercise) -> str:
+    """The code to fill in."""
+    if isinstance(one, Answer):
+        return f"{one.variable} = ...  # {one.expects}"
+    return f"def {one.signature}:\n    ..."
+
+
+def given(one: Exercise) -> str:
+    """The name that the code to fill in defines."""
+    return one.variable if isinstance(one, Answer) else one.name
 
 
 if __name__ == "__main__":

@@ -150,15 +150,17 @@ class _Site:
 
     def _write_markdown(self, page: Page, before: Page | None, after: Page | None) -> None:
         folder = (ROOT / str(page.source)).parent
+        made = Path("notebooks", page.address).with_suffix(".ipynb")
+        notebook = made.as_posix() if (self._folder / made).is_file() else None
         rendered = render(
             page.text(),
             link=self._link_from(page),
             name=self._name_from(page),
             page=lambda name: (folder / name).read_text("utf-8"),
+            notebook=notebook,
         )
         self._collect(page, rendered.parts)
         headings = [one for one in rendered.headings if one.level == 2]
-        notebook = Path("notebooks", page.address).with_suffix(".ipynb")
         self._write(
             "page.html",
             page,
@@ -166,7 +168,7 @@ class _Site:
             headings=headings,
             before=before,
             after=after,
-            notebook=notebook.as_posix() if (self._folder / notebook).is_file() else None,
+            notebook=notebook,
         )
 
     def _write(

@@ -20,19 +20,22 @@ from regard_course import Answer, Exercise, exercise
 
 from regard.errors import Error
 from regard_site.code import code_block
+from regard_site.shell import mark_shell
 from regard_site.sources import ROOT
 
-__all__ = ["question", "with_exercises"]
+__all__ = ["question", "solution", "solutions_of", "with_exercises"]
 
 _NUMBER = re.compile(r"\*\*Exercise (?P<number>(?P<page>\w+)\.\d+)\*\* ")
 _RIGHT = re.compile(r"\s*right=(?P<number>[1-9])\s*")
 
 
-def with_exercises(tokens: Sequence[Token]) -> list[Token]:
+def with_exercises(tokens: Sequence[Token], notebook: str | None = None) -> list[Token]:
     """Put each exercise into a block of its own, from its first line to the end of its hint.
 
     Args:
         tokens: of a page's Markdown; those added are of type ``exercise`` and hold HTML.
+        notebook: the address of the page's notebook, in which a function can be written and
+            checked; None where the site has none.
     """
     result: list[Token] = []
     one: Exercise | None = None
@@ -42,7 +45,9 @@ def with_exercises(tokens: Sequence[Token]) -> list[Token]:
             if one is not None:
                 result.append(_html(f'<div class="exercise" id="exercise-{_id(one)}">\n'))
         if one is not None and token.type == "html_block" and "<details>" in token.content:
-            result.append(_html(_field(one)))
+            result.append(_html(_field(one, notebook)))
+        if isinstance(one, Answer) and token.type == "inline":
+            mark_shell(token)
         result.append(token)
         if one is not None and token.type == "html_block" and "</details>" in token.content:
             result.append(_html(f"{_solution(one)}</div>\n"))
@@ -69,28 +74,48 @@ def _id(one: Exercise) -> str:
     return one.number.replace(".", "-")
 
 
-def _solution(one: Exercise) -> str:
-    """What docs/solutions has between this exercise's comment and the next."""
-    digits, letter = re.fullmatch(r"(\d+)([a-z]?)", one.number.partition(".")[0]).groups()  # type: ignore[union-attr]  # every number is so
-    text = (ROOT / "docs/solutions" / f"{digits:>02}{letter}.py").read_text("utf-8")
+def solution(number: str) -> tuple[str, str]:
+    """What docs/solutions has between this exercise's comment and the next.
+
+    Args:
+        number: of the exercise, such as ``5.5``.
+
+    Returns:
+        The comment, which says why, and the code below it.
+
+    Raises:
+        ValueError: it has no such comment.
+    """
+    text = solutions_of(number.partition(".")[0])
     parts = re.split(r"^# (?=\w+\.\d+: )", text, flags=re.MULTILINE)
-    part = next((part for part in parts if part.startswith(f"{one.number}: ")), None)
+    part = next((part for part in parts if part.startswith(f"{number}: ")), None)
     if part is None:
-        raise ValueError(f"docs/solutions has no comment '# {one.number}: …' with code below it")
-    first, *lines = part.removeprefix(f"{one.number}: ").split("\n")
+        raise ValueError(f"docs/solutions has no comment '# {number}: …' with code below it")
+    first, *lines = part.removeprefix(f"{number}: ").split("\n")
     more = [*itertools.takewhile(lambda line: line.startswith("# "), lines)]
-    why = escape(" ".join([first, *(line[2:] for line in more)]))
-    code = "\n".join(lines[len(more) :]).strip()
+    why = " ".join([first, *(line[2:] for line in more)])
+    return why, "\n".join(lines[len(more) :]).strip()
+
+
+def solutions_of(page: str) -> str:
+    """The file of docs/solutions for a page of this number, such as ``5`` or ``9a``."""
+    digits, letter = re.fullmatch(r"(\d+)([a-z]?)", page).groups()  # type: ignore[union-attr]  # every number is so
+    return (ROOT / "docs/solutions" / f"{digits:>02}{letter}.py").read_text("utf-8")
+
+
+def _solution(one: Exercise) -> str:
+    why, code = solution(one.number)
     return (
-        f'<details class="solution"><summary>Solution</summary>\n<p>{why}</p>\n'
+        f'<details class="solution"><summary>Solution</summary>\n<p>{escape(why)}</p>\n'
         f"{code_block(code, 'python')}</details>\n"
     )
 
 
-def _field(one: Exercise) -> str:
-    """A form that ``static/exercises.js`` shows and answers."""
+def _field(one: Exercise, notebook: str | None) -> str:
+    """A form that ``static/exercises.js`` shows and answers; for a function, where to write it."""
     if not isinstance(one, Answer):
-        return ""
+        link = f'<a href="{escape(notebook or "")}" download>This page as a notebook</a>'
+        return f"<p>{link} has a cell that checks it.</p>\n" if notebook else ""
     name = f"answer-{_id(one)}"
     if one.choices:
         options = "".join(f"<option>{escape(choice)}</option>" for choice in one.choices)

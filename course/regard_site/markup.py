@@ -85,6 +85,7 @@ def render(
     link: Callable[[str], str],
     name: Callable[[str], str | None] = lambda _: None,
     page: Callable[[str], str] = lambda _: "",
+    notebook: str | None = None,
 ) -> Rendered:
     """Turn Markdown into HTML.
 
@@ -93,12 +94,13 @@ def render(
         link: gives the address on the site for a target in the repository.
         name: gives the address of the reference of a name in code, or None.
         page: gives the Markdown of another page, from which a widget takes numbers.
+        notebook: the address of the page's notebook, if the site has one.
 
     Raises:
         ValueError: for HTML that is neither a comment nor ``<details>`` with its summary, and for
             what `link` refuses.
     """
-    tokens = with_exercises(_without_steps_of_the_ladder(_PARSER.parse(text)))
+    tokens = with_exercises(_without_steps_of_the_ladder(_PARSER.parse(text)), notebook)
     headings, parts = _outline(tokens)
     environment = {"link": link, "name": name, "page": page, "text": text}
     return Rendered(_PARSER.renderer.render(tokens, _PARSER.options, environment), headings, parts)
@@ -143,7 +145,7 @@ def _outline(tokens: Sequence[Token]) -> tuple[list[Heading], list[Part]]:
 
 def _plain(inline: Token) -> str:
     """The words of a paragraph or heading."""
-    words = {"softbreak": " ", "hardbreak": " "}
+    words = {"softbreak": " ", "hardbreak": " ", "exercise": ""}
     return "".join(
         words.get(child.type, child.content)
         for child in inline.children or ()

@@ -138,7 +138,10 @@ def test_an_answer_is_checked_in_the_page(show):
     solution.locator("summary").click()
     assert "def causal_mask(length):" in solution.locator("pre").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert page.get_by_role("link", name="This page as a notebook").count() == 1
+    # At its foot, and at the two exercises that ask for a function.
+    assert page.get_by_role("link", name="This page as a notebook").count() == 3
+    assert "regard check" not in choice.inner_text()
+    assert "regard check 5.5 my.py" in page.locator("#exercise-5-5").inner_text()
 
 
 def test_progress_is_kept_in_this_browser_until_it_is_forgotten(show, site):
