@@ -1,7 +1,8 @@
 """Run the kernels' driver under sanitizers.
 
-``python tools/sanitize.py SANITIZERS SAMPLES [CALLERS]``, sanitizers as compilers call them.
-Without a compiler that has them, it prints so and ends.
+``python tools/sanitize.py SANITIZERS SETS SAMPLES [CALLERS]``, sanitizers as compilers call them,
+and the instruction sets: ``best`` is the one that this processor is served by, ``all`` are those
+that it can run. Without a compiler that has the sanitizers, it prints so and ends.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from pathlib import Path
 from driver import build, run
 
 
-def main(sanitizers: str, *arguments: str) -> int:
+def main(sanitizers: str, sets: str, *arguments: str) -> int:
     """Build and run; the exit status is the driver's."""
     compiler = os.environ.get("CXX") or shutil.which("c++")
     if compiler is None or not _has(compiler, sanitizers):
         print(f"no compiler here builds with -fsanitize={sanitizers}: the kernels are not checked")
         return 0
     options = [f"-DSANITIZE={sanitizers}", f"-DCMAKE_CXX_COMPILER={compiler}"]
-    options.append(f"-DONLY={';'.join(_sets(sanitizers))}")
+    options.append(f"-DONLY={';'.join(_sets(sanitizers, sets))}")
     name = sanitizers.replace(",", "-")  # commas mean something to linkers
     program = build(f"sanitize-{name}", *options)
     return run(sanitizers, str(program), *arguments)
 
 
-def _sets(sanitizers: str) -> list[str]:
+def _sets(sanitizers: str, sets: str) -> list[str]:
     """The instruction sets to build: none that this processor cannot run."""
     if sanitizers == "thread":  # which thread touches what is the same for all of them
         return ["baseline"]
@@ -39,7 +40,8 @@ def _sets(sanitizers: str) -> list[str]:
     described = library.describe()
     if described is None:
         return []  # which CMake takes as all
-    return [name for name in reversed(described.built) if name in described.supported]
+    able = [name for name in reversed(described.built) if name in described.supported]
+    return [described.instructions] if sets == "best" else able
 
 
 def _has(compiler: str, sanitizers: str) -> bool:

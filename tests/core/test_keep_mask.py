@@ -71,10 +71,14 @@ def test_a_weight_is_kept_where_its_word_reaches_the_threshold():
         assert bool(whole(1, 1, seed=0, dropout=dropout, heads=(1, 1))) == kept
 
 
-@pytest.mark.parametrize("counters", [1, 40, 2**17], ids="counters={}".format)
+@pytest.mark.parametrize(
+    "counters",  # one row at a time, two, all
+    [pytest.param(1, marks=pytest.mark.thorough), 40, 2**17],
+    ids="counters={}".format,
+)
 def test_a_block_equals_the_slice_of_the_whole(counters, monkeypatch):
     expected = oracle.keep_mask(SEED, 0.4, (B, H, L, S))
-    monkeypatch.setattr("regard.inputs.dropout._COUNTERS", counters)  # one row at a time, two, all
+    monkeypatch.setattr("regard.inputs.dropout._COUNTERS", counters)
     rows = [slice(*ends) for ends in itertools.combinations_with_replacement((0, 2, 3, L), 2)]
     columns = [slice(*ends) for ends in itertools.combinations_with_replacement(range(S + 1), 2)]
     for row, column in itertools.product(rows, columns):

@@ -85,7 +85,7 @@ def test_rows(dtype, name):
         assert torch.equal(pattern[..., rows, :], whole[1][:, :, rows])
 
 
-@pytest.mark.parametrize("name", ["causal", "padding"])
+@pytest.mark.parametrize("name", [pytest.param("causal", marks=pytest.mark.thorough), "padding"])
 def test_a_small_pattern_in_blocks(name):
     with streamed(2**9):
         pattern = regard.Pattern(*inputs(11, 53, torch.float32), **masks(11, 53)[name])

@@ -70,6 +70,7 @@ def test_heads_are_named_and_pictured_without_another_run(asked, tight, monkeypa
         ("/thumbnails", {"size": 5}),
     ],
 )
+@pytest.mark.each_once
 @pytest.mark.parametrize("head", ["2", "mean"])
 def test_any_part_of_a_layer_is_computed_on_request(asked, path, given, head):
     for layer in (1, 0, 1):
