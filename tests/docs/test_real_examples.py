@@ -19,21 +19,20 @@ def says(model, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "decider", "answers"),
+    ("text", "answers"),
     [
-        (SENTENCE.format("Mary", "John", "{}"), "giver", {"John": " Mary", "Mary": " John"}),
-        (SENTENCE.format("John", "Mary", "{}"), "giver", {"John": " Mary", "Mary": " John"}),
-        (SENTENCE.format("Sarah", "Mark", "{}"), "giver", {"Mark": " Sarah", "Sarah": " Mark"}),
+        (SENTENCE.format("Mary", "John", "{}"), {"John": " Mary", "Mary": " John"}),
+        (SENTENCE.format("John", "Mary", "{}"), {"John": " Mary", "Mary": " John"}),
+        (SENTENCE.format("Sarah", "Mark", "{}"), {"Mark": " Sarah", "Sarah": " Mark"}),
         (
             "The capital of {} is",
-            "country",
             {"France": " Paris", "Japan": " Tokyo", "Spain": " Madrid"},
         ),
     ],
 )
 def test_the_answer_flips_with_the_word_that_decides_it(smollm2, text, decider, answers):
     said = {word: says(smollm2, text.format(word)) for word in answers}
-    assert said == answers, decider
+    assert said == answers
 
 
 def test_the_row_of_whatever_stands_first_is_short_and_no_other_is(smollm2):
