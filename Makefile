@@ -142,7 +142,7 @@ bench-llama: $(LLAMA)/installed ## measure generation beside llama.cpp, in an en
 	@if [ -e $(LLAMA)/installed ]; then $(LLAMA)/bin/python -m benchmarks.llama; \
 	else echo "llama.cpp is not measured, since it can't be installed: $(LLAMA)/errors.txt"; fi
 
-pictures: $(TESTS) ## make the pictures of README and docs anew
+pictures: real ## make the pictures of README and docs anew
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/demo.py
 	$(BIN)/python docs/explorer.py
