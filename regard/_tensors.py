@@ -144,7 +144,7 @@ def per_head(numbers: Tensor | None, name: str, leading: tuple[int, ...]) -> Ten
     """Reshape per-head numbers, which broadcast to the leading dimensions, to (b, h)."""
     if numbers is None:
         return None
-    if not _broadcasts(numbers, leading):
+    if not broadcasts_to(numbers.shape, leading):
         raise ValueError(
             f"{name} holds one number a head: its shape {tuple(numbers.shape)} must broadcast to "
             f"the query's leading dimensions {leading}"

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from regard._extras import needing
 from regard._interrupt import quiet_interrupts
 from regard.cli.arguments import SHIPPED, Device, Dtype, Fetch, Weights
+from regard.cli.checks import require_model
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.errors import Error
 
@@ -103,6 +101,7 @@ def atlas(
         given=(count, length, effects, seed) != (None, None, _EFFECTS, 0),
         elsewhere=device != "cpu" or bool(dtype or weights),
     )
+    require_model(model, fetch=fetch, device=device, dtype=dtype, weights=weights)
     with quiet_interrupts():
         from regard import lens
         from regard.cli.device import device_of
@@ -212,6 +211,10 @@ def _part(shard: str) -> tuple[int, int]:
 
 def _show(atlas: Atlas, folder: Path) -> None:
     """Print how many heads have each role, and the clearest of each."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console(highlight=False)
     about = atlas.about
     console.print(

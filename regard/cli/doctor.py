@@ -7,7 +7,6 @@ import platform
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +63,8 @@ def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _facts(library: Description | None) -> Iterator[tuple[str, str]]:
+    from importlib.metadata import version
+
     import torch
 
     from regard.backends.native import why_missing

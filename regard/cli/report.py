@@ -19,6 +19,7 @@ from regard.cli.arguments import (
     System,
     Weights,
 )
+from regard.cli.checks import Asked, require_text
 from regard.cli.errors import MisuseError
 from regard.cli.text import read_text
 from regard.errors import RecordError
@@ -87,15 +88,11 @@ def report(
         )
     if file and file.exists() and out and out.exists() and file.samefile(out):
         raise MisuseError(f"--out {out} is the text itself, which would be lost: name another")
-    with quiet_interrupts():
-        from regard.cli.model import require_text
-        from regard.cli.subject import print_notes, subject_of
-
     require_text("report", text, model)
     opened = read_text(text, file)
-    subject = subject_of(
-        opened,
+    asked = Asked(
         recording=recording,
+        text=opened,
         model=model,
         fetch=fetch,
         device=device,
@@ -105,6 +102,10 @@ def report(
         system=system,
         no_bos=no_bos,
     )
+    with quiet_interrupts():
+        from regard.cli.subject import print_notes, subject_of
+
+    subject = subject_of(asked)
     line = _write(subject, out or _default(subject, live=live), live=live)
     if opened is not None:
         print_notes(subject)

@@ -16,8 +16,7 @@ from typing import Literal
 from regard._extras import install
 from regard.gpt._gpt2_config import config_of
 from regard.gpt.errors import CheckpointError
-from regard.gpt.model_files import CONFIG, INDEX, WEIGHTS, load_json
-from regard.gpt.tokenizer import FILE as TOKENIZER
+from regard.gpt.folder import CONFIG, INDEX, TOKENIZER, WEIGHTS, load_json
 
 Part = Literal["weights", "tokenizer"]
 
