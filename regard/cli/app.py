@@ -62,7 +62,7 @@ class _Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = dict.fromkeys(_COMMANDS)
+        self.commands = cast("Any", dict.fromkeys(_COMMANDS))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's signature
         return _command(cmd_name) if cmd_name in self.commands else None

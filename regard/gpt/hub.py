@@ -26,7 +26,7 @@ _TOKENIZERS = ({TOKENIZER}, {VOCABULARY, MERGES}, {"vocab.txt"}, {"tokenizer.mod
 """The files of a tokenizer, the preferred ones first."""
 _SECONDS = 10.0
 """Timeout of a request to the hub; the library has the same for a file's size."""
-_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+_NAME = re.compile(r"(?!.*(--|\.\.))\w[\w.-]{,95}(/\w[\w.-]{,95})?(?<![.-])(?<!\.git)", re.ASCII)
 
 
 def model_folder(
@@ -64,17 +64,17 @@ def model_folder(
     if folder.exists() or isinstance(path_or_name, Path) or not _NAME.fullmatch(name):
         raise _no_model(name, "is a file" if folder.exists() else "does not exist")
     try:
-        from huggingface_hub import try_to_load_from_cache
         from huggingface_hub.constants import HF_HUB_CACHE
     except ModuleNotFoundError as missing:
         raise CheckpointError(
             f"there is no folder {name} here, and a model of the Hugging Face hub needs the "
             f"library {missing.name}: {install('hub')}"
         ) from None
-    try:
+    cached = None
+    if Path(HF_HUB_CACHE, f"models--{name.replace('/', '--')}").is_dir():
+        from huggingface_hub import try_to_load_from_cache  # takes longer to import than to look
+
         cached = try_to_load_from_cache(name, CONFIG, revision=revision)
-    except ValueError:  # not a valid name of a repository
-        raise _no_model(name, "does not exist") from None
     lacking = "that model"
     if isinstance(cached, str):
         folder = Path(cached).parent

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from regard.lens._fidelity import Fidelity, HeadFidelity, fidelity
     from regard.lens._kept import directions, norms, values
     from regard.lens._rollout import rollout
-    from regard.lens.effect import Check, Contexts, Effect, Effects, contexts, effects, patch
+    from regard.lens.effect.contexts import Contexts, contexts
+    from regard.lens.effect.effects import effects
+    from regard.lens.effect.patching import patch
+    from regard.lens.effect.table import Check, Effect, Effects
     from regard.lens.head_atlas import (
         Atlas,
         AtlasDifference,
@@ -49,7 +52,8 @@ if TYPE_CHECKING:
     )
     from regard.lens.targets import Answer, Logit, LogProbability
     from regard.lens.toward import LeadingHead, LogitParts, Part, leading_head, toward
-    from regard.lens.views import View, Views, views
+    from regard.lens.view_names import View
+    from regard.lens.views import Views, views
 
 __all__ = [
     "Alarm",
@@ -165,7 +169,7 @@ _HOMES = {
     "Part": "toward",
     "leading_head": "toward",
     "toward": "toward",
-    "View": "views",
+    "View": "view_names",
     "Views": "views",
     "views": "views",
 }

@@ -31,7 +31,7 @@ def test_the_text_of_a_help_breaks_where_a_line_is_full(regard, command):
     lines = [line.strip() for line in text.splitlines()]
     for line, following in pairwise(lines):
         if line and following and not line.endswith(":"):
-            assert len(line) + len(following.split()[0]) > 76
+            assert len(line) + 1 + len(following.split()[0]) > 76
 
 
 def test_an_unknown_command_is_refused_in_one_line(misused):
