@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard._extras import needing
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import SHIPPED, Device, Dtype, Fetch, Weights
 from regard.cli.checks import require_model
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
@@ -102,7 +102,7 @@ def atlas(
         elsewhere=device != "cpu" or bool(dtype or weights),
     )
     require_model(model, fetch=fetch, device=device, dtype=dtype, weights=weights)
-    with quiet_interrupts():
+    with importing():
         from regard import lens
         from regard.cli.device import device_of
         from regard.cli.model import open_model

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.errors import user_errors
 from regard.cli.layout import fitted
 
@@ -42,7 +42,7 @@ def doctor() -> None:
 
     REGARD_INSTRUCTIONS=avx2 regard doctor
     """
-    with quiet_interrupts():
+    with importing():
         from regard.backends.native import describe
 
     with user_errors(ValueError):

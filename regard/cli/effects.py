@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import (
     Chat,
     Device,
@@ -90,7 +90,7 @@ def effects(
     listing = listing_of(role, sort)
     content = read_text(text, file)
     require_model(model, fetch=fetch, device=device, dtype=dtype, weights=weights)
-    with quiet_interrupts():
+    with importing():
         import torch
         from rich.console import Console
         from rich.text import Text

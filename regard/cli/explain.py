@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import (
     Chat,
     Device,
@@ -98,7 +98,7 @@ def explain(
     require_view(view)
     content = read_text(text, file)
     require_model(model, fetch=fetch, device=device, dtype=dtype, weights=weights)
-    with quiet_interrupts():
+    with importing():
         from rich.console import Console
         from rich.text import Text
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import (
     Chat,
     Device,
@@ -78,7 +78,7 @@ def explore(
         system=system,
         no_bos=no_bos,
     )
-    with quiet_interrupts():
+    with importing():
         from regard.cli.subject import print_notes, subject_of
         from regard.page import Explorer
 

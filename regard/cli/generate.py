@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import Chat, Device, Dtype, Fetch, Model, NoBos, System, Weights
 from regard.cli.checks import require_choice, require_model, require_text
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
@@ -82,7 +82,7 @@ def generate(
     require_choice("--past", past, ("slide", "refuse"))
     require_text("generate", arguments[0] if len(arguments) == 1 else None, model)
     require_model(model, fetch=fetch, device=device, dtype=dtype, weights=weights)
-    with quiet_interrupts():
+    with importing():
         from regard.cli.device import device_of
         from regard.cli.model import open_model, prompt_of, require_next_token
         from regard.gpt import GPT, Engine, stream_texts

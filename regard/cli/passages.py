@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import Chat, Device, Dtype, Fetch, Model, System, Weights
 from regard.cli.checks import require_choice, require_model
 from regard.cli.errors import MisuseError, memory_errors, user_errors
@@ -77,7 +77,7 @@ def passages(
     if not document:
         raise MisuseError(f"{context} holds white space alone: give a file with text")
     require_model(model, fetch=fetch, device=device, dtype=dtype, weights=weights)
-    with quiet_interrupts():
+    with importing():
         import torch
         from rich.console import Console
         from rich.text import Text

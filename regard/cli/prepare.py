@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.errors import MisuseError, naming_options, user_errors
 from regard.cli.text import UTF8Only
 from regard.errors import Error
@@ -58,7 +58,7 @@ def prepare(
         raise MisuseError(
             f"--tokenizer is {tokenizer}; expected bpe, char, or a folder with a {TOKENIZER}"
         )
-    with quiet_interrupts():
+    with importing():
         from regard.gpt import prepare as prepare_corpus
         from regard.gpt.checkpoint import load_tokenizer
 

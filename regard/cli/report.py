@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import (
     Chat,
     Device,
@@ -102,7 +102,7 @@ def report(
         system=system,
         no_bos=no_bos,
     )
-    with quiet_interrupts():
+    with importing():
         from regard.cli.subject import print_notes, subject_of
 
     subject = subject_of(asked)
@@ -114,7 +114,7 @@ def report(
 
 def _default(subject: ModelSubject | RecordingSubject, *, live: bool) -> Path:
     """The file or folder that is written where none is named."""
-    with quiet_interrupts():
+    with importing():
         from regard.page import needs_folder
 
     return Path("report" if live and needs_folder(subject) else "report.html")
@@ -122,7 +122,7 @@ def _default(subject: ModelSubject | RecordingSubject, *, live: bool) -> Path:
 
 def _write(subject: ModelSubject | RecordingSubject, path: Path, *, live: bool) -> str:
     """Write a report, and return a line with its path and size."""
-    with quiet_interrupts():
+    with importing():
         from regard import page
 
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.checks import require_device
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.cli.options import Overrides, config_options
@@ -91,7 +91,7 @@ def train(
     if not resume:  # else the options are changes of the run's own recipe
         gpt.apply()
         train.apply()
-    with quiet_interrupts():
+    with importing():
         from regard.cli.device import device_of
         from regard.gpt import TensorBoard, recipe_of
         from regard.gpt import train as train_model

@@ -64,14 +64,14 @@ def model_folder(
     if folder.exists() or isinstance(path_or_name, Path) or not _NAME.fullmatch(name):
         raise _no_model(name, "is a file" if folder.exists() else "does not exist")
     try:
-        from huggingface_hub.constants import HF_HUB_CACHE
+        from huggingface_hub import constants
     except ModuleNotFoundError as missing:
         raise CheckpointError(
             f"there is no folder {name} here, and a model of the Hugging Face hub needs the "
             f"library {missing.name}: {install('hub')}"
         ) from None
     cached = None
-    if Path(HF_HUB_CACHE, f"models--{name.replace('/', '--')}").is_dir():
+    if Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}").is_dir():
         from huggingface_hub import try_to_load_from_cache  # takes longer to import than to look
 
         cached = try_to_load_from_cache(name, CONFIG, revision=revision)
@@ -86,8 +86,9 @@ def model_folder(
     if fetch:
         return _fetched(name, parts, announce, revision, check, beside)
     raise CheckpointError(
-        f"there is no folder {name} here, and the Hugging Face hub's cache {HF_HUB_CACHE} lacks "
-        f"{lacking}: fetch it once with fetch=True, or give the folder of a model"
+        f"there is no folder {name} here, and the Hugging Face hub's cache "
+        f"{constants.HF_HUB_CACHE} lacks {lacking}: fetch it once with fetch=True, or give the "
+        "folder of a model"
     )
 
 
