@@ -40,6 +40,7 @@ def atlas(
             help="Text file, JSON lines or Parquet with a column text, or a folder of such; "
             "can be given several times.",
             metavar="PATH",
+            exists=True,
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to make.", metavar="DIR")],

@@ -25,7 +25,11 @@ def prepare(
     *,
     text: Annotated[
         Path,
-        typer.Option(help="UTF-8 text file, or a folder of them, each a document.", metavar="PATH"),
+        typer.Option(
+            help="UTF-8 text file, or a folder of them, each a document.",
+            metavar="PATH",
+            exists=True,
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to make.", metavar="CORPUS_DIR")],
     tokenizer: Annotated[

@@ -34,12 +34,15 @@ def train(
         typer.Option(
             help="UTF-8 text file, or a folder of them; without it, the documentation in Python.",
             metavar="PATH",
+            exists=True,
         ),
     ] = None,
     corpus: Annotated[
         Path | None,
         typer.Option(
-            help="In place of --text: a folder that regard prepare made.", metavar="CORPUS_DIR"
+            help="In place of --text: a folder that regard prepare made.",
+            metavar="CORPUS_DIR",
+            exists=True,
         ),
     ] = None,
     utf8_only: UTF8Only = False,
