@@ -4,7 +4,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, cast
@@ -41,8 +41,17 @@ _PLAIN: dict[str, Any] = {
 }
 
 
+def _as_flag(option: Any) -> Any:
+    """Give ``--help`` the default of a flag: to read a None, typer imports pydantic."""
+    option.default = False
+    return option
+
+
 class _Command(TyperCommand):
     """A command whose help shows the options of a dataclass under that one's own heading."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _as_flag(super().get_help_option(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -58,7 +67,7 @@ class _Command(TyperCommand):
 
 
 class _Commands(TyperGroup):
-    """Makes a command when it is called, or its help is: a line needs one of them."""
+    """Makes the one command that is called, since to make them all takes long."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -67,6 +76,22 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's signature
         return _command(cmd_name) if cmd_name in self.commands else None
 
+    def get_help_option(self, ctx: Any) -> Any:
+        return _as_flag(super().get_help_option(ctx))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
+        rows = [(name, _about(name).partition("\n")[0]) for name in _COMMANDS]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _function(name: str) -> Callable[..., None]:
+    return getattr(import_module(f"regard.cli.{name}"), name)
+
+
+def _about(name: str) -> str:
+    return inspect.getdoc(_function(name)) or ""
+
 
 @cache
 def _command(name: str) -> Any:
@@ -74,8 +99,7 @@ def _command(name: str) -> Any:
 
     Examples keep their lines, after click's sign for it.
     """
-    function = getattr(import_module(f"regard.cli.{name}"), name)
-    about, _, examples = (inspect.getdoc(function) or "").partition("\n\nExample")
+    about, _, examples = _about(name).partition("\n\nExample")
     heading, _, lines = examples.partition(":")
     shown = [f"  {line.strip()}" for line in lines.splitlines() if line.strip()]
     single = typer.Typer(**_PLAIN)
@@ -83,9 +107,8 @@ def _command(name: str) -> Any:
         name,
         cls=_Command,
         help="\n".join([about, "", "\b", f"Example{heading}:", *shown]),
-        short_help=about.partition("\n")[0],
         context_settings=_COMMANDS[name],
-    )(function)
+    )(_function(name))
     return get_command(single)
 
 
