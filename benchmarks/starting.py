@@ -1,6 +1,7 @@
 """The first second: a help, an error about an argument, an explanation, and what an import adds.
 
-Every number is of a process that ends; those of a row's peer ran in the same rounds.
+Every number is of a process that ends; those of a row's peer ran in the same rounds. Most of an error
+about a value is typer's: it reads values through pydantic, which takes as long to import as all else.
 """
 
 from __future__ import annotations

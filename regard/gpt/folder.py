@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +35,8 @@ def load_json(path: Path) -> dict[str, Any]:
 
 def json_checksum(content: Any) -> str:
     """SHA-256 of the content of a JSON file."""
+    import hashlib  # here, since every help of the command would wait for it
+
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
