@@ -1,7 +1,8 @@
 """The first second: a help, an error about an argument, an explanation, and what an import adds.
 
-Every number is of a process that ends; those of a row's peer ran in the same rounds. Most of an error
-about a value is typer's: it reads values through pydantic, which takes as long to import as all else.
+Every number is of a process that ends; those of a row's peer ran in the same rounds. Most of an
+error about a value is typer's: it reads values through pydantic, which takes as long to import as
+all else.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ ROWS = {
     "regard --help": _Row(["-m", "regard", "--help"], "a command of typer", 0.15),
     "an option that is not there": _Row(
         ["-m", "regard", "explain", "--nonsense"], "a command of typer", 0.2
+    ),
+    "a view that is not there": _Row(
+        ["-m", "regard", "explain", "--view", "x", "y"], "a command of typer", 0.2
     ),
     "a model that is not there": _Row(
         ["-m", "regard", "explain", "--model", "runs/mien", "x"], "a command of typer", 0.2
