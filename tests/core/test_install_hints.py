@@ -44,7 +44,7 @@ def test_an_extra_comes_from_where_the_package_came(monkeypatch, origin, require
 
 def test_a_checkout_that_is_not_installed_is_named_by_its_folder(monkeypatch, tmp_path):
     def missing(name):
-        raise _extras.PackageNotFoundError(name)
+        raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
     monkeypatch.setattr(_extras, "_CHECKOUT", tmp_path)
