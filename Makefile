@@ -171,13 +171,14 @@ wheels: $(WHEELS) ## build the sdist and a wheel for each platform into build/di
 
 # The citation and the workflows are checked offline; the packages of the fresh environment come
 # from where pip takes them.
-release-check: wheels ## build it all twice, compare, install the wheel of this platform elsewhere, check what is published
+release-check: wheels ## build it all twice, compare, rehearse a release against an index of this machine, check what is published
 	$(BIN)/python tools/rebuild.py build/dist
 	$(BIN)/twine check --strict build/dist/*.tar.gz
 	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/zizmor --offline --quiet .github/workflows
 	$(BIN)/python tools/fresh_install.py --inventory build/dist/regard.cdx.json build/dist/*-manylinux_2_28_$$(uname -m).whl
+	$(BIN)/python tools/rehearse.py build/dist
 
 model: $(COMMAND) ## train the shipped model again, into runs/shipped; three hours
 	$(BIN)/python tools/model.py runs/shipped
