@@ -236,6 +236,16 @@ def test_a_dtype_is_one_of_floating_point_of_another_model(misused, llama, model
     assert "--dtype goes without weights" in misused(command, "the", "--model", llama, *both)
 
 
+@pytest.mark.parametrize("name", ["llama", "own"])
+@pytest.mark.parametrize("command", ["explain", "effects"])
+def test_weights_are_read_as_int8_where_asked_for(regard, llama, model, command, name):
+    done = regard(
+        command, "the cat", "--model", {"llama": llama, "own": model}[name], "--weights", "int8"
+    )
+    assert done.status == 0
+    assert "not checked" not in done.out  # the matrices are known
+
+
 def test_weights_are_in_the_dtype_asked_for(regard, llama):
     wide, narrow = (
         regard("explain", TEXT, "--model", llama, "--layer", 1, "--head", 2, "--dtype", dtype).out
