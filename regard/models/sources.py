@@ -51,8 +51,10 @@ class Source:
     title: str
 
     def require_options(self, *, weights: object = None, **of_others: object) -> None:
-        """Refuse options that do not fit: those of others for our own, and of others `weights`
-        beside another, since the numbers beside int8 matrices are float32.
+        """Refuse options that do not fit.
+
+        A model of our own takes `weights` alone. Another takes either `weights` or the rest, since
+        the numbers beside int8 matrices are float32.
 
         Raises:
             ValueError: for an option that is set, and does not fit.
