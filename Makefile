@@ -142,7 +142,7 @@ bench-llama: $(LLAMA)/installed ## measure generation beside llama.cpp, in an en
 	@if [ -e $(LLAMA)/installed ]; then $(LLAMA)/bin/python -m benchmarks.llama; \
 	else echo "llama.cpp is not measured, since it can't be installed: $(LLAMA)/errors.txt"; fi
 
-pictures: $(TESTS) ## make the pictures of README and docs anew
+pictures: real ## make the pictures of README and docs anew
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/demo.py
 	$(BIN)/python docs/explorer.py
@@ -171,13 +171,14 @@ wheels: $(WHEELS) ## build the sdist and a wheel for each platform into build/di
 
 # The citation and the workflows are checked offline; the packages of the fresh environment come
 # from where pip takes them.
-release-check: wheels ## build it all twice, compare, install the wheel of this platform elsewhere, check what is published
+release-check: wheels ## build it all twice, compare, rehearse a release against an index of this machine, check what is published
 	$(BIN)/python tools/rebuild.py build/dist
 	$(BIN)/twine check --strict build/dist/*.tar.gz
 	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/zizmor --offline --quiet .github/workflows
 	$(BIN)/python tools/fresh_install.py --inventory build/dist/regard.cdx.json build/dist/*-manylinux_2_28_$$(uname -m).whl
+	$(BIN)/python tools/rehearse.py build/dist
 
 model: $(COMMAND) ## train the shipped model again, into runs/shipped; three hours
 	$(BIN)/python tools/model.py runs/shipped

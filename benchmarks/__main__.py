@@ -28,6 +28,7 @@ from benchmarks.recipes import recipes
 from benchmarks.report import Report
 from benchmarks.slopes import slopes
 from benchmarks.spans import spans
+from benchmarks.starting import starting
 from benchmarks.training import backward, forward
 from regard.backends.native.library import why_missing
 
@@ -42,6 +43,7 @@ def main() -> None:
     report = Report()
     kernels = (forward, backward, dropout, slopes, decode, spans, readouts, overhead, growth)
     for measure in (
+        starting,
         *kernels,
         equal_area,
         effects,

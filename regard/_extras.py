@@ -1,15 +1,14 @@
-"""Libraries that not everyone needs: imported where they are used, named where they are missing."""
+"""Libraries that not everyone needs: imported where they are used, named where they are missing.
+
+The command imports this at its start, so what only an error needs is imported for the error.
+"""
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 _CHECKOUT = Path(__file__).parents[1]
 
@@ -55,6 +54,11 @@ def install_experiments() -> str:
 
 def _origin() -> tuple[str | None, str | None, list[str]]:
     """Return the folder or the URL that this package was installed from, and pip's options."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     try:
         origin = distribution("regard").read_text("direct_url.json")  # PEP 610; none from an index
     except PackageNotFoundError:

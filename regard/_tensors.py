@@ -9,7 +9,7 @@ Axes: B batch, H query heads, L queries, S keys; b and h are B or 1, H or 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -45,10 +45,34 @@ def align(
     return tensor.expand(*leading[:-1], -1, -1).flatten(0, -3)
 
 
-def _broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape to which shapes broadcast.
+
+    torch's own function of this name imports sympy when it is first called, for half a second.
+
+    Raises:
+        ValueError: if they do not broadcast.
+
+    >>> broadcast_shapes((7, 1, 5), (3, 1), ())
+    (7, 3, 5)
+    """
+    result: list[int] = []  # from the last dimension to the first
+    for shape in shapes:
+        for place, size in enumerate(reversed(shape)):
+            if place == len(result):
+                result.append(size)
+            elif result[place] == 1:
+                result[place] = size
+            elif size not in (1, result[place]):
+                raise ValueError(f"{', '.join(str(tuple(s)) for s in shapes)} do not broadcast")
+    return tuple(reversed(result))
+
+
+def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Return whether a tensor of a shape can be expanded to the target."""
     try:
-        return torch.broadcast_shapes(tensor.shape, shape) == shape
-    except RuntimeError:
+        return broadcast_shapes(shape, target) == tuple(target)
+    except ValueError:
         return False
 
 
@@ -64,7 +88,7 @@ def matrix(
     if tensor is None:
         return None
     full = (*leading, queries, keys)
-    if not _broadcasts(tensor, full):
+    if not broadcasts_to(tensor.shape, full):
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)}, which does not broadcast to {full}"
         )
@@ -120,7 +144,7 @@ def per_head(numbers: Tensor | None, name: str, leading: tuple[int, ...]) -> Ten
     """Reshape per-head numbers, which broadcast to the leading dimensions, to (b, h)."""
     if numbers is None:
         return None
-    if not _broadcasts(numbers, leading):
+    if not broadcasts_to(numbers.shape, leading):
         raise ValueError(
             f"{name} holds one number a head: its shape {tuple(numbers.shape)} must broadcast to "
             f"the query's leading dimensions {leading}"

@@ -8,6 +8,7 @@ from torch import Tensor
 from regard._arguments import refuse_nested
 from regard._contexts import to_autocast_dtype
 from regard._shapes import Float, Shaped
+from regard._tensors import broadcast_shapes
 from regard.attention import attention
 from regard.masks import Mask, causal, dense
 
@@ -104,8 +105,8 @@ def broadcast(
     kept = 3 if grouped and min(t.ndim for t in tensors) > 2 else 2
     if not query.shape[:-kept] == key.shape[:-kept] == value.shape[:-kept]:
         try:
-            leading = torch.broadcast_shapes(*(t.shape[:-kept] for t in tensors))
-        except RuntimeError as error:
+            leading = broadcast_shapes(*(t.shape[:-kept] for t in tensors))
+        except ValueError as error:
             shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
             cure = "" if grouped else "; enable_gqa=True lets query heads share key heads"
             raise ValueError(f"query, key and value do not broadcast: {shapes}{cure}") from error

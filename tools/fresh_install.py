@@ -1,8 +1,9 @@
 """Install a wheel into a fresh environment without a compiler, and run the blocks of README there.
 
 ``python tools/fresh_install.py WHEEL [--inventory FILE]``. Packages come from where pip takes them;
-FILE gets a CycloneDX inventory of those that the wheel brought along. The exit status is not 0
-where the kernels do not load, the command and its page can't be imported, or a block fails.
+FILE gets a CycloneDX inventory of those that the wheel brought along, whose licences are checked
+too. The exit status is not 0 where a licence does not suit, the kernels do not load, the command
+and its page can't be imported, or a block fails.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _COMPILERS = ("CC", "CXX", "CMAKE_GENERATOR", "PYTHONPATH")
+_SUIT = ("MIT", "BSD", "Apache", "ISC", "MPL-2.0", "PSF-2.0")
+_ASK = ("GPL", "SSPL")
+"""Parts of the names of licences: one of the first is there, and none of these, LGPL among them."""
 _STARTS = """
 import sys
 from pathlib import Path
@@ -37,7 +41,7 @@ def main(wheel: Path, inventory: Path | None) -> int:
         python = make_environment(Path(scratch) / "environment")
         failed = install(python, wheel)
         if inventory and not failed:
-            failed = write_inventory(python, inventory)
+            failed = write_inventory(python, inventory) or check_licences(python)
         return failed or run_readme(python)
 
 
@@ -60,6 +64,14 @@ def write_inventory(python: Path, file: Path) -> int:
     options = ["--pyproject", str(ROOT / "pyproject.toml"), "--mc-type", "library"]
     options += ["--output-reproducible", "--output-file", str(file)]
     return subprocess.run([program, "environment", *options, str(python)], check=False).returncode
+
+
+def check_licences(python: Path) -> int:
+    """Refuse a package whose licence is none of those known to suit, or asks for more."""
+    command = [str(Path(sys.executable).with_name("pip-licenses")), "--python", str(python)]
+    command += ["--from=mixed", "--partial-match"]
+    command += [f"--allow-only={';'.join(_SUIT)}", f"--fail-on={';'.join(_ASK)}"]
+    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
 
 
 def run_readme(python: Path) -> int:

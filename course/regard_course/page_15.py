@@ -6,7 +6,7 @@ from regard_course._exercise import Answer, Function, Mistake
 
 __all__ = ["EXERCISES", "TITLE"]
 
-TITLE = "Inside GPT-2"
+TITLE = "Inside a real model"
 
 
 def _mean_at(weights: torch.Tensor, half: int, back: int, first: int) -> torch.Tensor:
@@ -46,19 +46,19 @@ EXERCISES = (
     Answer(
         "15.1",
         kind="predict",
-        title="What is still guessed right without the head that looks at the token before",
+        title="What induction heads still find without the head that looks at the token before",
         expected="almost none",
-        hint="By what does the induction head of layer 6 find “what followed the same token”?",
+        hint="By what does an induction head find “what followed the same token”?",
         mistakes=(
             Mistake(
-                "the induction head taken to work alone",
+                "the induction heads taken to work alone",
                 "all",
-                "It looks for a note of which token stood before, and head 3.5 leaves that note.",
+                "They look for a note of which token stood before, and head 16.0 leaves that note.",
             ),
             Mistake(
                 "half of a circuit taken for half of its work",
                 "half",
-                "Without the notes the induction head finds no place at all.",
+                "Without the notes the induction heads find no place at all.",
             ),
         ),
     ),
@@ -67,29 +67,25 @@ EXERCISES = (
         kind="predict",
         title="Whether the weight on the first token tells that the model needs a head",
         expected="no",
-        hint="Look at its line in the table above, and at what a sink's value is.",
+        hint="Compare 18.8 with 18.7 in the lines below.",
         mistakes=(
             Mistake(
                 "weight taken for need",
                 "yes",
-                "The value there is near zero, so the head adds nothing, however much weight.",
+                "18.8 has all of its weight there and is not missed; 18.7 has two thirds, and is.",
             ),
         ),
     ),
     Answer(
         "15.3",
         kind="by hand",
-        title="How many attention weights the small GPT-2 computes for 1,024 tokens",
-        expected=150_994_944,
-        hint="Layers times heads times queries times keys.",
+        title="The share of the way from −6 to +4 that a head brings back which leads to −2",
+        expected=0.4,
+        hint="Count “John” as negative: from −6 to +4 is the whole way.",
         mistakes=(
-            Mistake("twelve heads in all", 12_582_912, "There are 12 layers of 12 heads each."),
-            Mistake(
-                "the hidden ones left out",
-                75_571_200,
-                "That is the number of those that are seen; the hidden ones were to be counted.",
-            ),
-            Mistake("one row a head", 147_456, "Each of the 1,024 queries has a row of its own."),
+            Mistake("signs left out", 2.0, "From −6 to −2 is 4, and from −6 to +4 is 10."),
+            Mistake("what is left", 0.6, "That is the part of the way that is still to go."),
+            Mistake("nats, no share", 4.0, "Divide by the whole way, from −6 to +4."),
         ),
     ),
     Answer(

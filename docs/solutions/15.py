@@ -2,14 +2,14 @@
 
 import torch
 
-# 15.1: Head 6.2 compares its token with notes that head 3.5 has left; without them nothing fits.
+# 15.1: They compare their token with notes that head 16.0 has left; without them nothing fits.
 answer_15_1 = "almost none"
 
-# 15.2: Weight is not what arrives. The value of a sink is near zero, and nothing is missed.
+# 15.2: 18.8 has all of its weight there and is not missed; 18.7 has two thirds there, and is.
 answer_15_2 = "no"
 
-# 15.3: 12 layers, 12 heads, 1,024 queries, 1,024 keys.
-answer_15_3 = 12 * 12 * 1024 * 1024
+# 15.3: From −6 to −2 it is 4, of the 10 from −6 to +4.
+answer_15_3 = (-2 + 6) / (4 + 6)
 
 # 15.4: “red” stood at position 1, and “fox” followed it, at position 2.
 answer_15_4 = 0.6

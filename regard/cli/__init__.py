@@ -6,7 +6,7 @@ It parses arguments and prints results; other rooms compute them.
 import sys
 from typing import NoReturn
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 
 __all__ = ["main"]
 
@@ -19,6 +19,6 @@ def main(*first: str) -> NoReturn:
     Args:
         first: arguments that come before those of the process.
     """
-    with quiet_interrupts():
+    with importing():
         from regard.cli.app import run
     sys.exit(run([*first, *sys.argv[1:]]))

@@ -2,66 +2,130 @@
 
 import inspect
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from regard.cli.atlas import atlas
-from regard.cli.check import check
-from regard.cli.doctor import doctor
-from regard.cli.effects import effects
 from regard.cli.errors import MisuseError
-from regard.cli.explain import explain
-from regard.cli.explore import explore
-from regard.cli.generate import generate
-from regard.cli.passages import passages
-from regard.cli.prepare import prepare
-from regard.cli.report import report
-from regard.cli.train import train
 
 __all__ = ["app", "run"]
 
 # click's UsageError: typer has its own copy of click since 0.26, and exports only this subclass.
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 
+_COMMANDS: dict[str, dict[str, Any]] = {
+    "explain": {},
+    "effects": {},
+    "passages": {},
+    "atlas": {},
+    "explore": {},
+    "report": {},
+    "prepare": {},
+    "train": {},
+    "generate": {},
+    "doctor": {},
+    "check": {"ignore_unknown_options": True},  # for -1
+}
+"""Each is a function in the module of its name; with click's settings of it."""
+_PLAIN: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": None,  # rich takes longer to import than all else that a help needs
+    "pretty_exceptions_enable": False,
+}
+
+
+def _as_flag(option: Any) -> Any:
+    """Give ``--help`` the default of a flag: to read a None, typer imports pydantic."""
+    option.default = False
+    return option
+
+
+class _Command(TyperCommand):
+    """A command whose help shows the options of a dataclass under that one's own heading."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _as_flag(super().get_help_option(ctx))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                title = getattr(parameter, "rich_help_panel", None) or kind
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+class _Commands(TyperGroup):
+    """Makes the one command that is called, since to make them all takes long."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = cast("Any", dict.fromkeys(_COMMANDS))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's signature
+        return _command(cmd_name) if cmd_name in self.commands else None
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _as_flag(super().get_help_option(ctx))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
+        rows = [(name, _about(name).partition("\n")[0]) for name in _COMMANDS]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _function(name: str) -> Callable[..., None]:
+    return getattr(import_module(f"regard.cli.{name}"), name)
+
+
+def _about(name: str) -> str:
+    return inspect.getdoc(_function(name)) or ""
+
+
+@cache
+def _command(name: str) -> Any:
+    """Make the command of a function, whose docstring is the help, in which click wraps paragraphs.
+
+    Examples keep their lines, after click's sign for it.
+    """
+    about, _, examples = _about(name).partition("\n\nExample")
+    heading, _, lines = examples.partition(":")
+    shown = [f"  {line.strip()}" for line in lines.splitlines() if line.strip()]
+    single = typer.Typer(**_PLAIN)
+    single.command(
+        name,
+        cls=_Command,
+        help="\n".join([about, "", "\b", f"Example{heading}:", *shown]),
+        context_settings=_COMMANDS[name],
+    )(_function(name))
+    return get_command(single)
+
+
 app = typer.Typer(
     name="regard",
+    cls=_Commands,
     help="Causal self-attention that you can see inside.",
     epilog='Start with:  regard explain "Tom had a red kite and a blue drum. Tom wanted the blue"',
-    add_completion=False,
-    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    **_PLAIN,
 )
-
-
-def _help(command: Callable[..., None]) -> str:
-    """Return a command's docstring with its lines joined: typer would keep their breaks."""
-    return re.sub(r"(?<![:\n])\n(?!\n)", " ", inspect.getdoc(command) or "")
-
-
-for _command in (
-    explain,
-    effects,
-    passages,
-    atlas,
-    explore,
-    report,
-    prepare,
-    train,
-    generate,
-    doctor,
-):
-    app.command(help=_help(_command))(_command)
-app.command(help=_help(check), context_settings={"ignore_unknown_options": True})(check)  # for -1
 
 
 def _show_version(*, is_set: bool) -> None:
     if is_set:
+        from importlib.metadata import version
+
         typer.echo(f"regard {version('regard')}")
         raise typer.Exit
 

@@ -29,7 +29,9 @@ SHIPPED = "the model that comes with regard"
 
 RecordingFolder = Annotated[
     Path | None,
-    typer.Option("--recording", help="Show a recording in place of a model.", metavar="DIR"),
+    typer.Option(
+        "--recording", help="Show a recording in place of a model.", metavar="DIR", exists=True
+    ),
 ]
 
 Model = Annotated[

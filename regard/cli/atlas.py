@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from regard._extras import needing
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import SHIPPED, Device, Dtype, Fetch, Weights
+from regard.cli.checks import require_model
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.errors import Error
 
@@ -42,6 +40,7 @@ def atlas(
             help="Text file, JSON lines or Parquet with a column text, or a folder of such; "
             "can be given several times.",
             metavar="PATH",
+            exists=True,
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to make.", metavar="DIR")],
@@ -103,7 +102,8 @@ def atlas(
         given=(count, length, effects, seed) != (None, None, _EFFECTS, 0),
         elsewhere=device != "cpu" or bool(dtype or weights),
     )
-    with quiet_interrupts():
+    require_model(model, fetch=fetch, device=device, dtype=dtype, weights=weights)
+    with importing():
         from regard import lens
         from regard.cli.device import device_of
         from regard.cli.model import open_model
@@ -212,6 +212,10 @@ def _part(shard: str) -> tuple[int, int]:
 
 def _show(atlas: Atlas, folder: Path) -> None:
     """Print how many heads have each role, and the clearest of each."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console(highlight=False)
     about = atlas.about
     console.print(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -43,6 +42,8 @@ def check(
 
     regard check mine.py
     """
+    from importlib.metadata import entry_points
+
     found = entry_points(group="regard.commands", name="check")
     if not found:
         raise MisuseError("the exercises are not installed; pip install regard-course brings them")

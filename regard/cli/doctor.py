@@ -7,13 +7,12 @@ import platform
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.errors import user_errors
 from regard.cli.layout import fitted
 
@@ -43,7 +42,7 @@ def doctor() -> None:
 
     REGARD_INSTRUCTIONS=avx2 regard doctor
     """
-    with quiet_interrupts():
+    with importing():
         from regard.backends.native import describe
 
     with user_errors(ValueError):
@@ -64,6 +63,8 @@ def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _facts(library: Description | None) -> Iterator[tuple[str, str]]:
+    from importlib.metadata import version
+
     import torch
 
     from regard.backends.native import why_missing

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import (
     Chat,
     Device,
@@ -22,6 +20,7 @@ from regard.cli.arguments import (
     System,
     Weights,
 )
+from regard.cli.checks import listing_of, require_choice, require_model, require_text
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.text import as_unicode, read_text
 
@@ -83,33 +82,33 @@ def effects(
 
     regard effects "Tom had a red kite and a blue drum. Tom wanted the blue" --target " drum"
     """
-    if over not in _OVER:
-        raise MisuseError(f"--over must be heads, keys or both, but is {over}")
+    require_choice("--over", over, _OVER)
     if over == "keys" and (role, sort) != (None, None):
         raise MisuseError("--role and --sort are for heads, and --over is keys: leave them out")
     target = None if target is None else as_unicode(target, "--target")
-    with quiet_interrupts():
+    require_text("effects", text, model)
+    listing = listing_of(role, sort)
+    content = read_text(text, file)
+    require_model(model, fetch=fetch, device=device, dtype=dtype, weights=weights)
+    with importing():
         import torch
+        from rich.console import Console
+        from rich.text import Text
 
         from regard import lens
         from regard.cli.device import device_of
         from regard.cli.model import (
             about,
             added_note,
-            listing_of,
             open_model,
             prompt_of,
             read,
             require_next_token,
-            require_text,
         )
         from regard.page.example import examples_for
         from regard.view.effects import effects_report
 
-    require_text("effects", text, model)
-    listing = listing_of(role, sort)
     place = device_of(device)
-    content = read_text(text, file)
     opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
     require_next_token(opened, "effects")
     example = next(iter(examples_for(opened).values()))

@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import (
     Chat,
     Device,
@@ -20,6 +18,13 @@ from regard.cli.arguments import (
     System,
     View,
     Weights,
+)
+from regard.cli.checks import (
+    listing_of,
+    require_indices,
+    require_model,
+    require_text,
+    require_view,
 )
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.text import read_text
@@ -87,7 +92,16 @@ def explain(
         raise MisuseError("--layer and --head go together: give both, or neither")
     if head is not None and (role, sort) != (None, None):
         raise MisuseError("--role and --sort are for tables of heads, and --head shows one")
-    with quiet_interrupts():
+    require_indices({"--layer": layer, "--head": head, "--query": query, "--chunk": chunk})
+    require_text("explain", text, model)
+    listing = listing_of(role, sort)
+    require_view(view)
+    content = read_text(text, file)
+    require_model(model, fetch=fetch, device=device, dtype=dtype, weights=weights)
+    with importing():
+        from rich.console import Console
+        from rich.text import Text
+
         from regard.cli.device import device_of
         from regard.cli.model import (
             about,
@@ -95,22 +109,15 @@ def explain(
             entries_of,
             head_of_prediction,
             head_steps,
-            listing_of,
             needed_heads,
             open_model,
             prompt_of,
             read,
-            require_text,
-            require_view,
         )
         from regard.page.example import examples_for
         from regard.view.report import all_heads, one_head
 
-    require_text("explain", text, model)
-    listing = listing_of(role, sort)
-    require_view(view)
     place = device_of(device)
-    content = read_text(text, file)
     opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
     example = next(iter(examples_for(opened).values()))
     prompt = prompt_of(

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import (
     Chat,
     Device,
@@ -23,6 +23,7 @@ from regard.cli.arguments import (
     System,
     Weights,
 )
+from regard.cli.checks import Asked, require_text
 from regard.cli.errors import user_errors
 from regard.cli.text import read_text
 
@@ -63,16 +64,11 @@ def explore(
 
     regard explore --model runs/mine --file notes.txt
     """
-    with quiet_interrupts():
-        from regard.cli.model import require_text
-        from regard.cli.subject import print_notes, subject_of
-        from regard.page import Explorer
-
     require_text("explore", text, model)
     opened = read_text(text, file)
-    subject = subject_of(
-        opened,
+    asked = Asked(
         recording=recording,
+        text=opened,
         model=model,
         fetch=fetch,
         device=device,
@@ -82,6 +78,11 @@ def explore(
         system=system,
         no_bos=no_bos,
     )
+    with importing():
+        from regard.cli.subject import print_notes, subject_of
+        from regard.page import Explorer
+
+    subject = subject_of(asked)
     with user_errors(OSError):
         explorer = Explorer(subject, host=host, port=port)
     if opened is not None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import Chat, Device, Dtype, Fetch, Model, NoBos, System, Weights
+from regard.cli.checks import require_choice, require_model, require_text
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import as_unicode, read_text
@@ -76,12 +77,16 @@ def generate(
         )
     stop = [as_unicode(end, "--stop") for end in stop or []]
     settings = sampling.apply()
-    with quiet_interrupts():
+    if tokens < 0:
+        raise MisuseError(f"--tokens is {tokens}; expected 0 or more")
+    require_choice("--past", past, ("slide", "refuse"))
+    require_text("generate", arguments[0] if len(arguments) == 1 else None, model)
+    require_model(model, fetch=fetch, device=device, dtype=dtype, weights=weights)
+    with importing():
         from regard.cli.device import device_of
-        from regard.cli.model import open_model, prompt_of, require_next_token, require_text
+        from regard.cli.model import open_model, prompt_of, require_next_token
         from regard.gpt import Engine, stream_texts
 
-    require_text("generate", arguments[0] if len(arguments) == 1 else None, model)
     place = device_of(device)
     opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
     require_next_token(opened, "generate")
@@ -118,7 +123,7 @@ def generate(
             prompts,
             tokens=tokens,
             sampling=settings,
-            past=cast("Past", past),  # checked by `stream_texts`
+            past=cast("Past", past),  # checked above
             stop=stop,
         )
         first = next(pieces, None)  # fails before any output where logits are NaN

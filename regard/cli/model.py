@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import typer
 
 from regard import models
+from regard.cli.checks import MODEL_ERRORS, with_options
 from regard.cli.errors import MisuseError, user_errors
 from regard.errors import Error
-from regard.gpt import CheckpointError
 from regard.gpt.outside import NOTE, is_outside
 from regard.lens import Effects, LeadingHead, LogProbability, effects, leading_head, views
 from regard.lens.naming.forward_pass import ForwardPass, LayerPass, join_layers, read_layer
 from regard.lens.naming.heads import HeadScores
 from regard.lens.sink_keys import resting
-from regard.lens.views import VIEWS
+from regard.lens.view_names import VIEWS
 from regard.models import LanguageModel
 from regard.pattern import Pattern
 from regard.record import Layer, RecordError
 from regard.steps import Steps, explain_problem
 from regard.view.entries import WEIGHTS, Entries
-from regard.view.head_tables import FEW, Listing
+from regard.view.head_tables import FEW
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,22 +39,15 @@ __all__ = [
     "has_read",
     "head_of_prediction",
     "head_steps",
-    "listing_of",
     "needed_heads",
     "open_model",
     "prompt_of",
     "read",
     "require_next_token",
-    "require_text",
-    "require_view",
-    "weights_of",
-    "with_options",
 ]
 
 _LONGEST = 2048
 """Tokens of the longest text that a backward pass is run over."""
-_NAME = re.compile(r"[\w.-]+/[\w.-]+|.+\.gguf|ollama:\S+", re.ASCII)
-"""What names a model: on the hub, a file, or one of Ollama."""
 
 
 def open_model(
@@ -79,64 +68,17 @@ def open_model(
         dtype: the dtype of the weights.
 
     Raises:
-        MisuseError: if there is no such model, it is damaged, or an option does not fit it.
+        MisuseError: if there is no such model, it is damaged, or an option does not fit it: what
+            `require_model` cannot see.
     """
-    kept = weights_of(weights, device)
-    if fetch and name is None:
-        raise MisuseError("--fetch needs the name of a model: add --model NAME")
-    errors = (CheckpointError, OSError, ModuleNotFoundError, ValueError)
-    with user_errors(*errors, rewrite=with_options):
+    with user_errors(*MODEL_ERRORS, rewrite=with_options):
         return models.open(
             name,
             fetch=fetch,
             device=device,
-            weights=kept,
+            weights=cast("Literal['int8'] | None", weights),
             dtype=dtype,
             announce=lambda line: typer.echo(line, err=True),
-        )
-
-
-def weights_of(weights: str | None, device: torch.device) -> Literal["int8"] | None:
-    """Convert ``--weights`` to the argument of `regard.gpt.load`.
-
-    Raises:
-        MisuseError: if they are not supported, in general or on this device.
-    """
-    if weights not in {None, "int8"}:
-        raise MisuseError(f"--weights is {weights!r}: expected int8; leave it out for float32")
-    if weights is not None and device.type != "cpu":
-        raise MisuseError(
-            f"--weights {weights} is computed on a CPU, and --device is {device}: leave out one"
-        )
-    return cast('Literal["int8"] | None', weights)
-
-
-def with_options(message: str) -> str:
-    """Replace arguments of `regard.models` in a message by options."""
-    message = re.sub(r"\b(fetch|chat)=True", r"--\1", message)
-    return re.sub(r"^(dtype|weights|chat|system) (is|goes)", r"--\1 \2", message)
-
-
-def require_text(command: str, text: str | None, model: str | None) -> None:
-    """Refuse a lone argument that is a model or a recording: the argument is the text.
-
-    Raises:
-        MisuseError: with the command line that was probably meant.
-    """
-    if text is None or model is not None:
-        return
-    # By os.path, since a text may be too long for a path, on which that of pathlib fails.
-    is_folder = os.path.isdir(text)  # noqa: PTH112
-    if is_folder and (Path(text) / "recording.json").is_file():
-        shows = command if command in {"explore", "report"} else "explore"
-        raise MisuseError(
-            f"{text} is a recording, and the argument is the text: regard {shows} --recording "
-            f"{shlex.quote(text)}"
-        )
-    if is_folder or _NAME.fullmatch(text):
-        raise MisuseError(
-            f"{text} names a model, and the argument is the text: regard {command} --model "
-            f"{shlex.quote(text)} TEXT; a text that looks like this goes into a file: --file FILE"
         )
 
 
@@ -254,26 +196,6 @@ def added_note(prompt: Prompt) -> list[str]:
         return []
     said = "the chat template's, in grey" if prompt.roles else "added by the tokenizer, in grey"
     return [f"{count} of the {len(prompt)} tokens {'is' if count == 1 else 'are'} {said}"]
-
-
-def listing_of(role: str | None, sort: str | None) -> Listing:
-    """Return what ``--role`` and ``--sort`` ask for.
-
-    Raises:
-        MisuseError: for a role or a column that does not exist.
-    """
-    with user_errors(ValueError, rewrite="--{}".format):
-        return Listing.named(role, sort)
-
-
-def require_view(name: str) -> None:
-    """Refuse the name of no view.
-
-    Raises:
-        MisuseError: with the names that there are.
-    """
-    if name not in VIEWS:
-        raise MisuseError(f"--view is {name!r}: expected one of {', '.join(VIEWS)}")
 
 
 def entries_of(model: LanguageModel, ids: Sequence[int], query: int, view: str) -> Entries:

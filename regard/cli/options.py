@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace
-from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import (
@@ -117,6 +115,8 @@ def config_options(**configs: type[Any]) -> Callable[[Callable[..., None]], Call
 
 def _read(file: Path, configs: Mapping[str, type[Any]]) -> dict[str, Any]:
     """Read the fields that a TOML file sets."""
+    import tomllib  # here, since every help would wait for it
+
     try:
         content = tomllib.loads(file.read_text("utf-8-sig"))
     except OSError as error:
@@ -143,6 +143,8 @@ def _read(file: Path, configs: Mapping[str, type[Any]]) -> dict[str, Any]:
 
 def _require_known(where: str, name: str, known: list[str], kind: str = "field") -> None:
     if name not in known:
+        from difflib import get_close_matches
+
         near = get_close_matches(name, known, n=1, cutoff=0.0)
         raise MisuseError(f"{where} has no {kind} {name!r}; did you mean {near[0]!r}?")
 

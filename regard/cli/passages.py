@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import Chat, Device, Dtype, Fetch, Model, System, Weights
+from regard.cli.checks import require_choice, require_model
 from regard.cli.errors import MisuseError, memory_errors, user_errors
 from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
@@ -74,8 +73,14 @@ def passages(
     _check(hidden_from, tokens, answer, neutral)
     question, neutral = as_unicode(question, "--question"), as_unicode(neutral, "--neutral")
     answer = None if answer is None else as_unicode(answer, "--answer")
-    with quiet_interrupts():
+    document = (read_text(None, context) or "").rstrip()
+    if not document:
+        raise MisuseError(f"{context} holds white space alone: give a file with text")
+    require_model(model, fetch=fetch, device=device, dtype=dtype, weights=weights)
+    with importing():
         import torch
+        from rich.console import Console
+        from rich.text import Text
 
         from regard import lens
         from regard.cli.device import device_of
@@ -85,9 +90,6 @@ def passages(
         from regard.view.passages_report import passages_report
 
     place = device_of(device)
-    document = (read_text(None, context) or "").rstrip()
-    if not document:
-        raise MisuseError(f"{context} holds white space alone: give a file with text")
     opened = open_model(model, fetch=fetch, device=place, weights=weights, dtype=dtype)
     require_next_token(opened, "passages")
     reading = _Reading(opened, f"{document}\n\n{question}", chat=chat, system=system)
@@ -131,8 +133,7 @@ def passages(
 
 def _check(hidden_from: str, tokens: int, answer: str | None, neutral: str) -> None:
     """Reject options without a meaning."""
-    if hidden_from not in ("question", "answer"):
-        raise MisuseError(f"--hidden-from must be question or answer, but is {hidden_from}")
+    require_choice("--hidden-from", hidden_from, ("question", "answer"))
     if tokens < 1:
         raise MisuseError(f"--tokens must be at least 1, but is {tokens}")
     if answer is not None and not answer.strip():

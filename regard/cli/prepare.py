@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.errors import MisuseError, naming_options, user_errors
 from regard.cli.text import UTF8Only
 from regard.errors import Error
 from regard.gpt.config import GPTConfig
+from regard.gpt.folder import TOKENIZER
 from regard.gpt.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ def prepare(
     *,
     text: Annotated[
         Path,
-        typer.Option(help="UTF-8 text file, or a folder of them, each a document.", metavar="PATH"),
+        typer.Option(
+            help="UTF-8 text file, or a folder of them, each a document.",
+            metavar="PATH",
+            exists=True,
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to make.", metavar="CORPUS_DIR")],
     tokenizer: Annotated[
@@ -52,21 +57,21 @@ def prepare(
     """
     if not 0 < validation < 1:
         raise MisuseError(f"--validation is {validation}; expected a share above 0 and below 1")
-    with quiet_interrupts():
+    is_folder = (Path(tokenizer) / TOKENIZER).is_file()
+    if tokenizer not in {"bpe", "char"} and not is_folder:
+        raise MisuseError(
+            f"--tokenizer is {tokenizer}; expected bpe, char, or a folder with a {TOKENIZER}"
+        )
+    with importing():
         from regard.gpt import prepare as prepare_corpus
         from regard.gpt.checkpoint import load_tokenizer
-        from regard.gpt.tokenizer import FILE
 
     with user_errors(Error, OSError, ValueError, rewrite=naming_options("vocab_size")):
         kind: Literal["bpe", "char"] | Tokenizer
         if tokenizer in {"bpe", "char"}:
             kind = cast("Literal['bpe', 'char']", tokenizer)
-        elif (Path(tokenizer) / FILE).is_file():
-            kind = load_tokenizer(Path(tokenizer) / FILE)
         else:
-            raise MisuseError(
-                f"--tokenizer is {tokenizer}; expected bpe, char, or a folder with a {FILE}"
-            )
+            kind = load_tokenizer(Path(tokenizer) / TOKENIZER)
         corpus = prepare_corpus(
             out,
             text,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
 from regard.cli.arguments import (
     Chat,
     Device,
@@ -19,6 +19,7 @@ from regard.cli.arguments import (
     System,
     Weights,
 )
+from regard.cli.checks import Asked, require_text
 from regard.cli.errors import MisuseError
 from regard.cli.text import read_text
 from regard.errors import RecordError
@@ -87,15 +88,11 @@ def report(
         )
     if file and file.exists() and out and out.exists() and file.samefile(out):
         raise MisuseError(f"--out {out} is the text itself, which would be lost: name another")
-    with quiet_interrupts():
-        from regard.cli.model import require_text
-        from regard.cli.subject import print_notes, subject_of
-
     require_text("report", text, model)
     opened = read_text(text, file)
-    subject = subject_of(
-        opened,
+    asked = Asked(
         recording=recording,
+        text=opened,
         model=model,
         fetch=fetch,
         device=device,
@@ -105,6 +102,10 @@ def report(
         system=system,
         no_bos=no_bos,
     )
+    with importing():
+        from regard.cli.subject import print_notes, subject_of
+
+    subject = subject_of(asked)
     line = _write(subject, out or _default(subject, live=live), live=live)
     if opened is not None:
         print_notes(subject)
@@ -113,7 +114,7 @@ def report(
 
 def _default(subject: ModelSubject | RecordingSubject, *, live: bool) -> Path:
     """The file or folder that is written where none is named."""
-    with quiet_interrupts():
+    with importing():
         from regard.page import needs_folder
 
     return Path("report" if live and needs_folder(subject) else "report.html")
@@ -121,7 +122,7 @@ def _default(subject: ModelSubject | RecordingSubject, *, live: bool) -> Path:
 
 def _write(subject: ModelSubject | RecordingSubject, path: Path, *, live: bool) -> str:
     """Write a report, and return a line with its path and size."""
-    with quiet_interrupts():
+    with importing():
         from regard import page
 
     try:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard._interrupt import quiet_interrupts
+from regard._importing import importing
+from regard.cli.checks import require_device
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.cli.options import Overrides, config_options
 from regard.cli.text import UTF8Only
 from regard.errors import Error
 from regard.gpt.config import GPTConfig
+from regard.gpt.folder import holds_model
 from regard.gpt.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -32,12 +34,15 @@ def train(
         typer.Option(
             help="UTF-8 text file, or a folder of them; without it, the documentation in Python.",
             metavar="PATH",
+            exists=True,
         ),
     ] = None,
     corpus: Annotated[
         Path | None,
         typer.Option(
-            help="In place of --text: a folder that regard prepare made.", metavar="CORPUS_DIR"
+            help="In place of --text: a folder that regard prepare made.",
+            metavar="CORPUS_DIR",
+            exists=True,
         ),
     ] = None,
     utf8_only: UTF8Only = False,
@@ -80,19 +85,22 @@ def train(
         raise MisuseError("the text is given twice: leave out --text, or --corpus")
     if resume and overwrite:
         raise MisuseError("--resume and --overwrite exclude each other: leave out one of them")
-    with quiet_interrupts():
-        from regard.cli.device import device_of
-        from regard.gpt import TensorBoard, recipe_of
-        from regard.gpt import train as train_model
-        from regard.gpt.checkpoint import holds_model
-        from regard.gpt.training.ranks import init_distributed, is_main_process
-        from regard.gpt.training.signals import Terminated
-
     if holds_model(out) and not overwrite and not resume:
         raise MisuseError(
             f"{out} already holds a model: choose another --out, or add --overwrite, or go on with "
             "its training run by --resume"
         )
+    require_device(device)
+    if not resume:  # else the options are changes of the run's own recipe
+        gpt.apply()
+        train.apply()
+    with importing():
+        from regard.cli.device import device_of
+        from regard.gpt import TensorBoard, recipe_of
+        from regard.gpt import train as train_model
+        from regard.gpt.training.ranks import init_distributed, is_main_process
+        from regard.gpt.training.signals import Terminated
+
     chosen_device = device_of(device)
     of_tokenizer = naming_options("vocab_size")  # the argument's name in Python
     with (

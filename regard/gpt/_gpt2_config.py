@@ -7,7 +7,7 @@ from typing import Any
 
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
-from regard.gpt.model_files import load_json
+from regard.gpt.folder import load_json
 
 # Our field, theirs, and the default of theirs if the file lacks it.
 _FIELDS: tuple[tuple[str, str, Any], ...] = (

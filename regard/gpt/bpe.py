@@ -11,7 +11,8 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from regard.gpt.tokenizer import FILE, Tokenizer, checked, require_utf8
+from regard.gpt.folder import TOKENIZER
+from regard.gpt.tokenizer import Tokenizer, checked, require_utf8
 from regard.record.token_names import BYTE_OF, displayable
 
 END = "<|endoftext|>"
@@ -151,7 +152,7 @@ class BPETokenizer(Tokenizer):
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Return the tokenizer in `folder`; `ValueError` if it is of another kind."""
-        return cls.from_json(Path(folder, FILE).read_text("utf-8"))
+        return cls.from_json(Path(folder, TOKENIZER).read_text("utf-8"))
 
     @classmethod
     def from_files(cls, vocabulary: str | Path, merges: str | Path) -> Self:

@@ -14,25 +14,29 @@ from regard._files import replace_files
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.config import HAS_READ, GPTConfig
 from regard.gpt.errors import CheckpointError
+from regard.gpt.folder import (
+    CONFIG,
+    TOKENIZER,
+    TRAINING,
+    WEIGHTS,
+    dump_json,
+    holds_model,
+    holds_pretrained,
+    json_checksums,
+    load_json,
+)
 from regard.gpt.gpt2 import read_gpt2, read_gpt2_tokenizer
 from regard.gpt.hub import model_folder
 from regard.gpt.int8 import int8_state, to_int8
 from regard.gpt.model import GPT
 from regard.gpt.model_files import (
-    CONFIG,
-    TRAINING,
-    WEIGHTS,
     count_layers,
     dump,
-    dump_json,
-    json_checksums,
     load_into_huge_pages,
-    load_json,
     read_each,
     read_shapes,
     require_written,
 )
-from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
 from regard.gpt.unwrap import as_gpt, require_own_tokenizer, weights_to_write
 
@@ -182,11 +186,6 @@ def _load_own(folder: Path, device: torch.device | str, *, int8: bool) -> tuple[
     return model.eval(), tokenizer
 
 
-def holds_model(folder: str | Path) -> bool:
-    """Return whether a folder holds a model's weights."""
-    return Path(folder, WEIGHTS).exists()
-
-
 def require_no_model(folder: Path, corpus: str | Path | None) -> None:
     """Raise CheckpointError if a folder has files that a new model would replace.
 
@@ -222,11 +221,6 @@ def load_training(folder: str | Path | None = None) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path.parent} has no {TRAINING}: its training is unknown")
     return load_json(path)
-
-
-def holds_pretrained(folder: Path) -> bool:
-    """Return True if a folder's `config.json` is of `transformers`: it has a `model_type`."""
-    return (folder / CONFIG).is_file() and "model_type" in load_json(folder / CONFIG)
 
 
 def _load_gpt2(folder: Path, device: torch.device | str, *, int8: bool) -> tuple[GPT, Tokenizer]:

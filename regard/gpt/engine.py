@@ -159,7 +159,7 @@ class Engine:
         step = self._step_of(ids, cache)
         logits = step.logits(ids, cache)
         if self._readouts:
-            self.readings = tuple(pattern.read(*self._readouts) for pattern in step.patterns(cache))
+            self.readings = step.read(self._readouts, cache)
         return logits
 
     def _read_many(self, ids: Tensor, cache: GPTCache) -> Tensor:
@@ -262,13 +262,12 @@ class _Step:
         _check_cache(model, ids, cache)
         config = self._config = model.config
         self._memory = [layer.memory for layer in cache.layers]
-        shape = (*ids.shape[:-1], config.heads, config.head_dim)
-        self._queries = [
-            torch.empty(shape, dtype=model.dtype, device="cpu") if reads else None
-            for _ in cache.layers
-        ]
+        shape = (config.layers, *ids.shape[:-1], config.heads, config.head_dim)
+        self._queries = torch.empty(shape, dtype=model.dtype, device="cpu") if reads else None
+        queries = [None] * config.layers if self._queries is None else [*self._queries]
+        self._groups = list(_together(cache))
         self._stored: list[tuple[int, int]] = []
-        self._kernel = native.GPTStep(_weights(model, cache, self._queries))
+        self._kernel = native.GPTStep(_weights(model, cache, queries))
 
     def is_current(self, cache: GPTCache) -> bool:
         """Return True if the cache still has the same memory."""
@@ -309,20 +308,59 @@ class _Step:
             )
             return logits.view(*ids.shape[:-1], config.vocab_size)
 
-    def patterns(self, cache: GPTCache) -> Iterator[Pattern]:
-        """Yield the pattern of the last token in each layer, ``(B, H, 1, S)``."""
-        for layer, query, (count, evicted) in zip(
-            cache.layers, self._queries, self._stored, strict=True
-        ):
-            assert layer.memory is not None, "the cache has keys"
-            assert query is not None, "the step was made for readouts"
-            start = 0 if layer.window is None else max(0, count - layer.window)
-            key = layer.memory[0][..., start:count, :]
-            mask = None
-            if layer.padding is not None:
-                hidden = (layer.padding - evicted - start).clamp_min(0)[:, None]
-                mask = intervals(hidden, torch.full_like(hidden, count - start))
-            yield Pattern(query[..., None, :], key, mask=mask)
+    def read(
+        self, readouts: Sequence[Readout[Any, Any]], cache: GPTCache
+    ) -> tuple[tuple[Any, ...], ...]:
+        """Take readouts of the last token's pattern in each layer."""
+        # The result of a readout that somebody wrote may be anything, and not be divided by layer.
+        known = all(readout.has_kernel for readout in readouts)
+        results: dict[int, tuple[Any, ...]] = {}
+        for group in self._groups if known else [[layer] for layer in range(len(cache.layers))]:
+            taken = self._pattern(group, cache).read(*readouts)
+            for place, layer in enumerate(group):
+                parts = (self._of_layer(one, place, len(group)) for one in taken)
+                results[layer] = taken if len(group) == 1 else tuple(parts)
+        return tuple(results[layer] for layer in range(len(cache.layers)))
+
+    def _pattern(self, group: Sequence[int], cache: GPTCache) -> Pattern:
+        """The pattern of the last token in a layer, or in N of one stack: ``(N·B, H, 1, S)``."""
+        first = cache.layers[group[0]]
+        assert first.memory is not None, "the cache has keys"
+        assert self._queries is not None, "the step was made for readouts"
+        count, evicted = self._stored[group[0]]
+        start = 0 if first.window is None else max(0, count - first.window)
+        keys, query = first.memory[0], self._queries[group[0]]  # (B, G, room, D), (B, H, D)
+        if first.stack is not None and len(group) > 1:
+            keys, query = first.stack[0], self._queries[list(group)]  # (N, B, …)
+            if query.ndim == 4:
+                query, keys = query.flatten(0, 1), keys.flatten(0, 1)
+        query, keys = query[..., None, :], keys[..., start:count, :]
+        mask = None
+        if first.padding is not None:
+            hidden = (first.padding - evicted - start).clamp_min(0)[:, None].repeat(len(group), 1)
+            mask = intervals(hidden, torch.full_like(hidden, count - start))
+        return Pattern(query, keys, mask=mask)
+
+    def _of_layer(self, result: Any, place: int, layers: int) -> Any:
+        """The part of a layer in a result of several, a tensor or a named tuple of tensors."""
+        if isinstance(result, tuple):
+            return type(result)(*(self._of_layer(one, place, layers) for one in result))
+        assert self._queries is not None, "the step was made for readouts"
+        own = result.unflatten(0, (layers, -1))[place]
+        return own if self._queries.ndim == 4 else own[0]
+
+
+def _together(cache: GPTCache) -> Iterator[list[int]]:
+    """Yield the layers that one pass can read, since their keys lie in one tensor."""
+    groups: dict[int, list[int]] = {}
+    for layer, one in enumerate(cache.layers):
+        groups.setdefault(layer if one.stack is None else one.stack[0].data_ptr(), []).append(layer)
+    for group in groups.values():
+        stack = cache.layers[group[0]].stack
+        if stack is not None and len(stack[0]) == len(group):
+            yield group
+        else:  # some were read again, into memory of another batch
+            yield from ([layer] for layer in group)
 
 
 def _rotation(positions: list[int], config: GPTConfig) -> tuple[Tensor, Tensor]:

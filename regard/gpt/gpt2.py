@@ -18,22 +18,17 @@ from regard._files import replace_files
 from regard.gpt._gpt2_config import config_of, gpt2_config
 from regard.gpt.bpe import BPETokenizer
 from regard.gpt.errors import CheckpointError
+from regard.gpt.folder import CONFIG, INDEX, TOKENIZER, WEIGHTS, dump_json, load_json
 from regard.gpt.hub import MERGES, VOCABULARY, model_folder
 from regard.gpt.int8 import int8_state, to_int8
 from regard.gpt.model import GPT
 from regard.gpt.model_files import (
-    CONFIG,
-    INDEX,
-    WEIGHTS,
     count_layers,
-    dump_json,
     load_into_huge_pages,
-    load_json,
     opened,
     read_shapes,
     require_weight,
 )
-from regard.gpt.tokenizer import FILE as TOKENIZER
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.unwrap import as_gpt, require_own_tokenizer, weights_to_write
 

@@ -16,8 +16,7 @@ from typing import Literal
 from regard._extras import install
 from regard.gpt._gpt2_config import config_of
 from regard.gpt.errors import CheckpointError
-from regard.gpt.model_files import CONFIG, INDEX, WEIGHTS, load_json
-from regard.gpt.tokenizer import FILE as TOKENIZER
+from regard.gpt.folder import CONFIG, INDEX, TOKENIZER, WEIGHTS, load_json
 
 Part = Literal["weights", "tokenizer"]
 
@@ -27,7 +26,7 @@ _TOKENIZERS = ({TOKENIZER}, {VOCABULARY, MERGES}, {"vocab.txt"}, {"tokenizer.mod
 """The files of a tokenizer, the preferred ones first."""
 _SECONDS = 10.0
 """Timeout of a request to the hub; the library has the same for a file's size."""
-_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+_NAME = re.compile(r"(?!.*(--|\.\.))\w[\w.-]{,95}(/\w[\w.-]{,95})?(?<![.-])(?<!\.git)", re.ASCII)
 
 
 def model_folder(
@@ -65,17 +64,17 @@ def model_folder(
     if folder.exists() or isinstance(path_or_name, Path) or not _NAME.fullmatch(name):
         raise _no_model(name, "is a file" if folder.exists() else "does not exist")
     try:
-        from huggingface_hub import try_to_load_from_cache
-        from huggingface_hub.constants import HF_HUB_CACHE
+        from huggingface_hub import constants
     except ModuleNotFoundError as missing:
         raise CheckpointError(
             f"there is no folder {name} here, and a model of the Hugging Face hub needs the "
             f"library {missing.name}: {install('hub')}"
         ) from None
-    try:
+    cached = None
+    if Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}").is_dir():
+        from huggingface_hub import try_to_load_from_cache  # takes longer to import than to look
+
         cached = try_to_load_from_cache(name, CONFIG, revision=revision)
-    except ValueError:  # not a valid name of a repository
-        raise _no_model(name, "does not exist") from None
     lacking = "that model"
     if isinstance(cached, str):
         folder = Path(cached).parent
@@ -87,8 +86,9 @@ def model_folder(
     if fetch:
         return _fetched(name, parts, announce, revision, check, beside)
     raise CheckpointError(
-        f"there is no folder {name} here, and the Hugging Face hub's cache {HF_HUB_CACHE} lacks "
-        f"{lacking}: fetch it once with fetch=True, or give the folder of a model"
+        f"there is no folder {name} here, and the Hugging Face hub's cache "
+        f"{constants.HF_HUB_CACHE} lacks {lacking}: fetch it once with fetch=True, or give the "
+        "folder of a model"
     )
 
 

@@ -82,6 +82,11 @@ class Int8Matrix(nn.Module):
         """Return the matrix in float32."""
         return self.int8_weight * self.scale[:, None]
 
+    @property
+    def weight(self) -> Float[Tensor, "O I"]:
+        """The matrix that it stands for, in float32, made at each use."""
+        return self.dequantized()
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002 - nn.Module's
         """Convert and move as `nn.Module` does, but keep scales in float32."""
         scale = self.scale

@@ -1,4 +1,4 @@
-"""The files of a model's folder: JSON, and tensors in safetensors, with checksums of both.
+"""The tensors of a model's folder, in safetensors, with checksums of them and of the JSON beside.
 
 A change in `config.json` can keep every shape and yet change the model. So the file of weights,
 which is written last, has checksums of the JSON files in its header, and one of its own tensors. A
@@ -8,7 +8,6 @@ JSON file's checksum is of its content, not of its bytes, so line ends and inden
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -23,41 +22,11 @@ from torch import Tensor, nn
 from regard import _huge_pages
 from regard._files import as_any_new_file, as_os_error
 from regard.gpt.errors import CheckpointError
+from regard.gpt.folder import json_checksum
 
-CONFIG, WEIGHTS, TRAINING = "config.json", "model.safetensors", "training.json"
-INDEX = "model.safetensors.index.json"
-"""Names the file of each weight, where there are several."""
 _CHECKSUM = "sha256"
 _PLAIN = (Tensor, nn.Parameter)
 _PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def dump_json(content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a JSON file."""
-    return (json.dumps(content, indent=2) + "\n").encode()
-
-
-def load_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; `CheckpointError` where it is damaged."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:  # not JSON, or not UTF-8
-        raise CheckpointError(f"{path} is damaged: {error}") from None
-    except RecursionError:
-        raise CheckpointError(f"{path} is damaged: its brackets are nested too deep") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} is damaged: expected a JSON object")
-    return content
-
-
-def json_checksum(content: Any) -> str:
-    """SHA-256 of the content of a JSON file."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def json_checksums(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the checksums of JSON files for the header of the weights, by a key for each name."""
-    return {f"sha256.{name}": json_checksum(json.loads(data)) for name, data in files.items()}
 
 
 def require_written(weights: Path, contents: Mapping[str, Any]) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard._files import replace_file
+from regard.gpt.folder import TOKENIZER
 
-FILE = "tokenizer.json"
 _UNKNOWN = "\ufffd"
 
 
@@ -56,7 +56,7 @@ class Tokenizer(Protocol):
     def save(self, folder: str | Path) -> None:
         """Write `tokenizer.json` to `folder`, which is made if it does not exist."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        replace_file(Path(folder, FILE), self.to_json().encode())
+        replace_file(Path(folder, TOKENIZER), self.to_json().encode())
 
 
 class CharTokenizer(Tokenizer):
@@ -143,7 +143,7 @@ class CharTokenizer(Tokenizer):
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Return the tokenizer in `folder`; `ValueError` if it is of another kind."""
-        return cls.from_json(Path(folder, FILE).read_text("utf-8"))
+        return cls.from_json(Path(folder, TOKENIZER).read_text("utf-8"))
 
 
 def _code_points(text: str) -> NDArray[np.uint32]:

@@ -9,7 +9,6 @@ Axes: H query heads, G key/value heads, S keys, Dv dimension of a value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,62 +20,15 @@ from regard.errors import Error
 from regard.lens._kept import Keep, directions, norms
 from regard.lens.sink_keys import resting
 from regard.lens.toward import toward
+from regard.lens.view_names import VIEWS, View
 from regard.pattern import Pattern
 from regard.pattern.weighted import WeightedPattern
 from regard.record import Layer
 
-__all__ = ["VIEWS", "View", "Views", "views"]
+__all__ = ["Views", "views"]
 
 _FITS = 1e-2
 """Largest difference of a head's sources from those of `toward`, relative to their size."""
-
-
-@dataclass(frozen=True)
-class View:
-    """One of the four views: its name, and what an entry means.
-
-    Example:
-        >>> from regard.lens.views import VIEWS
-        >>> VIEWS["toward"].title, VIEWS["toward"].is_signed
-        ('toward the answer', True)
-    """
-
-    name: str
-    title: str
-    meaning: str
-    is_signed: bool = False
-
-
-VIEWS = {
-    view.name: view
-    for view in (
-        View(
-            "weight",
-            "weight",
-            "Where a head looks: the weight that a token gives each key. They add up to 1.",
-        ),
-        View(
-            "moved",
-            "moved",
-            "What arrives: the weight times the length of the key’s value behind W_O. A large "
-            "weight on a short value moves little.",
-        ),
-        View(
-            "toward",
-            "toward the answer",
-            "What a key adds, through the head, to the logit of the likeliest next token, or takes "
-            "from it; the final norm’s scale is that of the last token.",
-            is_signed=True,
-        ),
-        View(
-            "without",
-            "without the sink",
-            "Where a head looks beside the keys it rests on: the weights of the others, "
-            "renormalized. A head that rests on none is as it is.",
-        ),
-    )
-}
-"""The views by name."""
 
 
 class Views:

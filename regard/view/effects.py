@@ -19,7 +19,7 @@ from rich.text import Text
 from regard.lens import Effect, Effects, LogitParts
 from regard.lens.naming.forward_pass import ForwardPass
 from regard.lens.naming.heads import HeadScores
-from regard.view.head_tables import ALL, Listing
+from regard.view.listing import ALL, Listing
 from regard.view.summary import ACCENT, NextTokens, TokenStrip, bar, heading
 from regard.view.terminal import label
 from regard.view.tokens import visible

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from regard.lens.naming.heads import HeadScores
-from regard.lens.views import VIEWS, View
+from regard.lens.view_names import VIEWS, View
 from regard.view.terminal import figure_format
 
 __all__ = ["WEIGHTS", "Entries"]

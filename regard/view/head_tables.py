@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from rich.text import Text
 from regard.lens.naming.forward_pass import ForwardPass
 from regard.lens.naming.heads import INFORMATIVE, HeadScores
 from regard.lens.naming.roles import PatternScores, Role
+from regard.view.listing import ALL, COLUMNS, SHARES, Listing, values_of
 from regard.view.summary import UNNAMED, counted, named_token
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from regard.lens import Effects
 
-__all__ = ["ALL", "FEW", "Listing", "head_table", "needed_table"]
+__all__ = ["FEW", "head_table", "needed_table"]
 
 FEW = 48
 """Heads of a model that get a line each; of more, the most informative get one, and a map all."""
@@ -34,71 +34,8 @@ _MAP_COLUMNS = 76  # layers side by side
 
 
 _PLAIN = {Role.SPREAD, *UNNAMED, Role.ALONE}
-_SHARES = (
-    *(Role.PREVIOUS, Role.FIRST, Role.CURRENT, Role.INDUCTION, Role.DUPLICATE),
-    *(Role.SEPARATOR, Role.NEXT),
-)
-_NAMES = tuple(role.removesuffix(" token") for role in _SHARES)
-_COLUMNS = ("score", "queries", "resting", *_NAMES, "spread", "distance")
 _SOMETIMES = ("separator", "next")
 """Columns that are left out where no head has a number: few separators, or a causal model."""
-
-_BY_PLACE = "head"
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Which heads tables list, and in which order; by default all, in the order of the table."""
-
-    role: Role | None = None
-    column: str | None = None
-    """What they are sorted by, the largest first: a column of `head_table`; or ``head``."""
-
-    @classmethod
-    def named(cls, role: str | None, column: str | None) -> Listing:
-        """Make one of names, of a role also its first word.
-
-        Raises:
-            ValueError: for a name of neither, with those that there are.
-
-        >>> Listing.named("previous", "score")
-        Listing(role=<Role.PREVIOUS: 'previous token'>, column='score')
-        """
-        roles = {name: one for one in Role for name in (one.value, one.value.split()[0])}
-        if role is not None and role not in roles:
-            raise ValueError(
-                f"role is {role!r}; expected one of {', '.join(Role)}, or the first word of one"
-            )
-        if column is not None and column not in (_BY_PLACE, *_COLUMNS):
-            raise ValueError(
-                f"sort is {column!r}; expected one of {', '.join((_BY_PLACE, *_COLUMNS))}"
-            )
-        return cls(None if role is None else roles[role], column)
-
-    def of(self, heads: Iterable[HeadScores]) -> list[HeadScores]:
-        """Return the heads that are listed, in order; those without a value come last."""
-        chosen = [one for one in heads if self.role in (None, one.role)]
-        if self.column is None:
-            return chosen
-        if self.column == _BY_PLACE:
-            return sorted(chosen, key=lambda one: (one.layer, one.head))
-        values = {id(one): _values(one)[self.column] for one in chosen}
-        return sorted(chosen, key=lambda one: -_or_least(values[id(one)]))
-
-
-ALL = Listing()
-
-
-def _values(head: HeadScores) -> dict[str, float | None]:
-    """Return the numbers of a head by column."""
-    shares = {name: head.share(role) for name, role in zip(_NAMES, _SHARES, strict=True)}
-    others = {"spread": head.spread, "distance": head.distance}
-    first = {"score": head.score, "queries": head.queries, "resting": head.resting}
-    return {**first, **shares, **others}
-
-
-def _or_least(value: float | None) -> float:
-    return -math.inf if value is None else value
 
 
 def head_table(result: ForwardPass, listing: Listing = ALL) -> RenderableType:
@@ -222,13 +159,13 @@ class _HeadTable:
     @cached_property
     def _columns(self) -> list[int]:
         """Places of the columns that there are, in their order."""
-        known = [_values(head) for head in self.heads]
+        known = [values_of(head) for head in self.heads]
         there = [
             place
-            for place, name in enumerate(_COLUMNS)
+            for place, name in enumerate(COLUMNS)
             if name not in _SOMETIMES or any(values[name] is not None for values in known)
         ]
-        return sorted(there, key=lambda place: _COLUMNS[place] != self.first)
+        return sorted(there, key=lambda place: COLUMNS[place] != self.first)
 
     def _width(self, shown: int, console: Console, options: ConsoleOptions) -> int:
         boundless = options.update(max_width=sys.maxsize)
@@ -241,7 +178,7 @@ class _HeadTable:
         table.add_column("role", no_wrap=True, max_width=max(1, width - len("head ")))
         order = self._columns[:shown]
         for place in order:
-            table.add_column(_COLUMNS[place], justify="right")
+            table.add_column(COLUMNS[place], justify="right")
         for head in self.heads:
             role = Text(head.role, "dim" if head.role in _PLAIN else "bold")
             cells = _cells(head)
@@ -262,7 +199,7 @@ def _cells(head: HeadScores) -> list[Text]:
 
 def _shares(scores: PatternScores, role: Role | None) -> list[Text]:
     values: list[tuple[float | None, int, Role | None]] = [(scores.resting, 2, None)]
-    values += [(scores.share(share), 2, share) for share in _SHARES]
+    values += [(scores.share(share), 2, share) for share in SHARES]
     values += [(scores.spread, 2, Role.SPREAD), (scores.distance, 1, Role.LOCAL)]
     return [
         Text(

@@ -11,7 +11,8 @@ from regard.lens.naming.forward_pass import ForwardPass
 from regard.lens.naming.heads import HeadScores
 from regard.steps import Steps
 from regard.view.entries import WEIGHTS, Entries
-from regard.view.head_tables import ALL, Listing, head_table, needed_table
+from regard.view.head_tables import head_table, needed_table
+from regard.view.listing import ALL, Listing
 from regard.view.summary import (
     NextTokens,
     TokenStrip,

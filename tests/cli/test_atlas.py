@@ -82,7 +82,7 @@ def test_a_corpus_that_is_none_is_refused_in_a_line(regard, tmp_path):
         ("image.png", "is no text in UTF-8"),
         ("empty", "holds no file"),
         ("blank.txt", "corpus holds no text of two tokens or more"),
-        ("none", "no such file or folder"),
+        ("none", "does not exist"),
     ):
         done = regard("atlas", "--corpus", tmp_path / path, "--out", tmp_path / "atlas")
         assert (done.status, done.out) == (2, "")

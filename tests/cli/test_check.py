@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from regard_course import pages
 
-from regard.cli import check as command
-
 PROJECT = Path(__file__).parents[2] / "course/pyproject.toml"
 
 
@@ -20,7 +18,7 @@ def test_the_course_names_the_command_that_regard_asks_for():
 
 
 def test_without_the_course_one_line_names_the_cure(misused, monkeypatch):
-    monkeypatch.setattr(command, "entry_points", lambda **_: EntryPoints())
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints())
     assert "pip install regard-course" in misused("check")
     assert "pip install regard-course" in misused("check", "5.5", "my.py")
 

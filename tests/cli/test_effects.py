@@ -149,7 +149,7 @@ def test_a_single_token_has_no_later_one(regard, letters):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--over", "values"), "--over must be heads, keys or both, but is values"),
+        (("--over", "values"), "--over is 'values': expected one of heads, keys, both"),
         (("--role", "second"), "--role is 'second'; expected one of induction, duplicate token"),
         (("--sort", "size"), "--sort is 'size'; expected one of head, score, queries, resting"),
         (("--over", "keys", "--sort", "score"), "are for heads, and --over is keys"),

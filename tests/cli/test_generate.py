@@ -76,7 +76,7 @@ def test_a_prompt_longer_than_the_context_is_continued(regard, model):
         (("--repetition-penalty", 0), "--repetition-penalty is 0"),
         (("--seed", 2**64), "--seed is 18446744073709551616"),
         (("--seed", -1), "--seed is -1"),
-        (("--past", "wrap"), "--past is 'wrap'; expected slide or refuse"),
+        (("--past", "wrap"), "--past is 'wrap': expected one of slide, refuse"),
         (("--tokens", 10_000, "--past", "refuse"), "do not fit into the model's context"),
         (("--stop", "\udce9"), "--stop is not UTF-8 text: byte 0xe9 at offset 0"),
         (("--stop", ""), "expected a list of strings, none of them empty"),

@@ -168,10 +168,9 @@ def test_generation_begins_as_the_tokenizer_does(regard, llama):
         assert drawn(*options) == f"{TEXT}{model.tokenizer.decode(ids[0, -9:].tolist())}\n"
 
 
-@pytest.mark.parametrize("past", ["refuse", "wrap"])
-def test_what_becomes_of_the_past_is_chosen_for_models_of_regard(misused, llama, past):
-    line = misused("generate", "the", "--past", past, "--model", llama)
-    assert f"--past {past} is for models of regard; another ends at its context" in line
+def test_what_becomes_of_the_past_is_chosen_for_models_of_regard(misused, llama):
+    line = misused("generate", "the", "--past", "refuse", "--model", llama)
+    assert "--past refuse is for models of regard; another ends at its context" in line
 
 
 def test_an_encoder_has_no_next_token(regard, misused, bert, tmp_path):
@@ -235,6 +234,16 @@ def test_a_dtype_is_one_of_floating_point_of_another_model(misused, llama, model
     assert "--dtype is for other models; leave it out" in line
     both = ("--weights", "int8", "--dtype", "bfloat16")
     assert "--dtype goes without weights" in misused(command, "the", "--model", llama, *both)
+
+
+@pytest.mark.parametrize("name", ["llama", "own"])
+@pytest.mark.parametrize("command", ["explain", "effects"])
+def test_weights_are_read_as_int8_where_asked_for(regard, llama, model, command, name):
+    done = regard(
+        command, "the cat", "--model", {"llama": llama, "own": model}[name], "--weights", "int8"
+    )
+    assert done.status == 0
+    assert "not checked" not in done.out  # the matrices are known
 
 
 def test_weights_are_in_the_dtype_asked_for(regard, llama):

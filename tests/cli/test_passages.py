@@ -149,7 +149,7 @@ def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, mo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--hidden-from", "all"), "--hidden-from must be question or answer, but is all"),
+        (("--hidden-from", "all"), "--hidden-from is 'all': expected one of question, answer"),
         (("--tokens", "0"), "--tokens must be at least 1, but is 0"),
         (("--answer", " "), "--answer is empty"),
         (("--answer", "\udce9"), "--answer is not UTF-8 text: byte 0xe9 at offset 0"),

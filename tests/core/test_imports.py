@@ -22,7 +22,7 @@ ROOT = PACKAGE.parent
 
 # A room may import those that stand before it in this list, and itself: so no circle leaves a room.
 ROOMS = {
-    "errors": ["errors", "_display", "_extras", "_faces", "_files", "_interrupt", "_ranks"],
+    "errors": ["errors", "_display", "_extras", "_faces", "_files", "_importing", "_ranks"],
     "tensors": [
         "_shapes",
         "_contexts",

@@ -1,5 +1,6 @@
 """Hints name an install command that works where they are shown."""
 
+import importlib.metadata
 import json
 import shlex
 
@@ -14,7 +15,7 @@ def installed(monkeypatch, origin):
             assert name == "direct_url.json"
             return None if origin is None else json.dumps(origin)
 
-    monkeypatch.setattr(_extras, "distribution", lambda name: Distribution())
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Distribution())
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,9 @@ def test_an_extra_comes_from_where_the_package_came(monkeypatch, origin, require
 
 def test_a_checkout_that_is_not_installed_is_named_by_its_folder(monkeypatch, tmp_path):
     def missing(name):
-        raise _extras.PackageNotFoundError(name)
+        raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(_extras, "distribution", missing)
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
     monkeypatch.setattr(_extras, "_CHECKOUT", tmp_path)
     assert _extras.install("plot") == "pip install 'regard[plot]'"
     (tmp_path / "pyproject.toml").touch()

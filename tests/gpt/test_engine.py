@@ -236,6 +236,33 @@ def test_readings_are_those_of_a_recording(config, padding):
                 torch.testing.assert_close(first, own_first, rtol=1e-4, atol=1e-5)
 
 
+class Both(regard.readouts.Readout):
+    """What somebody wrote: over all heads, whose result has no axis of heads."""
+
+    axes = ("query",)
+
+    def add(self, state, block):
+        state[block.heads, block.rows] += block.weights.square().sum(-1)
+
+    def finish(self, state, sizes):
+        return float(state.sum())
+
+
+@pytest.mark.parametrize(("own", "passes"), [(False, 2), (True, 3)])
+def test_layers_of_one_window_are_read_in_one_pass(own, passes, monkeypatch):
+    model = model_of(LATER)  # two layers with a window, one without
+    engine = Engine(model, read=[Both()] if own else READ_OUT)
+    cache, calls = GPTCache(LATER), []
+    engine.next_logits(torch.arange(READ), cache)
+    read_pattern = regard.Pattern.read
+    monkeypatch.setattr(
+        regard.Pattern, "read", lambda *given: calls.append(given) or read_pattern(*given)
+    )
+    engine.next_logits(torch.tensor([3]), cache)
+    assert len(calls) == passes
+    assert len(engine.readings) == 3
+
+
 def test_readings_of_a_single_token_and_of_no_readout():
     model, ids = model_of(GPT2), torch.tensor([5])
     engine = Engine(model, read=[regard.readouts.Entropy()])

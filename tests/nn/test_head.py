@@ -52,7 +52,7 @@ def test_wrong_channels_are_named(shape):
         Head(7, 5)(torch.randn(shape))
 
 
-@pytest.mark.parametrize("arguments", [{"d_in": 0, "d_out": 2}, {"d_in": 2, "d_out": 0}])
+@pytest.mark.parametrize("arguments", [{"dim": 0, "head_dim": 2}, {"dim": 2, "head_dim": 0}])
 def test_sizes_must_be_positive(arguments):
     with pytest.raises(ValueError, match="at least 1"):
         Head(**arguments)

@@ -11,7 +11,8 @@ from support.heads import EACH, each_role, make_forward_pass, patterns_of
 
 import regard
 from regard.lens.naming.forward_pass import forward_pass
-from regard.view.head_tables import Listing, head_table
+from regard.view.head_tables import head_table
+from regard.view.listing import Listing
 from regard.view.report import all_heads, one_head
 from regard.view.summary import KEYS, QUERIES, STRIP, TokenStrip
 

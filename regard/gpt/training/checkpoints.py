@@ -36,18 +36,18 @@ from torch import Tensor
 from regard._files import replace_file, sync_folder
 from regard.gpt.checkpoint import load
 from regard.gpt.errors import CheckpointError, SaveError
-from regard.gpt.model import GPT
-from regard.gpt.model_files import (
+from regard.gpt.folder import (
     CONFIG,
+    TOKENIZER,
     TRAINING,
     WEIGHTS,
     dump_json,
     json_checksum,
     json_checksums,
     load_json,
-    write,
 )
-from regard.gpt.tokenizer import FILE as TOKENIZER
+from regard.gpt.model import GPT
+from regard.gpt.model_files import write
 from regard.gpt.tokenizer import Tokenizer
 
 POINTER, STATE, OPTIMIZER = "run.json", "state.json", "optimizer.safetensors"

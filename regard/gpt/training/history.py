@@ -23,8 +23,8 @@ from regard._files import replace_file
 from regard._shapes import Float
 from regard.gpt import model_files
 from regard.gpt.errors import CheckpointError
+from regard.gpt.folder import load_json
 from regard.gpt.model import GPT
-from regard.gpt.model_files import load_json
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.training.checkpoints import METRICS, PATTERNS, TrainingRunFolder
 from regard.gpt.training.config import TrainConfig

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from regard.errors import Error
 from regard.gpt.checkpoint import load_tokenizer
 from regard.gpt.errors import CheckpointError
-from regard.gpt.model_files import load_json
-from regard.gpt.tokenizer import FILE as TOKENIZER
+from regard.gpt.folder import TOKENIZER, load_json
 from regard.gpt.tokenizer import Tokenizer
 
 MANIFEST = "corpus.json"

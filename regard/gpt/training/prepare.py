@@ -27,8 +27,7 @@ from rich.progress import (
 from regard._files import replace_file, require_writable, sync_folder
 from regard.errors import Error
 from regard.gpt.bpe import BPETokenizer
-from regard.gpt.model_files import dump_json
-from regard.gpt.tokenizer import FILE as TOKENIZER
+from regard.gpt.folder import TOKENIZER, dump_json
 from regard.gpt.tokenizer import CharTokenizer, Tokenizer
 from regard.gpt.training._sources import Piece, Source, source_of
 from regard.gpt.training.checkpoints import FolderLock

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.gpt.config import GPTConfig
 from regard.gpt.errors import CheckpointError
-from regard.gpt.model_files import CONFIG
+from regard.gpt.folder import CONFIG
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.training._sources import source_of
 from regard.gpt.training.checkpoints import (

@@ -4,7 +4,7 @@ import pytest
 
 import regard
 from regard.gpt.checkpoint import SHIPPED
-from regard.lens.views import VIEWS
+from regard.lens.view_names import VIEWS
 from regard.page import ModelSubject
 from regard.page._changes import Ablation
 

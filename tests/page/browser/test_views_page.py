@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.gpt import GPT, GPTConfig
-from regard.lens.views import VIEWS
+from regard.lens.view_names import VIEWS
 from regard.page import RecordingSubject
 from regard.page.subjects import ModelSubject
 
