@@ -140,7 +140,7 @@ CLICKS = {"tour": 9, "widget": 3, "exercise": 2, "on": 1}
 
 
 def test_the_path_of_one_hour_takes_what_it_says():
-    """Its minutes follow from what stands on its pages, and docs/teaching.md has what was counted."""
+    """Its minutes follow from what its pages hold, and docs/teaching.md has what was counted."""
     index, teaching = ((pages.FOLDER / name).read_text() for name in ("README.md", "teaching.md"))
     stops = re.findall(r"^\| \d · (.+?) \| (.+) \|(.*)\| (\d+) \|$", index, flags=re.MULTILINE)
     assert len(stops) == 5
@@ -167,7 +167,7 @@ def test_the_path_of_one_hour_takes_what_it_says():
 
 
 def on_the_path(name, skipped):
-    """What the path of one hour reads of a page: not what is folded, and no section of `skipped`."""
+    """What the path of one hour reads of a page: nothing folded, and no section of `skipped`."""
     text = (pages.FOLDER / name).read_text("utf-8")
     part, line, _ = text.partition("*On the path of one hour: ")
     assert line, f"{name} does not say where the path leads on"

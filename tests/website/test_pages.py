@@ -45,6 +45,7 @@ def test_nothing_is_wider_than_a_phone_and_its_menu_opens(show, site):
     # The steps of a query are played in sight, and their buttons stand in one row.
     on, play = (page.get_by_role("button", name=name) for name in ("one step on", "play its steps"))
     assert on.bounding_box()["y"] == play.bounding_box()["y"]
+    assert page.get_by_label("query of sunny, 0").input_value() == "0.4300"
     on.tap()
     cell, foot = (
         page.locator(".widget td.now").bounding_box(),
