@@ -38,8 +38,7 @@ SHOWN = [
     Example(
         "README.md docs/explore.md docs/effects.md docs/16-is-attention-an-explanation.md "
         "docs/17-from-a-weight-to-the-answer.md docs/moved.md regard/cli/explain.py "
-        "regard/cli/effects.py "
-        "course/regard_site/front.py",
+        "regard/cli/effects.py course/regard_site/front.py course/regard_site/slides.md",
         "Tom had a red kite and a blue drum. Tom wanted the blue",
         " drum",
         "blue",

@@ -39,6 +39,7 @@ def test_every_equation_of_minilm_that_an_encoder_has_holds():
             marks=pytest.mark.thorough,
         ),
         ("a fact", ("France", "Italy"), (" Paris", " Rome")),
+        ("a fact", ("France", "Spain"), (" Paris", " Madrid")),  # on the path of one hour
         pytest.param(
             *("copying", ("again: the password of the shed", "again: the password of the barn")),
             (" walnut", " silver"),

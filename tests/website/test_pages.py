@@ -6,6 +6,7 @@ import pytest
 
 KINDS = ["index.html", "02-weights-from-the-data.html", "04-why-divide-by-the-root-of-d.html"]
 KINDS += ["05-causal-mask.html", "readme.html", "learn.html", "00-why-look-back.html"]
+KINDS += ["01-averaging.html", "03-one-head.html", "07-many-heads.html"]  # the path of one hour
 KINDS += [
     "questions.html",
     "reference/regard.steps.html",
@@ -15,17 +16,18 @@ KINDS += [
 
 
 @pytest.mark.parametrize(
-    ("scheme", "rules", "addresses"),
+    ("scheme", "width", "rules", "addresses"),
     [
-        ("light", None, KINDS[:1]),
-        pytest.param("light", None, KINDS[1:], marks=pytest.mark.thorough),
-        pytest.param("dark", ["color-contrast"], KINDS, marks=pytest.mark.thorough),
+        ("light", 1440, None, KINDS[:1]),
+        pytest.param("light", 1440, None, KINDS[1:], marks=pytest.mark.thorough),
+        pytest.param("light", 390, None, KINDS, marks=pytest.mark.thorough),
+        pytest.param("dark", 1440, ["color-contrast"], KINDS, marks=pytest.mark.thorough),
     ],
 )
-def test_axe_finds_nothing(show, site, scheme, rules, addresses):
+def test_axe_finds_nothing(show, site, scheme, width, rules, addresses):
     from axe_playwright_python.sync_playwright import Axe
 
-    page = show(KINDS[0], color_scheme=scheme, reduced_motion="reduce")
+    page = show(KINDS[0], width=width, color_scheme=scheme, reduced_motion="reduce")
     for address in addresses:
         page.goto(f"{site.as_uri()}/{address}")
         assert page.locator("html").get_attribute("data-theme") == scheme
@@ -40,6 +42,16 @@ def test_nothing_is_wider_than_a_phone_and_its_menu_opens(show, site):
         page.goto(f"{site.as_uri()}/{address}")
         assert page.evaluate("document.documentElement.scrollWidth") == 390, address
     page.goto(f"{site.as_uri()}/05-causal-mask.html")
+    # The steps of a query are played in sight, and their buttons stand in one row.
+    on, play = (page.get_by_role("button", name=name) for name in ("one step on", "play its steps"))
+    assert on.bounding_box()["y"] == play.bounding_box()["y"]
+    assert page.get_by_label("query of sunny, 0").input_value() == "0.4300"
+    on.tap()
+    cell, foot = (
+        page.locator(".widget td.now").bounding_box(),
+        page.locator(".follow").bounding_box(),
+    )
+    assert 60 < cell["y"] < cell["y"] + cell["height"] < foot["y"]
     chosen = page.locator("#pages [aria-current=page]")
     assert not chosen.is_visible()
     page.locator("#menu").tap()

@@ -1,6 +1,6 @@
 /** A widget on a page of the ladder: its tables can be changed, and everything after them moves. */
 import { begin, compute, dimOf, drawn, inputsOf, scaleOf } from "./state.js";
-import { inputCell, make, outputCell, show, table } from "./tables.js";
+import { decimalsOf, inputCell, make, outputCell, show, table } from "./tables.js";
 import { changes, framesOf, ORDER, sentence } from "./words.js";
 /** @typedef {import("./state.js").Settings} Settings */
 /** @typedef {import("./state.js").Steps} Steps */
@@ -57,12 +57,13 @@ function start(/** @type {HTMLElement} */ place, /** @type {number} */ number) {
       ...inputsOf(settings).map((name) => {
         const numbers = /** @type {number[][]} */ (state[name]);
         const columns = columnsOf(name, numbers);
+        const decimals = decimalsOf(numbers);
         const change = (/** @type {number} */ i, /** @type {number} */ j) => (/** @type {number} */ to) => {
           numbers[i][j] = to;
           update();
         };
         return table(name, INPUTS[name], labels.slice(0, numbers.length), columns, (i, j) =>
-          inputCell(`${name} of ${labels[i]}, ${columns[j]}`, numbers[i][j], change(i, j)),
+          inputCell(`${name} of ${labels[i]}, ${columns[j]}`, numbers[i][j].toFixed(decimals), change(i, j)),
         );
       }),
     );
@@ -197,6 +198,10 @@ function start(/** @type {HTMLElement} */ place, /** @type {number} */ number) {
       frame = next < 0 || next >= frames ? -1 : next;
       if (frame < 0) stop();
       update();
+      // On a phone the tables are higher than the screen; whoever has left the widget is left alone.
+      const { top, bottom } = play.getBoundingClientRect();
+      const cell = outputs.querySelector("td.now, tr.now");
+      if (bottom > 0 && top < innerHeight) cell?.scrollIntoView({ block: "nearest", behavior: "instant" });
     };
     const stop = () => {
       clearInterval(timer);

@@ -34,17 +34,19 @@ export function table(name, note, rows, columns, cell) {
 
 /**
  * A cell in which a number can be changed.
- * @param {string} label @param {number} number @param {(number: number) => void} change
+ * @param {string} label @param {string} value @param {(number: number) => void} change
  */
-export function inputCell(label, number, change) {
-  const input = make("input", { type: "number", step: "0.1", value: atLeast2(number), ariaLabel: label });
+export function inputCell(label, value, change) {
+  const input = make("input", { type: "number", step: "0.1", value, ariaLabel: label });
   input.addEventListener("input", () => {
     if (Number.isFinite(input.valueAsNumber)) change(input.valueAsNumber);
   });
   return make("td", {}, input);
 }
 
-const atLeast2 = (/** @type {number} */ number) => (String(number).length < 4 ? number.toFixed(2) : String(number));
+/** How many decimals the numbers of a table take, two or more: those of a column stand below each other. */
+export const decimalsOf = (/** @type {Table} */ numbers) =>
+  Math.max(2, ...numbers.flat().map((number) => String(number).split(".")[1]?.length ?? 0));
 
 /** A cell that shows a number, and chooses its row as the query. */
 export function outputCell(/** @type {() => void} */ choose) {
