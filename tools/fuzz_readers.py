@@ -1,10 +1,9 @@
-"""Give every reader of a user's files damaged ones: each is read, or refused by an error of the project.
+"""Give readers of a user's files damaged ones: each is read, or refused by the project's errors.
 
-``python tools/fuzz_readers.py [--reader NAME] [--seconds N]`` makes small files, changes their bytes
-and reads them. Whatever else is raised, takes longer than `LIMIT` or more memory than `MEMORY` is a
-finding: it is printed, and the damaged file is kept in build/fuzz. ``--reader NAME --number N`` makes
-one input again and shows where it fails. Names and numbers decide the bytes, so that nothing is
-drawn anew; the small files are made by each run and not kept.
+``python tools/fuzz_readers.py [--reader NAME] [--seconds N]`` makes small files, changes bytes of
+them and reads them. Whatever else is raised, takes longer than `LIMIT` or more memory than `MEMORY`
+is a finding: it is printed, and the damaged file is kept in build/fuzz. ``--reader NAME --number N``
+makes one input again. Names and numbers decide the damage; the small files are made by each run.
 """
 
 from __future__ import annotations
@@ -58,40 +57,48 @@ class Finding:
 def damaged(data: bytes, dice: random.Random) -> bytes:
     """Change one to three places: bits, bytes, whole numbers, words of JSON, or the length."""
     for _ in range(dice.choice((1, 1, 2, 3))):
-        at = dice.randrange(len(data) + 1)
-        # Headers decide most, and are small beside the numbers behind them.
-        at = min(at, dice.randrange(200)) if dice.random() < 0.3 else at
-        span = min(dice.choice((1, 2, 4, 8, 64, 1000)), len(data) - at)
-        match dice.randrange(8):
-            case 0:
-                new, span = bytes([data[at] ^ 1 << dice.randrange(8)]) if span else b"", min(span, 1)
-            case 1:
-                new = dice.randbytes(span)
-            case 2:
-                new = b""
-            case 3:
-                new, span = dice.randbytes(dice.choice((1, 8, 100))), 0
-            case 4:
-                new = data[at : at + span] * dice.choice((2, 3, 50))
-            case 5:
-                width = dice.choice((1, 2, 4, 8))
-                new = (dice.choice(_EDGES) % 256**width).to_bytes(width, "little")
-                span = min(width, span)
-            case 6:  # another value in a text
-                values = [*re.finditer(rb'"[^"]*"|-?\d[\d.e+-]*|\w+', data)]
-                if not values:
-                    continue
-                value = dice.choice(values)
-                at, span, new = value.start(), len(value[0]), dice.choice(_WORDS).encode()
-            case _:  # other digits in a number, which leaves the length of a header as it is
-                values = [*re.finditer(rb"\d+", data)]
-                if not values:
-                    continue
-                value = dice.choice(values)
-                new = "".join(dice.choices("0123456789", k=len(value[0]))).encode()
-                at, span = value.start(), len(new)
+        at, span, new = dice.choice((_bytes, _bytes, _bytes, _value, _digits))(data, dice)
         data = (data[:at] + new + data[at + span :])[:LARGEST]
     return data
+
+
+def _bytes(data: bytes, dice: random.Random) -> tuple[int, int, bytes]:
+    """Where to replace how many bytes by which."""
+    at = dice.randrange(len(data) + 1)
+    # Headers decide most, and are small beside the numbers behind them.
+    at = min(at, dice.randrange(200)) if dice.random() < 0.3 else at
+    span = min(dice.choice((1, 2, 4, 8, 64, 1000)), len(data) - at)
+    old, width = data[at : at + span], dice.choice((1, 2, 4, 8))
+    number = (dice.choice(_EDGES) % 256**width).to_bytes(width, "little")
+    return dice.choice(
+        [
+            (at, min(span, 1), bytes(one ^ 1 << dice.randrange(8) for one in old[:1])),
+            (at, span, dice.randbytes(span)),
+            (at, span, b""),
+            (at, len(data) - at, b""),
+            (at, 0, dice.randbytes(dice.choice((1, 8, 100)))),
+            (at, span, old * dice.choice((2, 3, 50))),
+            (at, min(width, span), number),
+        ]
+    )
+
+
+def _value(data: bytes, dice: random.Random) -> tuple[int, int, bytes]:
+    """Another value in a text: of JSON, of TOML."""
+    values = [*re.finditer(rb'"[^"]*"|-?\d[\d.e+-]*|\w+', data)]
+    if not values:
+        return 0, 0, b""
+    one = dice.choice(values)
+    return one.start(), len(one[0]), dice.choice(_WORDS).encode()
+
+
+def _digits(data: bytes, dice: random.Random) -> tuple[int, int, bytes]:
+    """Other digits in a number, which leaves the length of a header as it is."""
+    values = [*re.finditer(rb"\d+", data)]
+    if not values:
+        return 0, 0, b""
+    one = dice.choice(values)
+    return one.start(), len(one[0]), "".join(dice.choices("0123456789", k=len(one[0]))).encode()
 
 
 @contextmanager
@@ -107,7 +114,7 @@ def prepared(name: str) -> Iterator[Callable[[int], Finding | None]]:
         reader.read(work)  # what is whole is read
 
         def give(number: int) -> Finding | None:
-            dice = random.Random(f"{name} {number}")  # noqa: S311 - nothing is secret
+            dice = random.Random(f"{name} {number}")
             file = dice.choice(files)
             bad = damaged((whole / file).read_bytes(), dice)
             (work / file).write_bytes(bad)
@@ -160,14 +167,15 @@ def fuzz(name: str, seconds: float) -> int:
             if monotonic() > end:
                 break
             (FOUND / f"{name}.number").write_text(f"{number}\n")  # stays if the process dies
-            found = give(number)
-            if found is not None:
+            if (found := give(number)) is not None:
                 kind = (found.what.partition(":")[0], found.place)
                 if kind not in kinds:
                     print(f"  {name} {number} ({found.file}): {found.what} at {found.place}")
                 kinds[kind] = kinds.get(kind, 0) + 1
         (FOUND / f"{name}.number").unlink()
-    print(f"{name}: {number} inputs, {sum(kinds.values())} findings of {len(kinds)} kinds", flush=True)
+    print(
+        f"{name}: {number} inputs, {sum(kinds.values())} findings of {len(kinds)} kinds", flush=True
+    )
     return len(kinds)
 
 
@@ -175,7 +183,8 @@ def _limit_memory() -> None:
     import resource
 
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, most))
 
 
 def main() -> int:

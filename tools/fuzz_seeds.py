@@ -65,7 +65,9 @@ def _read_gpt(folder: Path) -> None:
 def _tokenizer(folder: Path) -> None:
     from regard.gpt import BPETokenizer
 
-    (folder / "tokenizer.json").write_text(BPETokenizer.train([TEXT], vocab_size=280).to_json(), "utf-8")
+    (folder / "tokenizer.json").write_text(
+        BPETokenizer.train([TEXT], vocab_size=280).to_json(), "utf-8"
+    )
 
 
 def _read_tokenizer(folder: Path) -> None:
@@ -117,7 +119,9 @@ def _read_corpus(folder: Path) -> None:
 
 def _texts(folder: Path) -> None:
     (folder / "a.txt").write_text(TEXT, "utf-8")
-    rows = [json.dumps({"text": line, "id": number}) for number, line in enumerate(TEXT.split("\n"))]
+    rows = [
+        json.dumps({"text": line, "id": number}) for number, line in enumerate(TEXT.split("\n"))
+    ]
     (folder / "b.jsonl").write_text("\n".join(rows))
 
 
@@ -211,11 +215,12 @@ def _read_ollama(folder: Path) -> None:
 def _llama() -> tuple[object, object]:
     """Return a tiny Llama of transformers and its tokenizer."""
     import transformers as hf
+    from tokenizers import Tokenizer
 
     from regard.gpt import BPETokenizer
 
-    inner = BPETokenizer.train([TEXT], vocab_size=270)
-    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=inner._inner, eos_token="<|endoftext|>")
+    inner = Tokenizer.from_str(BPETokenizer.train([TEXT], vocab_size=270).to_json())
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=inner)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}
     config = hf.LlamaConfig(vocab_size=len(tokenizer), **sizes, **heads)

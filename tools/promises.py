@@ -1,8 +1,8 @@
 """Count what holds the promises of docs/promises.md, and write the counts into that page.
 
 ``python tools/promises.py`` counts what the repository says of itself: mutants, tests of drawn
-problems, readers that are fuzzed. With ``--collect`` it also asks pytest for the tests of each room and
-the library for the instruction sets of this processor, and writes down the day; that takes minutes.
+problems, readers that are fuzzed. With ``--collect`` it also asks pytest for the tests of each room
+and the library for the instruction sets of this processor, and writes down the day, in minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "promises.md"
 COUNTED = "<!-- Counted: tools/promises.py writes it. -->", "<!-- End of the counts. -->"
-COLLECTED = "<!-- Collected: tools/promises.py --collect writes it. -->", "<!-- End of what ran. -->"
+COLLECTED = (
+    "<!-- Collected: by tools/promises.py --collect. -->",
+    "<!-- End of what ran. -->",
+)
 
 
 def counted() -> str:
@@ -35,7 +38,7 @@ def counted() -> str:
     rows = {
         "files of tests": str(len([*_tests()])),
         "tests whose problems are drawn (hypothesis)": str(len(drawn)),
-        "of these, against the oracle in plain Python": str(by_oracle),
+        "of these, over problems that the oracle computes too": str(by_oracle),
         "problems that each draws, if it does not say otherwise": " in `make test`, ".join(
             (profiles["regard"], f"{profiles['thorough']} in `make thorough`")
         ),

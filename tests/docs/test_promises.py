@@ -44,7 +44,8 @@ def test_every_claim_of_security_names_a_test_that_exists():
 
 
 def test_what_pytest_lists_is_counted_by_room(promises):
-    listed = "tests/core/a.py::one\ntests/core/a.py::two[x]\nregard/b.py::b.f\n\n3/10 tests collected (7 deselected)"
+    listed = "tests/core/a.py::one\ntests/core/a.py::two[x]\nregard/b.py::b.f\n\n"
+    listed += "3/10 tests collected (7 deselected)"
     native = SimpleNamespace(built=("avx2", "baseline"), supported=("baseline",))
     table = promises.table_of(listed, native)
     for row in ("| `make test` runs | 3 |", "| `make thorough` runs | 7 |", "`tests/core` | 2 |"):

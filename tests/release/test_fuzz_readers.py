@@ -2,8 +2,9 @@
 
 import random
 
-import fuzz_readers
 import pytest
+
+import fuzz_readers
 from fuzz_seeds import READERS, Reader
 
 # An input of these takes up to a second: transformers builds a model.
@@ -44,7 +45,9 @@ class Panic(BaseException):
     """As a library in Rust panics."""
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), MemoryError(), RecursionError(), Panic()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), MemoryError(), RecursionError(), Panic()], ids=repr
+)
 def test_an_error_of_another_kind_is_found_and_the_file_kept(error, kept, monkeypatch):
     monkeypatch.setitem(READERS, "own", fails(error))
     with fuzz_readers.prepared("own") as give:
