@@ -2,8 +2,8 @@
 
 ``python tools/fuzz_readers.py [--reader NAME] [--seconds N]`` makes small files, changes bytes of
 them and reads them. Whatever else is raised, takes longer than `LIMIT` or more memory than `MEMORY`
-is a finding: it is printed, and the damaged file is kept in build/fuzz. ``--reader NAME --number N``
-makes one input again. Names and numbers decide the damage; the small files are made by each run.
+is a finding: it is printed, and the damaged file is kept in build/fuzz. Names and numbers decide
+the damage: ``--reader NAME --number N`` makes one input again, but of a run, which has times in it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from itertools import count
 from pathlib import Path
 from time import monotonic
 from types import FrameType
+
+import torch
 
 from fuzz_seeds import READERS, Reader
 
@@ -108,6 +110,7 @@ def prepared(name: str) -> Iterator[Callable[[int], Finding | None]]:
     with tempfile.TemporaryDirectory() as made:
         whole, work = Path(made, "whole"), Path(made, "work")
         whole.mkdir()
+        torch.manual_seed(0)
         reader.make(whole)
         files = sorted(one.relative_to(whole) for one in whole.rglob("*") if one.is_file())
         shutil.copytree(whole, work)
@@ -151,10 +154,11 @@ def _raised(reader: Reader, folder: Path) -> BaseException | None:
         raise
     except BaseException as error:  # noqa: BLE001 - a panic of a library in Rust is no Exception
         return error
+    else:
+        return None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    return None
 
 
 def fuzz(name: str, seconds: float) -> int:
@@ -173,9 +177,8 @@ def fuzz(name: str, seconds: float) -> int:
                     print(f"  {name} {number} ({found.file}): {found.what} at {found.place}")
                 kinds[kind] = kinds.get(kind, 0) + 1
         (FOUND / f"{name}.number").unlink()
-    print(
-        f"{name}: {number} inputs, {sum(kinds.values())} findings of {len(kinds)} kinds", flush=True
-    )
+    total = f"{sum(kinds.values())} findings of {len(kinds)} kinds"
+    print(f"{name}: {number} inputs, {total}", flush=True)
     return len(kinds)
 
 
@@ -195,13 +198,11 @@ def main() -> int:
     parser.add_argument("--number", type=int, help="make this input of --reader again")
     given = parser.parse_args()
     if sys.platform == "linux":
-        import torch  # noqa: F401 - what it takes is not counted
-
         _limit_memory()
-    names = [given.reader] if given.reader else [*READERS]
-    if given.number is None:
+    if given.number is None or given.reader is None:
+        names = [given.reader] if given.reader else [*READERS]
         return int(sum(fuzz(name, given.seconds) for name in names) > 0)
-    with prepared(names[0]) as give:
+    with prepared(given.reader) as give:
         found = give(given.number)
     print(found or "read, or refused as it should be")
     return int(found is not None)

@@ -171,13 +171,14 @@ def _read_atlas(folder: Path) -> None:
 def _headvis(folder: Path) -> None:
     atlas = regard.lens.atlas(regard.models.open(), [TEXT[:40]], probes=False)
     regard.lens.export_headvis(atlas, folder, name="tiny", dataset="cats")
-    for file in (folder / "heads").glob("*.json"):
+    for file in folder.rglob("heads/*.json"):
         if file.name != "L0H0.json":
             file.unlink()
 
 
 def _read_headvis(folder: Path) -> None:
-    tree = regard.lens.load_headvis(folder)
+    (config,) = folder.rglob("config.json")
+    tree = regard.lens.load_headvis(config.parent)
     tree.frame()
     tree.details(0, 0)
 

@@ -30,6 +30,7 @@ _EXPERIMENTS = {
 _COURSE = ("docs/questions.md", "docs/teaching.md", "docs/study.md")
 _LOOK_UP = (
     "docs/definitions.md",
+    "docs/promises.md",
     _CARD,
     _README,
     "docs/contributing.md",
