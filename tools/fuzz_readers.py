@@ -31,7 +31,7 @@ from fuzz_seeds import READERS, Reader
 
 ROOT = Path(__file__).parents[1]
 FOUND = ROOT / "build" / "fuzz"
-LIMIT = 10.0  # seconds for one input
+LIMIT = 10.0  # seconds of the processor for one input
 MEMORY = 4 << 30  # bytes that the process may take beyond those that it has at the beginning
 LARGEST = 1 << 20  # bytes of a damaged file
 _EDGES = (0, 1, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
@@ -121,12 +121,14 @@ def prepared(name: str) -> Iterator[Callable[[int], Finding | None]]:
             file = dice.choice(files)
             bad = damaged((whole / file).read_bytes(), dice)
             (work / file).write_bytes(bad)
+            kept = FOUND / f"{name}-{number}-{file.name}"  # there too if the process dies
+            FOUND.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(bad)
             raised = _raised(reader, work)
             (work / file).write_bytes((whole / file).read_bytes())
             if raised is None:
+                kept.unlink()
                 return None
-            FOUND.mkdir(parents=True, exist_ok=True)
-            (FOUND / f"{name}-{number}-{file.name}").write_bytes(bad)
             frames = traceback.extract_tb(raised.__traceback__)
             own = [one for one in frames if "/regard/" in one.filename] or [*frames]
             where = f"{own[-1].filename.rpartition('/regard/')[2]}:{own[-1].lineno}"
@@ -142,8 +144,8 @@ def _raised(reader: Reader, folder: Path) -> BaseException | None:
     def too_long(_number: int, _frame: FrameType | None) -> None:
         raise TooLongError(f"more than {LIMIT:g} s")
 
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    before = signal.signal(signal.SIGPROF, too_long)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -157,26 +159,23 @@ def _raised(reader: Reader, folder: Path) -> BaseException | None:
     else:
         return None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def fuzz(name: str, seconds: float) -> int:
     """Read damaged files for so long, print each kind of finding once, and return their number."""
     kinds: dict[tuple[str, str], int] = {}
-    FOUND.mkdir(parents=True, exist_ok=True)
     with prepared(name) as give:
         end, number = monotonic() + seconds, 0
         for number in count():
             if monotonic() > end:
                 break
-            (FOUND / f"{name}.number").write_text(f"{number}\n")  # stays if the process dies
             if (found := give(number)) is not None:
                 kind = (found.what.partition(":")[0], found.place)
                 if kind not in kinds:
                     print(f"  {name} {number} ({found.file}): {found.what} at {found.place}")
                 kinds[kind] = kinds.get(kind, 0) + 1
-        (FOUND / f"{name}.number").unlink()
     total = f"{sum(kinds.values())} findings of {len(kinds)} kinds"
     print(f"{name}: {number} inputs, {total}", flush=True)
     return len(kinds)
