@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -149,7 +150,7 @@ def _read_recipe(folder: Path) -> None:
     from regard.cli.options import Overrides, _read
     from regard.gpt import GPTConfig, TrainConfig
 
-    kinds = {"gpt": GPTConfig, "config": TrainConfig}
+    kinds: dict[str, Any] = {"gpt": GPTConfig, "config": TrainConfig}
     values = _read(folder / "recipe.toml", kinds)
     for kind in kinds.values():
         own = {name: value for name, value in values.items() if name in kind.__dataclass_fields__}
@@ -213,7 +214,7 @@ def _read_ollama(folder: Path) -> None:
     find("ollama:small")
 
 
-def _llama() -> tuple[object, object]:
+def _llama() -> tuple[Any, Any]:
     """Return a tiny Llama of transformers and its tokenizer."""
     import transformers as hf
     from tokenizers import Tokenizer
