@@ -23,6 +23,7 @@ _LADDER = re.compile(r"\d\d[a-z]?-")
 _CARD = "regard/gpt/shipped/README.md"
 _README = "README.md"
 _INDEX = "docs/README.md"
+_SECURITY = "SECURITY.md"
 _EXPERIMENTS = {
     "experiments/README.md": "experiments.html",
     "experiments/vllm/README.md": "vllm.html",
@@ -30,6 +31,8 @@ _EXPERIMENTS = {
 _COURSE = ("docs/questions.md", "docs/teaching.md", "docs/study.md")
 _LOOK_UP = (
     "docs/definitions.md",
+    "docs/promises.md",
+    _SECURITY,
     _CARD,
     _README,
     "docs/contributing.md",
@@ -111,6 +114,8 @@ def _address(source: str) -> str:
         return "model.html"
     if source == _README:
         return "readme.html"
+    if source == _SECURITY:
+        return "security.html"
     if source in _EXPERIMENTS:
         return _EXPERIMENTS[source]
     return Path(source).relative_to("docs").with_suffix(".html").as_posix()

@@ -115,7 +115,14 @@ def read(folder: Path, device: str | torch.device) -> tuple[list[Layer], Labels]
         raise RecordError(
             f"{folder} holds no recording: {Path(error.filename or '').name} is not there"
         ) from error
-    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+        SafetensorError,
+    ) as error:
         raise RecordError(f"the recording in {folder} is damaged: {error}") from error
     return layers, labels
 

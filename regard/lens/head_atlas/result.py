@@ -305,7 +305,7 @@ class Atlas:
                 needed=content["needed"],
                 unmeasured=content["about"]["unmeasured"],
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Error(f"{folder / _TABLE} is no table of an atlas: make it anew") from error
 
 

@@ -164,7 +164,7 @@ class State:
             if header["format"] != _FORMAT:
                 raise Error(f"{origin} is of another version of regard's atlas: make it anew")
             return cls._of(header, tensors)
-        except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        except (SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
             raise Error(f"{origin} is no state of an atlas, or is damaged: make it anew") from error
 
     def save(self, path: Path) -> None:

@@ -108,7 +108,7 @@ def _lines_before(path: Path, update: int) -> bytes:
     for line in path.read_bytes().splitlines(keepends=True):
         try:
             number = json.loads(line)["update"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             continue
         if line.endswith(b"\n") and type(number) is int and number < update:
             lines.append(line)

@@ -74,3 +74,10 @@ def test_a_line_that_was_cut_off_is_dropped(tmp_path):
     path.write_text('{"update": 1}\n{"update": 2}')
     JSONLinesWriter(path)(5, {})
     assert path.read_text() == '{"update": 1}\n{"update": 5}\n'
+
+
+def test_a_line_that_is_nested_too_deep_is_dropped(tmp_path):
+    path = tmp_path / "attention.jsonl"
+    path.write_text('{"update": 1}\n' + "[" * 5000 + "\n")
+    JSONLinesWriter(path)(5, {})
+    assert path.read_text() == '{"update": 1}\n{"update": 5}\n'
