@@ -199,7 +199,7 @@ def _in_ollama(name: str) -> Path:
         layers = json.loads(manifest.read_text("utf-8"))["layers"]
         digests = [one["digest"] for one in layers if one["mediaType"].endswith("image.model")]
         blob = root / "blobs" / digests[0].replace(":", "-")
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise CheckpointError(f"{manifest} is damaged: it names no model; pull it again") from None
     if not blob.is_file():
         raise CheckpointError(f"{manifest} names {blob.name}, which is missing; pull it again")

@@ -292,7 +292,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     for line in path.read_bytes().splitlines():
         try:
             numbers = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(numbers, dict) and type(numbers.get("step")) is int:
             yield numbers
