@@ -82,6 +82,7 @@ class GPTStep {
   void embed() {
     const Element element;
     const int64_t width = shared_.width;
+    const Map tokens(gpt_.tokens, width, gpt_.vocabulary);
     for (int64_t layer = 0; layer < gpt_.layers; layer++)
       find_bounds(gpt_, gpt_.layer[layer], bounds_of(layer));
     if (gpt_.stream) {
@@ -89,15 +90,13 @@ class GPTStep {
       return;
     }
     for (int64_t b = 0; b < gpt_.batch; b++) {
-      const auto *token = (const typename Products::Weight *)gpt_.tokens.weight + gpt_.ids[b] * width;
       const Number *position = (const Number *)gpt_.learned;
       if (position) position += gpt_.positions[b] * width;
-      for (int64_t i = 0; i < width; i += LANES) {
-        floats x = widen_part(typename Products::WeightElement(), token + i, width - i);
-        if constexpr (Products::HAS_SCALE) x = rounded(element, x * gpt_.tokens.scale[gpt_.ids[b]]);
+      read_row<Products>(tokens, gpt_.ids[b], [&](int64_t i, floats token) {
+        floats x = rounded(element, token);
         if (position) x += widen_part(element, position + i, width - i);
         narrow_part(element, shared_.stream + b * width + i, x, width - i);
-      }
+      });
     }
   }
 
