@@ -31,7 +31,7 @@ struct LinearMap<BlockProducts> {
   // Calls call(kind, data, bytes of a row, first, last) for each part of rows [first, last).
   template <class Call>
   __attribute__((always_inline)) void each_part(int64_t first, int64_t last, Call call) const {
-    for (const regard_blocks *part = blocks; first < last; first -= part->rows, last -= part++->rows)
+    for (const regard_blocks *part = blocks; last > 0; first -= part->rows, last -= part++->rows)
       with_kind(part->kind, [&](auto kind) {
         const int64_t bytes = bytes_of_row<decltype(kind)>(inputs), end = min(last, part->rows);
         const int64_t begin = max(first, int64_t(0)), before = outputs_before(part);
@@ -114,62 +114,57 @@ REGARD_INLINE float sum_of_lanes(Vector x) {
   return list[0];
 }
 
-// Adds the products of one block of each row with the runs of each vector.
-template <class Block, int rows, int vectors>
-struct BlockTotals {
+// The totals of a row for some vectors.
+template <class Block, int vectors>
+struct RowTotals {
   // Sums of offset times inputs are in the odd lanes; in the even ones is what nobody reads.
   using Pairs = std::conditional_t<Block::RUNS == 1, fours, floats>;
-  totals sums_of[rows * vectors] = {};
-  Pairs offsets[rows * vectors] = {};
+  totals products[vectors] = {};
+  Pairs offsets[vectors] = {};
 
-  __attribute__((always_inline)) void add(const uint8_t *from, int64_t bytes,
-                                          const int16_t *const *x, const float *const *pairs,
-                                          int64_t block) {
-    Block list[rows];
-    REGARD_UNROLLED_FOR (int r = 0; r < rows; r++) {
-      list[r].data = from + r * bytes + block * Block::BYTES;
-      alignas(64) float scales[vectors][2 * Block::RUNS];
-      if constexpr (Block::RUNS == 1) {
-        const fours factors = widen_pair(list[r].data);
-        REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
-          const auto both = load_as<double>(pairs[v] + 2 * block);
-          typedef double two __attribute__((vector_size(16)));
-          const fours products = factors * (fours)two{both, 0};
-          if constexpr (Block::HAS_OFFSET) offsets[r * vectors + v] += products;
-          scales[v][0] = products[0];
-        }
-      } else {
-        float factors[2 * Block::RUNS];
-        list[r].factors(factors);
-        REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
-          REGARD_UNROLLED_FOR (int i = 0; i < 2 * Block::RUNS; i += LANES) {
-            const floats products =
-                load(factors + i) * load(pairs[v] + 2 * Block::RUNS * block + i);
-            if constexpr (Block::HAS_OFFSET) offsets[r * vectors + v] += products;
-            store(scales[v] + i, products);
-          }
-      }
-      REGARD_UNROLLED_FOR (int j = 0; j < Block::RUNS; j++) {
-        shorts q[PARTS];
-        list[r].numbers(j, q);
-        const int64_t first = (block * Block::RUNS + j) * RUN;
-        REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
-          sums products = {};
-          REGARD_UNROLLED_FOR (int k = 0; k < PARTS; k++)
-            products = add_products(q[k], load_as<shorts>(x[v] + first + k * SHORTS), products);
-          sums_of[r * vectors + v] +=
-              __builtin_convertvector(products, totals) * scales[v][2 * j];
-        }
+  // Sets the scales of the runs of a block times those of a vector, and adds the offsets.
+  __attribute__((always_inline)) void scale(const Block &block, int v, const float *pairs,
+                                            float *scales) {
+    if constexpr (Block::RUNS == 1) {
+      typedef double two __attribute__((vector_size(16)));
+      const fours both = widen_pair(block.data) * (fours)two{load_as<double>(pairs), 0};
+      if constexpr (Block::HAS_OFFSET) offsets[v] += both;
+      scales[0] = both[0];
+    } else {
+      float factors[2 * Block::RUNS];
+      block.factors(factors);
+      REGARD_UNROLLED_FOR (int i = 0; i < 2 * Block::RUNS; i += LANES) {
+        const floats both = load(factors + i) * load(pairs + i);
+        if constexpr (Block::HAS_OFFSET) offsets[v] += both;
+        store(scales + i, both);
       }
     }
   }
-  __attribute__((always_inline)) float total(int r, int v) const {
-    const float products = sum_of_lanes<SUMS>(sums_of[r * vectors + v]);
-    if constexpr (!Block::HAS_OFFSET) return products;
+  // Adds the products of a block with its inputs; `pairs` are those of its runs.
+  __attribute__((always_inline)) void add(const Block &block, const int16_t *const *x,
+                                          const float *const *pairs, int64_t number) {
+    alignas(64) float scales[vectors][2 * Block::RUNS];
+    REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
+      scale(block, v, pairs[v] + 2 * Block::RUNS * number, scales[v]);
+    REGARD_UNROLLED_FOR (int j = 0; j < Block::RUNS; j++) {
+      shorts q[PARTS];
+      block.numbers(j, q);
+      const int64_t first = (number * Block::RUNS + j) * RUN;
+      REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
+        sums whole = {};
+        REGARD_UNROLLED_FOR (int k = 0; k < PARTS; k++)
+          whole = add_products(q[k], load_as<shorts>(x[v] + first + k * SHORTS), whole);
+        products[v] += __builtin_convertvector(whole, totals) * scales[v][2 * j];
+      }
+    }
+  }
+  __attribute__((always_inline)) float total(int v) const {
+    const float whole = sum_of_lanes<SUMS>(products[v]);
+    if constexpr (!Block::HAS_OFFSET) return whole;
     constexpr int lanes = sizeof(Pairs) / sizeof(float);
-    Pairs own = offsets[r * vectors + v];
+    Pairs own = offsets[v];
     REGARD_UNROLLED_FOR (int i = 0; i < lanes; i += 2) own[i] = 0;
-    return products + sum_of_lanes<lanes>(own);
+    return whole + sum_of_lanes<lanes>(own);
   }
 };
 
@@ -179,33 +174,26 @@ __attribute__((noinline)) void multiply_blocks(const uint8_t *from, int64_t byte
                                                const Inputs<BlockProducts> &x, int64_t vector,
                                                int64_t inputs, const float *bias, float *result,
                                                int64_t stride) {
-  if constexpr (IsBlock<Kind>) {
-    const int16_t *numbers[vectors];
-    const float *pairs[vectors];
-    for (int v = 0; v < vectors; v++)
-      numbers[v] = x.numbers(vector + v), pairs[v] = x.pairs(vector + v);
-    const int64_t blocks = inputs / (RUN * Kind::RUNS);
-    const auto multiply = [&](int64_t row, auto rows) REGARD_INLINE_LAMBDA {
-      BlockTotals<Kind, rows, vectors> totals;
-      for (int64_t block = 0; block < blocks; block++)
-        totals.add(from + row * bytes, bytes, numbers, pairs, block);
-      for (int v = 0; v < vectors; v++)
-        for (int r = 0; r < rows; r++)
-          result[v * stride + row + r] = totals.total(r, v) + (bias ? bias[row + r] : 0);
+  const int16_t *numbers[vectors];
+  const float *pairs[vectors];
+  for (int v = 0; v < vectors; v++)
+    numbers[v] = x.numbers(vector + v), pairs[v] = x.pairs(vector + v);
+  for (int64_t row = 0; row < count; row++, from += bytes) {
+    const auto write = [&](int v, float total) {
+      result[v * stride + row] = total + (bias ? bias[row] : 0);
     };
-    constexpr int together = vectors == 1 ? Kind::ROWS : 1;
-    int64_t row = 0;
-    for (; row + together <= count; row += together)
-      multiply(row, std::integral_constant<int, together>());
-    for (; row < count; row++) multiply(row, std::integral_constant<int, 1>());
-  } else {
-    for (int64_t row = 0; row < count; row++) {
-      const auto *numbers = (const typename Kind::type *)(from + row * bytes);
+    if constexpr (IsBlock<Kind>) {
+      RowTotals<Kind, vectors> totals;
+      for (int64_t block = 0; block < inputs / (RUN * Kind::RUNS); block++)
+        totals.add(Kind{from + block * Kind::BYTES}, numbers, pairs, block);
+      for (int v = 0; v < vectors; v++) write(v, totals.total(v));
+    } else {
+      const auto *weights = (const typename Kind::type *)from;
       for (int v = 0; v < vectors; v++) {
         floats total = {};
         for (int64_t i = 0; i < inputs; i += LANES)
-          total += widen_part(Kind(), numbers + i, inputs - i) * load(x.row(vector + v) + i);
-        result[v * stride + row] = sum(total) + (bias ? bias[row] : 0);
+          total += widen_part(Kind(), weights + i, inputs - i) * load(x.row(vector + v) + i);
+        write(v, sum(total));
       }
     }
   }

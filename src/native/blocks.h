@@ -69,11 +69,11 @@ REGARD_INLINE fours widen_pair(const uint8_t *from) {
 
 // Each kind has the BYTES of a block and its RUNS. numbers(j, q) sets the whole numbers of run j;
 // factors(to) sets a pair of scale and offset for each run, or widen_pair makes that of the only
-// one. ROWS are computed side by side, so that a sum does not wait for the one before.
+// one.
 template <class Byte, int START, int16_t LESS, bool OFFSET>
 struct SmallBlock {
   static constexpr bool HAS_OFFSET = OFFSET, IN_HALVES = std::is_same_v<Byte, uint8_t>;
-  static constexpr int RUNS = 1, BYTES = START + (IN_HALVES ? RUN / 2 : RUN), ROWS = 4;
+  static constexpr int RUNS = 1, BYTES = START + (IN_HALVES ? RUN / 2 : RUN);
   const uint8_t *data;
 
   __attribute__((always_inline)) void numbers(int, shorts *q) const {
@@ -92,15 +92,11 @@ using BlockQ4_0 = SmallBlock<uint8_t, 2, 8, false>;
 using BlockQ4_1 = SmallBlock<uint8_t, 4, 0, true>;
 using BlockQ8_0 = SmallBlock<int8_t, 2, 0, false>;
 
-struct LargeBlock {
-  static constexpr int RUNS = 8, ROWS = 1;
-};
-
 // Two float16, d and e; 12 bytes with 8 scales s and 8 offsets m of 6 bits; the halves of 128 bytes.
 // Run j is d·s[j]·q − e·m[j].
-struct BlockQ4_K : LargeBlock {
+struct BlockQ4_K {
   static constexpr bool HAS_OFFSET = true;
-  static constexpr int BYTES = 4 + 12 + 128;
+  static constexpr int RUNS = 8, BYTES = 4 + 12 + 128;
   const uint8_t *data;
 
   __attribute__((always_inline)) void factors(float *to) const {
@@ -132,9 +128,9 @@ struct BlockQ4_K : LargeBlock {
 
 // The lower 4 bits of q + 32 in the halves of 128 bytes, the upper 2 in 64 bytes; a scale of 8 bits,
 // with a sign, for each 16 numbers, which here is a factor of them; and d, in float16.
-struct BlockQ6_K : LargeBlock {
+struct BlockQ6_K {
   static constexpr bool HAS_OFFSET = false;
-  static constexpr int BYTES = 128 + 64 + 16 + 2;
+  static constexpr int RUNS = 8, BYTES = 128 + 64 + 16 + 2;
   const uint8_t *data;
 
   __attribute__((always_inline)) void factors(float *to) const {
