@@ -96,19 +96,21 @@ def open_model(
         )
 
 
-def weights_of(weights: str | None, device: torch.device) -> Literal["int8"] | None:
-    """Convert ``--weights`` to the argument of `regard.gpt.load`.
+def weights_of(weights: str | None, device: torch.device) -> Literal["int8", "blocks"] | None:
+    """Convert ``--weights`` to the argument of `regard.models.open`.
 
     Raises:
         MisuseError: if they are not supported, in general or on this device.
     """
-    if weights not in {None, "int8"}:
-        raise MisuseError(f"--weights is {weights!r}: expected int8; leave it out for float32")
+    if weights not in {None, "int8", "blocks"}:
+        raise MisuseError(
+            f"--weights is {weights!r}: expected int8 or blocks; leave it out for float32"
+        )
     if weights is not None and device.type != "cpu":
         raise MisuseError(
             f"--weights {weights} is computed on a CPU, and --device is {device}: leave out one"
         )
-    return cast('Literal["int8"] | None', weights)
+    return cast('Literal["int8", "blocks"] | None', weights)
 
 
 def with_options(message: str) -> str:

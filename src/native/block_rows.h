@@ -32,7 +32,7 @@ struct LinearMap<BlockProducts> {
   template <class Call>
   __attribute__((always_inline)) void each_part(int64_t first, int64_t last, Call call) const {
     for (const regard_blocks *part = blocks; last > 0; first -= part->rows, last -= part++->rows)
-      with_kind(part->kind, [&](auto kind) {
+      with_format(part->kind, [&](auto kind) {
         const int64_t bytes = bytes_of_row<decltype(kind)>(inputs), end = min(last, part->rows);
         const int64_t begin = max(first, int64_t(0)), before = outputs_before(part);
         if (begin < end)
@@ -159,7 +159,7 @@ struct RowTotals {
     }
   }
   __attribute__((always_inline)) float total(int v) const {
-    const float whole = sum_of_lanes<SUMS>(products[v]);
+    const float whole = sum_of_lanes<SHORT_SUMS>(products[v]);
     if constexpr (!Block::HAS_OFFSET) return whole;
     constexpr int lanes = sizeof(Pairs) / sizeof(float);
     Pairs own = offsets[v];

@@ -13,10 +13,10 @@ constexpr int RUN = 32;
 
 // Whole numbers of 16 bits and the sums of their products in pairs, in vectors of at most 256 bits:
 // with wider ones the time would be that of reading the blocks, too.
-constexpr int SHORTS = LANES >= 8 ? 16 : 8, SUMS = SHORTS / 2, PARTS = RUN / SHORTS;
+constexpr int SHORTS = LANES >= 8 ? 16 : 8, SHORT_SUMS = SHORTS / 2, PARTS = RUN / SHORTS;
 using shorts = int16_t __attribute__((vector_size(2 * SHORTS)));
-using sums = int32_t __attribute__((vector_size(4 * SUMS)));
-using totals = float __attribute__((vector_size(4 * SUMS)));
+using sums = int32_t __attribute__((vector_size(4 * SHORT_SUMS)));
+using totals = float __attribute__((vector_size(4 * SHORT_SUMS)));
 using fours = float __attribute__((vector_size(16)));
 
 template <class Vector, class Number>
@@ -36,7 +36,7 @@ REGARD_INLINE sums add_products(shorts a, shorts b, sums to) {
   const int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b));
   return to + (sums)vpaddq_s32(low, vmull_high_s16((int16x8_t)a, (int16x8_t)b));
 #else
-  REGARD_UNROLLED_FOR (int i = 0; i < SUMS; i++)
+  REGARD_UNROLLED_FOR (int i = 0; i < SHORT_SUMS; i++)
     to[i] += a[2 * i] * b[2 * i] + a[2 * i + 1] * b[2 * i + 1];
   return to;
 #endif
@@ -152,7 +152,7 @@ struct BlockQ6_K {
 
 // Calls `call` with a block of a kind, or with the dtype of numbers without blocks.
 template <class Call>
-REGARD_INLINE void with_kind(int64_t kind, Call call) {
+REGARD_INLINE void with_format(int64_t kind, Call call) {
   switch (kind) {
     case REGARD_GGUF_Q4_0: return call(BlockQ4_0());
     case REGARD_GGUF_Q4_1: return call(BlockQ4_1());
