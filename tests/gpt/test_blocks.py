@@ -117,8 +117,9 @@ def test_a_step_is_what_the_numbers_of_the_blocks_give(threads, instructions):
             threads(3)
             assert torch.equal(engine.next_logits(ids[:, t : t + 1], others), logits)
             expected = exact.next_logits(ids[:, t : t + 1], doubles)
-            # Inputs of nine maps are rounded to 16 bits, each error some 2⁻¹⁷ of their size.
-            assert (logits.double() - expected).abs().max() < 20 * 2**-17 * expected.std()
+            # Inputs of nine maps are rounded to 16 bits: the results of each are off by some 3·2⁻¹⁷
+            # of their spread, those of all by three times as much, and the largest by five of that.
+            assert (logits.double() - expected).abs().max() < 45 * 2**-17 * expected.std()
 
 
 @needs_kernels
