@@ -28,7 +28,7 @@ from regard.gpt.layers import Embedding, Linear, may_use_kernel
 _TILE = 2**20
 """Elements of a matrix that are converted to floating point at a time."""
 _VECTORS_PER_CALL = 32
-_MAX_VECTORS = 64
+_MAX_VECTORS = 128
 """Maximum number of vectors for which the kernel was measured to be faster than a product of
 dequantised rows."""
 

@@ -18,6 +18,7 @@ from regard._shapes import Float, Int
 from regard.errors import Error
 from regard.gpt import GPT, Engine, Sampling, stream
 from regard.gpt.int8 import to_int8
+from regard.gpt.model_files import to_huge_pages
 from regard.gpt.sampling import Sampler
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.utf8 import normalized
@@ -357,6 +358,8 @@ class LanguageModel:
         if weights == "int8":
             gpt = deepcopy(gpt) if gpt is self.module else gpt
             to_int8(gpt)
+        if gpt.weights is not None and gpt is not self.module:
+            to_huge_pages(gpt)
         return LanguageModel(gpt, self.tokenizer, name=self.name)
 
     def _run(self, ids: Int[Tensor, " T"], position: int) -> Float[Tensor, " V"] | None:
