@@ -240,7 +240,7 @@ typedef struct {
 typedef struct {
   int64_t dtype, threads;
   int64_t batch, layers, width, heads, groups, dim, hidden, vocabulary;  // width: E
-  int64_t gated;                   // SwiGLU, else GELU
+  int64_t gated;                                                         // SwiGLU, else GELU
   int64_t one_sequence;            // the tokens are consecutive, with causal attention
   int64_t skipped;                 // number of first tokens without logits
   const void *stream;              // (B, E): input of the first layer instead of tokens; or NULL

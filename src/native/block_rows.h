@@ -1,8 +1,8 @@
 // Rows of a matrix in the blocks of a GGUF times a few vectors: y = W·x.
 //
 // x is rounded to whole numbers of 16 bits, 32 at a time with a scale of their own: by at most
-// 1/65534 of the largest of the 32. Sums of 32 products are exact; they are added up lane by lane in
-// float32. Numbers without blocks are multiplied in float32.
+// 1/65534 of the largest of the 32. Sums of 32 products are exact; they are added up lane by lane
+// in float32. Numbers without blocks are multiplied in float32.
 //
 // The order of summation does not depend on the number of vectors and rows.
 #pragma once
@@ -31,18 +31,15 @@ struct LinearMap<BlockProducts> {
   // Calls call(kind, data, bytes of a row, first, last) for each part of rows [first, last).
   template <class Call>
   __attribute__((always_inline)) void each_part(int64_t first, int64_t last, Call call) const {
-    for (const regard_blocks *part = blocks; last > 0; first -= part->rows, last -= part++->rows)
+    int64_t before = 0;  // rows of the parts before
+    for (const regard_blocks *part = blocks; before < last; before += part++->rows) {
+      const int64_t begin = max(first, before), end = min(last, before + part->rows);
+      if (begin >= end) continue;
       with_format(part->kind, [&](auto kind) {
-        const int64_t bytes = bytes_of_row<decltype(kind)>(inputs), end = min(last, part->rows);
-        const int64_t begin = max(first, int64_t(0)), before = outputs_before(part);
-        if (begin < end)
-          call(kind, (const uint8_t *)part->data + begin * bytes, bytes, before + begin, before + end);
+        const int64_t bytes = bytes_of_row<decltype(kind)>(inputs);
+        call(kind, (const uint8_t *)part->data + (begin - before) * bytes, bytes, begin, end);
       });
-  }
-  int64_t outputs_before(const regard_blocks *part) const {
-    int64_t rows = 0;
-    for (const regard_blocks *one = blocks; one < part; one++) rows += one->rows;
-    return rows;
+    }
   }
 };
 
@@ -202,24 +199,27 @@ __attribute__((noinline)) void multiply_blocks(const uint8_t *from, int64_t byte
 template <class Products>
 concept MultipliesBlocks = requires { Products::IN_BLOCKS; };
 
-constexpr int64_t BLOCK_ROWS_OF_GROUP = 16;   // stay in the L1 cache for more vectors
+constexpr int64_t BLOCK_ROWS_OF_GROUP = 16;  // stay in the L1 cache for more vectors
 constexpr int BLOCK_VECTORS = 4;
 
 template <class Products>
   requires MultipliesBlocks<Products>
 static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t last,
                           const Inputs<Products> &x, float *result, int64_t stride) {
-  map.each_part(first, last, [&](auto kind, const uint8_t *from, int64_t bytes, int64_t begin,
-                                 int64_t end) REGARD_INLINE_LAMBDA {
-    const int64_t group = x.count > BLOCK_VECTORS ? BLOCK_ROWS_OF_GROUP : end - begin;
-    for (int64_t row = begin; row < end; row += group)
-      for (int64_t v = 0; v < x.count; v += BLOCK_VECTORS)
-        with_count<BLOCK_VECTORS + 1>(min(x.count - v, int64_t(BLOCK_VECTORS)), [&](auto vectors) {
-          multiply_blocks<decltype(kind), vectors>(
-              from + (row - begin) * bytes, bytes, min(group, end - row), x, v, map.inputs,
-              map.bias ? map.bias + row : nullptr, result + v * stride + row, stride);
-        });
-  });
+  map.each_part(first, last,
+                [&](auto kind, const uint8_t *from, int64_t bytes, int64_t begin,
+                    int64_t end) REGARD_INLINE_LAMBDA {
+                  const int64_t group = x.count > BLOCK_VECTORS ? BLOCK_ROWS_OF_GROUP : end - begin;
+                  for (int64_t row = begin; row < end; row += group)
+                    for (int64_t v = 0; v < x.count; v += BLOCK_VECTORS)
+                      with_count<BLOCK_VECTORS + 1>(
+                          min(x.count - v, int64_t(BLOCK_VECTORS)), [&](auto vectors) {
+                            multiply_blocks<decltype(kind), vectors>(
+                                from + (row - begin) * bytes, bytes, min(group, end - row), x, v,
+                                map.inputs, map.bias ? map.bias + row : nullptr,
+                                result + v * stride + row, stride);
+                          });
+                });
 }
 
 // The numbers of a row in float32.

@@ -1,7 +1,7 @@
 // The blocks of a GGUF: 32 or 256 numbers of a row, each scale · q + offset with a whole number q.
 //
-// They are read in runs of 32 numbers that share scale and offset. llama.cpp defines the formats, in
-// ggml-common.h and ggml-quants.c.
+// They are read in runs of 32 numbers that share scale and offset. llama.cpp defines the formats,
+// in ggml-common.h and ggml-quants.c.
 #pragma once
 
 #include "abi.h"
@@ -92,8 +92,8 @@ using BlockQ4_0 = SmallBlock<uint8_t, 2, 8, false>;
 using BlockQ4_1 = SmallBlock<uint8_t, 4, 0, true>;
 using BlockQ8_0 = SmallBlock<int8_t, 2, 0, false>;
 
-// Two float16, d and e; 12 bytes with 8 scales s and 8 offsets m of 6 bits; the halves of 128 bytes.
-// Run j is d·s[j]·q − e·m[j].
+// Two float16, d and e; 12 bytes with 8 scales s and 8 offsets m of 6 bits; the halves of 128
+// bytes. Run j is d·s[j]·q − e·m[j].
 struct BlockQ4_K {
   static constexpr bool HAS_OFFSET = true;
   static constexpr int RUNS = 8, BYTES = 4 + 12 + 128;
@@ -108,8 +108,8 @@ struct BlockQ4_K {
     const uint32_t parts[4] = {words[0] & 0x3f3f3f3f, others(words[2], words[0]),
                                words[1] & 0x3f3f3f3f, others(words[2] >> 4, words[1])};
     const auto bytes = load_as<int8_t __attribute__((vector_size(16)))>(parts);
-    const auto pairs = __builtin_shufflevector(bytes, bytes, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13,
-                                               6, 14, 7, 15);
+    const auto pairs =
+        __builtin_shufflevector(bytes, bytes, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
     const fours both = widen_pair(data);
     floats factor;
     REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) factor[i] = i % 2 ? -both[1] : both[0];
@@ -126,8 +126,8 @@ struct BlockQ4_K {
   }
 };
 
-// The lower 4 bits of q + 32 in the halves of 128 bytes, the upper 2 in 64 bytes; a scale of 8 bits,
-// with a sign, for each 16 numbers, which here is a factor of them; and d, in float16.
+// The lower 4 bits of q + 32 in the halves of 128 bytes, the upper 2 in 64 bytes; a scale of 8
+// bits, with a sign, for each 16 numbers, which here is a factor of them; and d, in float16.
 struct BlockQ6_K {
   static constexpr bool HAS_OFFSET = false;
   static constexpr int RUNS = 8, BYTES = 128 + 64 + 16 + 2;

@@ -71,7 +71,8 @@ class GPTStep {
   }
 
   int64_t inputs_size() const {
-    return Inputs<Products>::size(gpt_.batch, max(max(shared_.width, shared_.context_width), gpt_.hidden));
+    return Inputs<Products>::size(gpt_.batch,
+                                  max(max(shared_.width, shared_.context_width), gpt_.hidden));
   }
   size_t memory_per_thread() const {
     const regard_problem p = largest(gpt_);
@@ -214,8 +215,7 @@ class GPTStep {
                       shared_.context, team, rest);
       multiply(
           team, RowTasks(width, threads), Map(layer.projection, shared_.context_width, width),
-          shared_.added,
-          [&] { return contexts(layer, inputs); }, add);
+          shared_.added, [&] { return contexts(layer, inputs); }, add);
       expand(layer, team, inputs, rest);
       multiply(
           team, RowTasks(width, threads), Map(layer.contract, gpt_.hidden, width), shared_.added,

@@ -11,15 +11,17 @@ namespace {
 
 using Bytes = std::vector<char>;
 
-// A kind of blocks: how many numbers and bytes one has, where its float16 are, −1 for none, and what
-// they are multiplied by at most.
+// A kind of blocks: how many numbers and bytes one has, where its float16 are, −1 for none, and
+// what they are multiplied by at most.
 struct Kind {
   int64_t number, numbers, bytes, first, second;
   double largest;
 };
 constexpr Kind KINDS[] = {
-    {REGARD_GGUF_Q4_0, 32, 18, 0, -1, 8},          {REGARD_GGUF_Q4_1, 32, 20, 0, 2, 15},
-    {REGARD_GGUF_Q8_0, 32, 34, 0, -1, 128},        {REGARD_GGUF_Q4_K, 256, 144, 0, 2, 63 * 15},
+    {REGARD_GGUF_Q4_0, 32, 18, 0, -1, 8},
+    {REGARD_GGUF_Q4_1, 32, 20, 0, 2, 15},
+    {REGARD_GGUF_Q8_0, 32, 34, 0, -1, 128},
+    {REGARD_GGUF_Q4_K, 256, 144, 0, 2, 63 * 15},
     {REGARD_GGUF_Q6_K, 256, 210, 208, -1, 128 * 32},
 };
 
