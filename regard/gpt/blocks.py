@@ -130,9 +130,7 @@ class Blocks:
                 parts[-1][1].append(rows)
             else:
                 parts.append((kind, [rows]))
-        return cls(
-            tuple((kind, torch.cat(rows) if rows[1:] else rows[0]) for kind, rows in parts)
-        )
+        return cls(tuple((kind, torch.cat(rows) if rows[1:] else rows[0]) for kind, rows in parts))
 
     def dequantized(self) -> Float[Tensor, "O I"]:
         """Return the matrix in float32: the definition of its numbers."""

@@ -240,9 +240,9 @@ class GPT(nn.Module):
         On a CPU, in float32 and bfloat16, the logits are computed in chunks of positions, with
         their losses and gradients, so that a model with a large vocabulary trains in less time and
         memory; such a loss can be differentiated only once. All logits are computed at once in
-        other dtypes, on other devices, with weights in int8 or blocks, if `weights` require a gradient, if this
-        module has hooks or a subclass overrides `forward`, without the native kernels, and under a
-        compiler or a transform.
+        other dtypes, on other devices, with weights in int8 or blocks, if `weights` require a
+        gradient, if this module has hooks or a subclass overrides `forward`, without the native
+        kernels, and under a compiler or a transform.
 
         Args:
             ids: as for `forward`.

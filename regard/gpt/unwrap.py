@@ -61,8 +61,8 @@ def weights_to_write(model: GPT, dtype: torch.dtype | None = None) -> dict[str, 
 
     Raises:
         ValueError: if `load` could not read them: the model is sharded or on the meta device, has
-            matrices in int8 or blocks, other weights than its configuration, or weights that are not finite or
-            not floating point.
+            matrices in int8 or blocks, other weights than its configuration, or weights that are
+            not finite or not floating point.
     """
     if model.weights is not None:
         raise ValueError(

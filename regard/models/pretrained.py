@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -23,8 +24,8 @@ from torch import Tensor, nn
 
 from regard._extras import needing
 from regard.gpt import CheckpointError
-from regard.gpt.blocks import KINDS, BlockEmbedding, BlockLinear, Blocks
 from regard.gpt.model_files import CONFIG, load_json
+from regard.models.gguf_blocks import other_shape, place_blocks
 from regard.models.memory import free_memory
 from regard.models.places import text_config
 from regard.models.stored import stored_tensors
@@ -207,7 +208,8 @@ def load_gguf(
         names = _names(module, architecture, processor)
         parsed["tensors"] = {}
         if blocks:
-            stored = _place_blocks(module, stored, names, processor, parsed, file)
+            process = partial(processor.process, tensor_key_mapping=names, parsed_parameters=parsed)
+            stored = place_blocks(module, stored, names, process, file)
         written = _write(module, stored, names, processor, parsed, file)
     tied = {id(p) for name, p in module.state_dict(keep_vars=True).items() if name in written}
     missing = {name for name, p in module.named_parameters() if id(p) not in tied}
@@ -319,65 +321,6 @@ class _Stored:
         return data.reshape(-1, row)
 
 
-def _place_blocks(
-    module: nn.Module,
-    stored: list[_Stored],
-    names: Mapping[str, str],
-    processor: Any,
-    parsed: dict[str, Any],
-    file: Path,
-) -> list[_Stored]:
-    """Put a file's matrices, as they are, in the place of linear maps and embeddings.
-
-    Returns:
-        The other tensors.
-    """
-    import numpy as np
-
-    head, embedding = module.get_output_embeddings(), module.get_input_embeddings()
-    tied = head is not None and head.weight is embedding.weight
-    others = []
-    for one in stored:
-        path = names.get(one.name, "").removesuffix(".weight")
-        place = module.get_submodule(path) if path in dict(module.named_modules()) else None
-        if type(place) not in {nn.Linear, nn.Embedding} or not one.name.endswith(".weight"):
-            others.append(one)
-            continue
-        if one.type not in KINDS:
-            raise CheckpointError(
-                f"{file} has {one.name} in {one.type.name}, and blocks are computed as they are in "
-                f"{', '.join(kind.name for kind in KINDS.values())}: open it without "
-                'weights="blocks"'
-            )
-        # Of a matrix whose only number of a row is that row's: which are moved, and whether more is.
-        rows = processor.process(
-            weights=np.arange(one.shape[0])[:, None],
-            name=one.name,
-            tensor_key_mapping=names,
-            parsed_parameters=parsed,
-        ).weights
-        if rows.shape != (one.shape[0], 1) or set(rows.flat) != set(range(one.shape[0])):
-            raise CheckpointError(
-                f"{file} has {one.name} in another layout than transformers: open it without "
-                'weights="blocks"'
-            )
-        data = torch.from_numpy(one.read_bytes(file)[rows[:, 0]])
-        own = Blocks(((int(one.type), data),))
-        if own.shape != place.weight.shape:
-            raise _other_shape(file, f"{path}.weight", one.shape, place.weight.shape)
-        made = BlockEmbedding(own) if type(place) is nn.Embedding else BlockLinear(own, place.bias)
-        _replace(module, path, made)
-        if tied and place is embedding:
-            outside = next(name for name, part in module.named_modules() if part is head)
-            _replace(module, outside, BlockLinear(own))
-    return others
-
-
-def _replace(module: nn.Module, path: str, part: nn.Module) -> None:
-    owner, _, attribute = path.rpartition(".")
-    setattr(module.get_submodule(owner), attribute, part)
-
-
 @torch.no_grad()
 def _write(
     module: nn.Module,
@@ -417,17 +360,8 @@ def _write(
 def _target(targets: Mapping[str, Any], name: str, shape: list[int], file: Path) -> Tensor:
     target: Tensor = targets[name].data
     if list(target.shape) != shape:
-        raise _other_shape(file, name, shape, target.shape)
+        raise other_shape(file, name, shape, target.shape)
     return target
-
-
-def _other_shape(
-    file: Path, name: str, shape: Sequence[int], expected: Sequence[int]
-) -> CheckpointError:
-    return CheckpointError(
-        f"{file} has {name} of {list(shape)}, and its own configuration asks for "
-        f"{list(expected)}: the file is damaged"
-    )
 
 
 @contextmanager

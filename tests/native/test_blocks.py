@@ -92,7 +92,7 @@ def test_what_is_not_finite_stays_in_its_row_and_vector(kind, number, instructio
     x[1, 3] = number
     ((_, rows),) = blocks.parts
     form, last = KINDS[kind], rows[-1]
-    place = len(last) - (form.size if form.numbers == 1 else 2 if form.name == "Q6_K" else form.size)
+    place = len(last) - (2 if form.name == "Q6_K" else form.size)  # of a number, or a scale
     dtype = {"F32": torch.float32, "BF16": torch.bfloat16}.get(form.name, torch.float16)
     last[place : place + dtype.itemsize] = torch.tensor([number], dtype=dtype).view(torch.uint8)
     result = native.multiply_blocks(x, blocks.parts, None)
