@@ -165,6 +165,10 @@ struct RowTotals {
   }
 };
 
+// How far ahead rows are prefetched. Measured on one thread of a Zen 3: time with it 0.83 for Q4_1,
+// 0.76 for Q8_0, 0.9 for the others.
+constexpr int64_t BYTES_AHEAD = 4096;
+
 // Results (vectors, count) of rows, those of each vector `stride` apart.
 template <class Kind, int vectors>
 __attribute__((noinline)) void multiply_blocks(const uint8_t *from, int64_t bytes, int64_t count,
@@ -181,8 +185,12 @@ __attribute__((noinline)) void multiply_blocks(const uint8_t *from, int64_t byte
     };
     if constexpr (IsBlock<Kind>) {
       RowTotals<Kind, vectors> totals;
-      for (int64_t block = 0; block < inputs / (RUN * Kind::RUNS); block++)
-        totals.add(Kind{from + block * Kind::BYTES}, numbers, pairs, block);
+      for (int64_t block = 0; block < inputs / (RUN * Kind::RUNS); block++) {
+        const uint8_t *here = from + block * Kind::BYTES;
+        REGARD_UNROLLED_FOR (int i = 0; i < Kind::BYTES; i += 64)
+          __builtin_prefetch(here + BYTES_AHEAD + i);
+        totals.add(Kind{here}, numbers, pairs, block);
+      }
       for (int v = 0; v < vectors; v++) write(v, totals.total(v));
     } else {
       const auto *weights = (const typename Kind::type *)from;
