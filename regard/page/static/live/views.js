@@ -87,7 +87,8 @@ export function outputOf(model, layer, head) {
   const width = heads * D;
   const whole = model.rows(`h.${layer}.attn.c_proj`, 0, E, width);
   const part = new Float32Array(E * D);
-  for (let row = 0; row < E; row++) part.set(whole.subarray(row * width + head * D, row * width + (head + 1) * D), row * D);
+  for (let row = 0; row < E; row++)
+    part.set(whole.subarray(row * width + head * D, row * width + (head + 1) * D), row * D);
   return part;
 }
 
