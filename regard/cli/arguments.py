@@ -52,9 +52,9 @@ Fetch = Annotated[
 Weights = Annotated[
     str | None,
     typer.Option(
-        help="Keep the matrices as int8, of a model of regard, a GPT-2 or one of Llama's shape; by "
-        "default float32.",
-        metavar="int8",
+        help="Keep the matrices as int8, of a model of regard, a GPT-2 or one of Llama's shape, or "
+        "in the blocks of a GGUF as they are; by default float32.",
+        metavar="int8|blocks",
     ),
 ]
 

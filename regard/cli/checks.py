@@ -86,8 +86,10 @@ def require_model(
         MisuseError: with the cure.
     """
     require_device(device)
-    if weights not in {None, "int8"}:
-        raise MisuseError(f"--weights is {weights!r}: expected int8; leave it out for float32")
+    if weights not in {None, "int8", "blocks"}:
+        raise MisuseError(
+            f"--weights is {weights!r}: expected int8 or blocks; leave it out for float32"
+        )
     if weights is not None and device.partition(":")[0] != "cpu":
         raise MisuseError(
             f"--weights {weights} is computed on a CPU, and --device is {device}: leave out one"

@@ -76,7 +76,7 @@ def open_model(
             name,
             fetch=fetch,
             device=device,
-            weights=cast("Literal['int8'] | None", weights),
+            weights=cast("Literal['int8', 'blocks'] | None", weights),
             dtype=dtype,
             announce=lambda line: typer.echo(line, err=True),
         )

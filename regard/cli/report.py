@@ -81,7 +81,7 @@ def report(
 
     regard report --live --model smollm2 --out smollm2
     """
-    if live and weights == "int8":
+    if live and weights is not None:
         raise MisuseError(
             f"--live puts the model into the page, which computes in float32, and --weights is "
             f"{weights}: leave out one"

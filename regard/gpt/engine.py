@@ -22,6 +22,7 @@ from regard._modules import has_own_hooks, unwrapped_name
 from regard._shapes import Float, Int
 from regard.backends import native
 from regard.errors import Error
+from regard.gpt.blocks import BlockMatrix, blocks_of, to_blocks
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
 from regard.gpt.ids import check_tokens
@@ -183,7 +184,11 @@ class Engine:
 def _objection_to_modules(model: GPT) -> str | None:
     """Describe the first module that differs from the configuration's; None without one."""
     expected = {name: type(module) for name, module in _skeleton(model).named_modules()}
+    if model.weights == "blocks" and model.dtype != torch.float32:
+        return f"its matrices are in blocks, its other weights {model.dtype}, expected float32"
     for name, module in model.named_modules():
+        if model.weights == "blocks" and isinstance(module, Linear):
+            return f"{name} is no matrix in blocks, as the others are"
         if type(module) is not expected.get(name):
             return f"{name} is a {type(module).__name__}, which a GPT does not have there"
         if has_own_hooks(module):
@@ -195,8 +200,10 @@ def _skeleton(model: GPT) -> GPT:
     """Make a model of the configuration, without weights."""
     with torch.device("meta"):
         skeleton = GPT(model.config).to(model.dtype)
-    if model.has_int8_weights:
+    if model.weights == "int8":
         to_int8(skeleton)
+    elif model.weights == "blocks":
+        to_blocks(skeleton, blocks_of(model))
     return skeleton.eval()
 
 
@@ -402,6 +409,7 @@ def _weights(model: GPT, cache: GPTCache, queries: Sequence[Tensor | None]) -> n
         dtype=model.dtype,
         tokens=_linear_map(model.wte, None),
         unembedding=_linear_map(model.wte if model.lm_head is None else model.lm_head, None),
+        vocabulary=config.vocab_size,
         learned=None if model.wpe is None else model.wpe.weight,
         norm=_norm(model.ln_f),
         layers=[
@@ -427,10 +435,14 @@ def _layer(block: Block, cache: KVCache, query: Tensor | None) -> native.GPTLaye
     )
 
 
-def _linear_map(matrix: Linear | Embedding | Int8Matrix, bias: Tensor | None) -> native.LinearMap:
+def _linear_map(
+    matrix: Linear | Embedding | Int8Matrix | BlockMatrix, bias: Tensor | None
+) -> native.LinearMap:
+    if isinstance(matrix, BlockMatrix):
+        return native.LinearMap(weight=None, bias=bias, blocks=matrix.blocks.parts)
     if isinstance(matrix, Int8Matrix):
         return native.LinearMap(weight=matrix.int8_weight, bias=bias, scale=matrix.scale)
-    return native.LinearMap(weight=matrix.weight, bias=bias, scale=None)
+    return native.LinearMap(weight=matrix.weight, bias=bias)
 
 
 def _norm(norm: nn.Module) -> native.Norm:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from regard._modules import (
 )
 from regard._shapes import Float, Int
 from regard.gpt._loss import cross_entropy, linear_cross_entropy
+from regard.gpt.blocks import BlockMatrix
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
 from regard.gpt.ids import check_call, check_logits_to_keep, check_tokens, checked_targets
@@ -239,9 +240,9 @@ class GPT(nn.Module):
         On a CPU, in float32 and bfloat16, the logits are computed in chunks of positions, with
         their losses and gradients, so that a model with a large vocabulary trains in less time and
         memory; such a loss can be differentiated only once. All logits are computed at once in
-        other dtypes, on other devices, with int8 weights, if `weights` require a gradient, if this
-        module has hooks or a subclass overrides `forward`, without the native kernels, and under a
-        compiler or a transform.
+        other dtypes, on other devices, with weights in int8 or blocks, if `weights` require a
+        gradient, if this module has hooks or a subclass overrides `forward`, without the native
+        kernels, and under a compiler or a transform.
 
         Args:
             ids: as for `forward`.
@@ -264,11 +265,11 @@ class GPT(nn.Module):
         >>> loss.backward()
         """
         vocabulary = self.config.vocab_size
-        if not self.has_int8_weights:
+        if self.weights is None:
             vocabulary = min(vocabulary, len(self.wte.weight))
         targets, weights = checked_targets(targets, weights, ids, vocabulary)
         weights = weights.to(torch.promote_types(self.dtype, torch.float32))
-        if self._is_customized() or self.has_int8_weights:
+        if self._is_customized() or self.weights is not None:
             return cross_entropy(self(ids, mask=mask), targets, weights)
         check_call(ids, self.config)
         x = self._run(ids, None, None, mask)  # (B, T, E)
@@ -318,20 +319,31 @@ class GPT(nn.Module):
         return cast("Tensor", self.ln_f.weight).dtype
 
     @property
+    def weights(self) -> Literal["int8", "blocks"] | None:
+        """How its matrices are kept: no training and no saving, unless None, as floating point.
+
+        ``"int8"`` has a scale a row, as of ``load(weights="int8")``; ``"blocks"`` are a GGUF's own,
+        as of ``regard.models.open(weights="blocks")``.
+        """
+        if isinstance(self.wte, Embedding):
+            return None
+        return "blocks" if isinstance(self.wte, BlockMatrix) else "int8"
+
+    @property
     def has_int8_weights(self) -> bool:
-        """Whether its matrices are int8, as of ``load(weights="int8")``: no training, no saving."""
-        return not isinstance(self.wte, Embedding)
+        """Whether its matrices are int8, with a scale a row."""
+        return self.weights == "int8"
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - nn.Module's own
         """Switch to training mode, or with False to evaluation mode.
 
         Raises:
-            ValueError: if the weights are int8.
+            ValueError: if the weights are int8 or in blocks.
         """
-        if mode and self.has_int8_weights:
+        if mode and self.weights is not None:
             raise ValueError(
-                "the model has int8 weights, which can't be trained: load it without "
-                'weights="int8"'
+                f"the model has weights in {self.weights}, which can't be trained: load it without "
+                f'weights="{self.weights}"'
             )
         return super().train(mode)
 

@@ -61,13 +61,13 @@ def weights_to_write(model: GPT, dtype: torch.dtype | None = None) -> dict[str, 
 
     Raises:
         ValueError: if `load` could not read them: the model is sharded or on the meta device, has
-            int8 matrices, other weights than its configuration, or weights that are not finite or
-            not floating point.
+            matrices in int8 or blocks, other weights than its configuration, or weights that are
+            not finite or not floating point.
     """
-    if model.has_int8_weights:
+    if model.weights is not None:
         raise ValueError(
-            "the model has int8 weights, which are made as it is loaded and not saved: save the "
-            'one that load gives without weights="int8"'
+            f"the model has weights in {model.weights}, which are made as it is loaded and not "
+            f'saved: save the one that is loaded without weights="{model.weights}"'
         )
     require_whole(model)
     weights = {

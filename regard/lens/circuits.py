@@ -339,15 +339,16 @@ def require_plain(model: Any) -> Any:
     """Return the module inside wrappers, whose weights can be read.
 
     Raises:
-        TypeError: for weights in int8.
+        TypeError: for weights in int8 or blocks.
         ValueError: for a model that is sharded.
     """
     model = unwrapped(model)
     require_whole(model)
-    if getattr(model, "has_int8_weights", False):
+    kept = getattr(model, "weights", None)
+    if isinstance(kept, str):
         raise TypeError(
-            "model has int8 weights, which are near those that it was trained with; load it "
-            'without weights="int8"'
+            f"model has weights in {kept}, which are near those that it was trained with; load it "
+            f'without weights="{kept}"'
         )
     return model
 

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from regard._arguments import Indices
 from regard._shapes import Float, Int
+from regard.errors import Error
 from regard.gpt import GPT, Engine, Sampling, stream
 from regard.gpt.int8 import to_int8
+from regard.gpt.model_files import to_huge_pages
 from regard.gpt.sampling import Sampler
 from regard.gpt.tokenizer import Tokenizer
 from regard.gpt.utf8 import normalized
@@ -343,7 +345,7 @@ class LanguageModel:
 
         Raises:
             Error: if the model is not of Llama's shape; the message says what it has that a `GPT`
-                lacks.
+                lacks. Also to round a model whose matrices are in blocks.
 
         Example:
             >>> import regard
@@ -351,9 +353,13 @@ class LanguageModel:
             True
         """
         gpt = own_gpt(self)
+        if weights == "int8" and gpt.weights == "blocks":
+            raise Error(f'{self.name} has weights in blocks: open it with weights="int8"')
         if weights == "int8":
             gpt = deepcopy(gpt) if gpt is self.module else gpt
             to_int8(gpt)
+        if gpt.weights is not None and gpt is not self.module:
+            to_huge_pages(gpt)
         return LanguageModel(gpt, self.tokenizer, name=self.name)
 
     def _run(self, ids: Int[Tensor, " T"], position: int) -> Float[Tensor, " V"] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
@@ -24,7 +24,7 @@ def open(  # noqa: A001 - regard.models.open
     device_map: Any = None,
     revision: str | None = None,
     fetch: bool = False,
-    weights: Literal["int8"] | None = None,
+    weights: Literal["int8", "blocks"] | None = None,
     places: Mapping[str, str | None] | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> LanguageModel:
@@ -48,7 +48,9 @@ def open(  # noqa: A001 - regard.models.open
         fetch: whether to download a model of the hub that its cache lacks; the size is announced
             first, and what an interrupted download left is continued.
         weights: ``"int8"`` rounds the matrices of a model of regard, a GPT-2 or a model of Llama's
-            shape to int8; the latter then is a `GPT` (`LanguageModel.as_gpt`).
+            shape to int8; the latter then is a `GPT` (`LanguageModel.as_gpt`). ``"blocks"`` keeps
+            those of a GGUF as they are there (Q4_0, Q4_1, Q8_0, Q4_K, Q6_K, or floating point), of
+            a model of Llama's shape, which then is a `GPT`, too.
         places: paths of modules that inspection does not find: embed, norm, unembed.
         announce: called with the name and the size of a download before it starts.
 
@@ -64,24 +66,32 @@ def open(  # noqa: A001 - regard.models.open
     """
     source = find(name, fetch=fetch, revision=revision, announce=announce)
     source.require_options(dtype=dtype, device_map=device_map, weights=weights)
+    if weights == "blocks" and torch.device(device).type != "cpu":
+        raise ValueError(
+            f"weights is 'blocks', which are computed on a CPU, and device is {device}: leave "
+            "weights out, or choose the CPU"
+        )
     if source.kind in {"shipped", "own"}:
-        module, tokenizer = load(source.path, device=device, weights=weights)
+        int8 = cast('Literal["int8"] | None', weights)
+        module, tokenizer = load(source.path, device=device, weights=int8)
         return LanguageModel(module, tokenizer, name=source.title, places=places)
     from regard.models.pretrained import load_gguf, load_pretrained
 
     assert source.path is not None, "of what is not shipped"
     kind = torch_dtype(dtype)
     if source.kind == "gguf":
-        loaded = load_gguf(source.path, dtype=kind, device=device)
+        loaded = load_gguf(source.path, dtype=kind, device=device, blocks=weights == "blocks")
     else:
         loaded = load_pretrained(source.path, dtype=kind, device=device, device_map=device_map)
     model = LanguageModel(*loaded, name=source.title, places=places)
     if weights is None:
         return model
     try:
-        return model.as_gpt(weights=weights)
+        return model.as_gpt(weights="int8" if weights == "int8" else None)
     except Error as error:
-        raise CheckpointError(f"{error}, and only a GPT has int8 weights: leave them out") from None
+        raise CheckpointError(
+            f"{error}, and only a GPT has weights in {weights}: leave weights out"
+        ) from None
 
 
 def torch_dtype(dtype: torch.dtype | str | None) -> torch.dtype:

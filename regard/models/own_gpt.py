@@ -9,13 +9,15 @@ Axes: T tokens, V vocabulary.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.errors import Error
 from regard.gpt import GPT, GPTConfig
+from regard.gpt.blocks import Blocks, blocks_of, to_blocks
 from regard.models.places import text_config
 
 if TYPE_CHECKING:
@@ -73,19 +75,22 @@ def own_gpt(model: LanguageModel) -> GPT:
         return model.module
     config = text_config(model.module)
     rotary = _rotary(config)
-    weights, unknown = _renamed(model.module.state_dict())
+    weights, blocks, unknown = _renamed(_weights_of(model.module))
     tied = bool(getattr(config, "tie_word_embeddings", False))
     if tied:
         weights.pop("lm_head.weight", None)
-    why = _objection(rotary, unknown, weights)
+        blocks.pop("lm_head", None)
+    embedding = weights.get("wte.weight", blocks.get("wte"))
+    why = _objection(rotary, unknown, embedding)
     if why is not None:
         raise Error(f"{model.name} is not of the shape of a GPT of regard: {why}")
+    assert embedding is not None, "there is no objection"
     window = getattr(config, "sliding_window", None)
     context = min(filter(None, (config.max_position_embeddings, window)))
     with torch.device("meta"):
         gpt = GPT(
             GPTConfig(
-                vocab_size=len(weights["wte.weight"]),
+                vocab_size=embedding.shape[0],
                 context=context,
                 layers=config.num_hidden_layers,
                 heads=config.num_attention_heads,
@@ -108,9 +113,13 @@ def own_gpt(model: LanguageModel) -> GPT:
     for name, shape in shapes.items():
         if name.endswith(".bias") and name not in weights:
             weights[name] = torch.zeros(shape, device=model.device)
-    if {name: weight.shape for name, weight in weights.items()} != shapes:
+    ours = {name: weight.shape for name, weight in weights.items()}
+    ours |= {f"{path}.weight": matrix.shape for path, matrix in blocks.items()}
+    if ours != shapes:
         raise Error(f"{model.name} has weights of other shapes than a GPT of regard of its size")
-    gpt.load_state_dict(weights, assign=True)
+    to_blocks(gpt, blocks)
+    held = {name: part for name, part in gpt.state_dict().items() if not part.is_meta}
+    gpt.load_state_dict(weights | held, assign=True)
     # Its tokens at which an answer ends.
     vars(gpt)["generation_config"] = getattr(model.module, "generation_config", None)
     _require_equal(gpt.eval(), model, min(_TOKENS, context))
@@ -126,9 +135,25 @@ def _rotary(config: Any) -> dict[str, Any]:
     return {"rope_theta": getattr(config, "rope_theta", None)} | dict(scaling)
 
 
-def _renamed(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the weights in float32 by our names, and the names that have no place."""
-    parts: dict[str, dict[int, Tensor]] = {}
+def _weights_of(module: nn.Module) -> dict[str, Tensor | Blocks]:
+    """Its weights by their names; a matrix in blocks counts as one weight."""
+    blocks = blocks_of(module)
+    state = {
+        name: weight
+        for name, weight in module.state_dict().items()
+        if name.rpartition(".")[0] not in blocks or name.endswith(".bias")
+    }
+    return state | {f"{path}.weight": matrix for path, matrix in blocks.items()}
+
+
+def _renamed(
+    state: Mapping[str, Tensor | Blocks],
+) -> tuple[dict[str, Tensor], dict[str, Blocks], list[str]]:
+    """Return the weights in float32 and the blocks of matrices, and the names without a place.
+
+    Ours are the names of the weights, and of blocks the paths of their modules.
+    """
+    parts: dict[str, dict[int, Tensor | Blocks]] = {}
     unknown = []
     for name, weight in state.items():
         block = _BLOCK.fullmatch(name)
@@ -139,11 +164,14 @@ def _renamed(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
             parts[_OUTSIDE[name]] = {0: weight}
         else:
             unknown.append(name)
-    joined = {
-        name: torch.cat([rows[place] for place in sorted(rows)]).float()
-        for name, rows in parts.items()
-    }
-    return joined, unknown
+    weights, blocks = {}, {}
+    for name, rows in parts.items():
+        ordered = [rows[place] for place in sorted(rows)]
+        if isinstance(ordered[0], Blocks):
+            blocks[name.removesuffix(".weight")] = Blocks.joined(cast("list[Blocks]", ordered))
+        else:
+            weights[name] = torch.cat(cast("list[Tensor]", ordered)).float()
+    return weights, blocks, unknown
 
 
 def _head_width(config: Any) -> int | None:
@@ -163,11 +191,9 @@ def _kind(rotary: dict[str, Any]) -> str:
     return str(rotary.get("rope_type", rotary.get("type", "default")))
 
 
-def _objection(
-    rotary: dict[str, Any], unknown: list[str], weights: dict[str, Tensor]
-) -> str | None:
+def _objection(rotary: dict[str, Any], unknown: list[str], embedding: object) -> str | None:
     """Say what the model has that a `GPT` lacks, as far as names and configuration tell."""
-    if unknown or "wte.weight" not in weights:
+    if unknown or embedding is None:
         return f"it has {unknown[0] if unknown else 'no model.embed_tokens.weight'}"
     if _kind(rotary) not in {"default", *_STRETCHED}:
         return f"its rotary positions are of type {_kind(rotary)}"

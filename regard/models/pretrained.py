@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from regard._extras import needing
 from regard.gpt import CheckpointError
 from regard.gpt.folder import CONFIG, load_json
+from regard.models.gguf_blocks import other_shape, place_blocks
 from regard.models.memory import free_memory
 from regard.models.places import text_config
 from regard.models.stored import stored_tensors
@@ -64,7 +66,8 @@ def load_pretrained(
         kind = _class_for(config, folder)
         quantised = getattr(config, "quantization_config", None) is not None
         stored = {} if quantised else stored_tensors(folder)
-        _require_memory(sum(prod(one.shape) for one in stored.values()), dtype, folder)
+        size = sum(prod(one.shape) for one in stored.values()) * dtype.itemsize
+        _require_memory(size, _name(dtype), folder)
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
@@ -145,16 +148,13 @@ def _class_for(config: Any, folder: Path) -> Any:
     )
 
 
-def _require_memory(elements: int, dtype: torch.dtype, what: Path) -> None:
-    needed, free = elements * dtype.itemsize, free_memory()
+def _require_memory(needed: int, kept: str, what: Path) -> None:
+    free = free_memory()
     if free is not None and needed * _SPARE > free:
-        cure = (
-            "give a smaller dtype, such as bfloat16"
-            if dtype.itemsize > 2
-            else "take a smaller model"
-        )
+        smaller = kept in {"float64", "float32"}
+        cure = "give a smaller dtype, such as bfloat16" if smaller else "take a smaller model"
         raise CheckpointError(
-            f"the weights of {what} take {needed / 1e9:.1f} GB in {_name(dtype)}, and "
+            f"the weights of {what} take {needed / 1e9:.1f} GB in {kept}, and "
             f"{free / 1e9:.1f} GB are free: {cure}"
         )
 
@@ -164,7 +164,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def load_gguf(
-    file: Path, *, dtype: torch.dtype, device: torch.device | str
+    file: Path, *, dtype: torch.dtype, device: torch.device | str, blocks: bool = False
 ) -> tuple[nn.Module, PretrainedTokenizer]:
     """Load a causal model from a GGUF, its weights dequantised one after another.
 
@@ -172,10 +172,11 @@ def load_gguf(
         file: the file.
         dtype: of the weights.
         device: where it computes.
+        blocks: whether matrices stay in the blocks of the file, as `BlockMatrix`.
 
     Raises:
         CheckpointError: for a file that is damaged or of an architecture that transformers does not
-            know, and if there is too little memory.
+            know, if there is too little memory, and for blocks that are not computed as they are.
     """
     with needing("transformers"):
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -194,7 +195,11 @@ def load_gguf(
         stored = [_Stored(tensor) for tensor in reader.tensors]
         del reader
         gc.collect()  # of its many small arrays, before the weights come
-        _require_memory(sum(prod(one.shape) for one in stored), dtype, file)
+        if blocks:
+            _require_memory(sum(one.size for one in stored), "blocks", file)
+        else:
+            size = sum(prod(one.shape) for one in stored) * dtype.itemsize
+            _require_memory(size, _name(dtype), file)
         config = AutoConfig.for_model(**parsed["config"])
         with no_init_weights():
             module = AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -202,6 +207,9 @@ def load_gguf(
         processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=parsed["config"])
         names = _names(module, architecture, processor)
         parsed["tensors"] = {}
+        if blocks:
+            process = partial(processor.process, tensor_key_mapping=names, parsed_parameters=parsed)
+            stored = place_blocks(module, stored, names, process, file)
         written = _write(module, stored, names, processor, parsed, file)
     tied = {id(p) for name, p in module.state_dict(keep_vars=True).items() if name in written}
     missing = {name for name, p in module.named_parameters() if id(p) not in tied}
@@ -292,6 +300,16 @@ class _Stored:
         import numpy as np
         from gguf import dequantize
 
+        data = self.read_bytes(file, first, stop)
+        whole = len(data) == prod(self.shape[:-1])
+        shape = [*self.shape[:-1], -1] if whole else [len(data), -1]
+        values = dequantize(data.reshape(shape), self.type)
+        return values.astype(np.float32, copy=False)
+
+    def read_bytes(self, file: Path, first: int = 0, stop: int | None = None) -> Any:
+        """Return rows as they are in the file, (R, bytes)."""
+        import numpy as np
+
         rows = prod(self.shape[:-1])
         row = self.size // rows
         stop = rows if stop is None else stop
@@ -300,10 +318,7 @@ class _Stored:
         )
         if len(data) != (stop - first) * row:
             raise ValueError(f"it ends within {self.name}")
-        whole = stop - first == rows
-        shape = [*self.shape[:-1], row] if whole else [stop - first, row]
-        values = dequantize(data.reshape(shape), self.type)
-        return values.astype(np.float32, copy=False)
+        return data.reshape(-1, row)
 
 
 @torch.no_grad()
@@ -345,10 +360,7 @@ def _write(
 def _target(targets: Mapping[str, Any], name: str, shape: list[int], file: Path) -> Tensor:
     target: Tensor = targets[name].data
     if list(target.shape) != shape:
-        raise CheckpointError(
-            f"{file} has {name} of {shape}, and its own configuration asks for "
-            f"{list(target.shape)}: the file is damaged"
-        )
+        raise other_shape(file, name, shape, target.shape)
     return target
 
 

@@ -54,11 +54,16 @@ class Source:
         """Refuse options that do not fit.
 
         A model of our own takes `weights` alone. Another takes either `weights` or the rest, since
-        the numbers beside int8 matrices are float32.
+        the numbers beside its matrices are float32; `blocks` are a GGUF's.
 
         Raises:
             ValueError: for an option that is set, and does not fit.
         """
+        if weights == "blocks" and self.kind != "gguf":
+            raise ValueError(
+                f"weights is 'blocks', which are those of a GGUF, and {self.title} is none: leave "
+                "weights out, or give the file of one"
+            )
         for name in (name for name, value in of_others.items() if value is not None):
             if self.kind in {"shipped", "own"}:
                 raise ValueError(f"{name} is for other models; leave it out")

@@ -105,10 +105,10 @@ def _prepared(subject: Subject) -> tuple[ModelSubject, GPT, dict[str, Any]]:
         gpt = own_gpt(subject.model)
     except Error as error:
         raise PageError(f"{error}: leave live out, or use regard explore") from error
-    if gpt.has_int8_weights:
+    if gpt.weights is not None:
         raise PageError(
-            "the model has int8 weights, and a page is made of one in floating point: load it "
-            'without weights="int8", or leave live out'
+            f"the model has weights in {gpt.weights}, and a page is made of one in floating point: "
+            f'load it without weights="{gpt.weights}", or leave live out'
         )
     try:
         file = tokenizer_file(subject.model.tokenizer, special=subject.adds_special)

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 17
+#define REGARD_ABI 18
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -174,14 +174,34 @@ typedef struct {
 int regard_compare(const regard_problem *one, const regard_problem *other,
                    const regard_divergence *divergence);
 
+// Rows of a matrix in the blocks of a GGUF, one row behind another without padding. Kinds are
+// numbered as there; those of numbers without blocks are here so that a matrix may be of both.
+enum {
+  REGARD_GGUF_F32 = 0,
+  REGARD_GGUF_F16 = 1,
+  REGARD_GGUF_Q4_0 = 2,
+  REGARD_GGUF_Q4_1 = 3,
+  REGARD_GGUF_Q8_0 = 8,
+  REGARD_GGUF_Q4_K = 12,
+  REGARD_GGUF_Q6_K = 14,
+  REGARD_GGUF_BF16 = 30,
+};
+
+typedef struct {
+  const void *data;
+  int64_t kind, rows;
+} regard_blocks;
+
 // A linear map of a few vectors, everything contiguous and of one dtype: (V, O) = (V, I) · (O, I)ᵀ,
 // plus (O) unless bias is NULL. Unless scale (O) is NULL, the weight is int8 and each of its rows
-// is multiplied by its scale.
+// is multiplied by its scale. Unless blocks is NULL, it lists parts of O rows in all, which take
+// the place of the weight; I is a multiple of the numbers of a block, and the dtype is float32.
 typedef struct {
   int64_t dtype, threads;
   int64_t vectors, inputs, outputs;
   const void *x, *weight, *bias;
   const float *scale;
+  const regard_blocks *blocks;
   void *result;
 } regard_matvec;
 
@@ -189,10 +209,12 @@ int regard_multiply(const regard_matvec *product);
 
 // One step of a GPT: one new token of each of B sequences, or B new tokens of one sequence, whose
 // keys and values are appended to a cache. All tensors but the cache are contiguous; all are of one
-// dtype, except that all maps and the tokens may be int8. E is heads · dim, D the head dimension.
+// dtype, except that all maps and the tokens may be int8, or all be in blocks. E is heads · dim, D
+// the head dimension.
 typedef struct {
-  const void *weight, *bias;  // (O, I); (O) or NULL
-  const float *scale;         // (O): of an int8 weight, as above; or NULL
+  const void *weight, *bias;    // (O, I); (O) or NULL
+  const float *scale;           // (O): of an int8 weight, as above; or NULL
+  const regard_blocks *blocks;  // in place of the weight, as above; or NULL
 } regard_linear;
 
 typedef struct {
@@ -218,7 +240,7 @@ typedef struct {
 typedef struct {
   int64_t dtype, threads;
   int64_t batch, layers, width, heads, groups, dim, hidden, vocabulary;  // width: E
-  int64_t gated;                   // SwiGLU, else GELU
+  int64_t gated;                                                         // SwiGLU, else GELU
   int64_t one_sequence;            // the tokens are consecutive, with causal attention
   int64_t skipped;                 // number of first tokens without logits
   const void *stream;              // (B, E): input of the first layer instead of tokens; or NULL

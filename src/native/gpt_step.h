@@ -71,7 +71,8 @@ class GPTStep {
   }
 
   int64_t inputs_size() const {
-    return Inputs<Products>::size(gpt_.batch, max(max(shared_.width, shared_.context_width), gpt_.hidden));
+    return Inputs<Products>::size(gpt_.batch,
+                                  max(max(shared_.width, shared_.context_width), gpt_.hidden));
   }
   size_t memory_per_thread() const {
     const regard_problem p = largest(gpt_);
@@ -82,6 +83,7 @@ class GPTStep {
   void embed() {
     const Element element;
     const int64_t width = shared_.width;
+    const Map tokens(gpt_.tokens, width, gpt_.vocabulary);
     for (int64_t layer = 0; layer < gpt_.layers; layer++)
       find_bounds(gpt_, gpt_.layer[layer], bounds_of(layer));
     if (gpt_.stream) {
@@ -89,15 +91,13 @@ class GPTStep {
       return;
     }
     for (int64_t b = 0; b < gpt_.batch; b++) {
-      const auto *token = (const typename Products::Weight *)gpt_.tokens.weight + gpt_.ids[b] * width;
       const Number *position = (const Number *)gpt_.learned;
       if (position) position += gpt_.positions[b] * width;
-      for (int64_t i = 0; i < width; i += LANES) {
-        floats x = widen_part(typename Products::WeightElement(), token + i, width - i);
-        if constexpr (Products::HAS_SCALE) x = rounded(element, x * gpt_.tokens.scale[gpt_.ids[b]]);
+      read_row<Products>(tokens, gpt_.ids[b], [&](int64_t i, floats token) {
+        floats x = rounded(element, token);
         if (position) x += widen_part(element, position + i, width - i);
         narrow_part(element, shared_.stream + b * width + i, x, width - i);
-      }
+      });
     }
   }
 
@@ -215,8 +215,7 @@ class GPTStep {
                       shared_.context, team, rest);
       multiply(
           team, RowTasks(width, threads), Map(layer.projection, shared_.context_width, width),
-          shared_.added,
-          [&] { return contexts(layer, inputs); }, add);
+          shared_.added, [&] { return contexts(layer, inputs); }, add);
       expand(layer, team, inputs, rest);
       multiply(
           team, RowTasks(width, threads), Map(layer.contract, gpt_.hidden, width), shared_.added,

@@ -8,6 +8,7 @@
 #include "activation.h"
 #include "attend.h"
 #include "backward.h"
+#include "block_rows.h"
 #include "cross_entropy.h"
 #include "divergence.h"
 #include "gpt_step.h"
@@ -53,26 +54,26 @@ int compare_of_any_dtype(const regard_problem &one, const regard_problem &other,
   return compare<Widened<Float32>>(one, other, request);
 }
 
-// Calls `call` with the products of a dtype with weights of the same dtype, or of int8 if they have
-// scales.
+// Calls `call` with the products of a dtype with weights of the same dtype, of int8 if they have
+// scales, or in blocks.
 template <class Element, class Call>
 int with_products_of(const float *scale, Call call) {
   return scale ? call(RowProducts<Element, Int8>()) : call(RowProducts<Element>());
 }
-template <class Call>
-int with_products(int64_t dtype, const float *scale, Call call) {
-  if (dtype == REGARD_BFLOAT16) return with_products_of<BFloat16>(scale, call);
-  if (dtype == REGARD_FLOAT16) return with_products_of<Float16>(scale, call);
-  return with_products_of<Float32>(scale, call);
+template <class Kept, class Call>  // a struct with the fields of regard_linear
+int with_products(int64_t dtype, const Kept &kept, Call call) {
+  if (dtype == REGARD_BFLOAT16) return with_products_of<BFloat16>(kept.scale, call);
+  if (dtype == REGARD_FLOAT16) return with_products_of<Float16>(kept.scale, call);
+  return kept.blocks ? call(BlockProducts()) : with_products_of<Float32>(kept.scale, call);
 }
 
 int matvec_of_any_dtype(const regard_matvec &product) {
-  return with_products(product.dtype, product.scale,
+  return with_products(product.dtype, product,
                        [&](auto products) { return matvec<decltype(products)>(product); });
 }
 
 int gpt_step_of_any_dtype(const regard_gpt &gpt) {
-  return with_products(gpt.dtype, gpt.tokens.scale,
+  return with_products(gpt.dtype, gpt.tokens,
                        [&](auto products) { return gpt_step<decltype(products)>(gpt); });
 }
 

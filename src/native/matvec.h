@@ -34,7 +34,7 @@ int matvec(const regard_matvec &product) {
   if (!memory) return REGARD_OUT_OF_MEMORY;
   const Inputs<Products> x = load_inputs<Products>((const Number *)product.x, product.vectors,
                                                    product.inputs, product.inputs, memory);
-  const regard_linear linear = {product.weight, product.bias, product.scale};
+  const regard_linear linear = {product.weight, product.bias, product.scale, product.blocks};
   const LinearMap<Products> map(linear, product.inputs, product.outputs);
   const RowTasks tasks(product.outputs, product.threads);
   const int result =

@@ -126,6 +126,17 @@ struct LinearMap {
         outputs(outputs) {}
 };
 
+// Calls take(i, lanes) with LANES numbers of a row at a time, from i on.
+template <class Products, class Take>
+REGARD_INLINE void read_row(const LinearMap<Products> &map, int64_t row, Take take) {
+  const auto *from = map.weight + row * map.inputs;
+  for (int64_t i = 0; i < map.inputs; i += LANES) {
+    floats x = widen_part(typename Products::WeightElement(), from + i, map.inputs - i);
+    if constexpr (Products::HAS_SCALE) x *= map.scale[row];
+    take(i, x);
+  }
+}
+
 // Vectors x, interleaved VECTORS_AT_ONCE at a time and then the rest: (width / STEP, together,
 // STEP), where width is padded_inputs; the padding is 0. Behind them, where x is rounded to whole
 // numbers: the scale of each, and the one that is being set as floats.

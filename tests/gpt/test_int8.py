@@ -272,20 +272,20 @@ def test_what_cannot_be_is_refused(tmp_path):
     with pytest.raises(ValueError, match="weights is 'int8', which is computed on a CPU"):
         load(weights="int8", device="cuda")
     int8, tokenizer = load(weights="int8")
-    with pytest.raises(ValueError, match="int8 weights, which can't be trained"):
+    with pytest.raises(ValueError, match="weights in int8, which can't be trained"):
         int8.train()
     assert not int8.training
-    with pytest.raises(ValueError, match="int8 weights, which are made as it is loaded"):
+    with pytest.raises(ValueError, match="weights in int8, which are made as it is loaded"):
         save(tmp_path / "own", int8, tokenizer)
-    with pytest.raises(ValueError, match="int8 weights, which are made as it is loaded"):
+    with pytest.raises(ValueError, match="weights in int8, which are made as it is loaded"):
         write_gpt2(int8, tmp_path / "theirs")
     with pytest.raises(ValueError, match="int8 weights on meta"):
         copy.deepcopy(int8).to("meta").h[0].mlp(torch.randn(2, 128))
     with pytest.raises(IndexError):
         int8.next_logits(torch.tensor([-1]), GPTCache(int8.config))
-    with pytest.raises(TypeError, match="model has int8 weights"):
+    with pytest.raises(TypeError, match="model has weights in int8"):
         circuits.qk(int8, 0, 0)
-    with pytest.raises(PageError, match="the model has int8 weights"):
+    with pytest.raises(PageError, match="the model has weights in int8"):
         report(ModelSubject(int8, tokenizer, title="t"), tmp_path / "page.html", live=True)
 
 

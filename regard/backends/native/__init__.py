@@ -23,6 +23,8 @@ from regard.backends.native._gpt_step import (
     LinearMap,
     Norm,
     matvec,
+    multiply_blocks,
+    supports_blocks,
     supports_matvec,
 )
 from regard.backends.native._once_differentiable import once_differentiable
@@ -53,6 +55,7 @@ __all__ = [
     "describe",
     "gelu",
     "matvec",
+    "multiply_blocks",
     "objection",
     "objection_to",
     "objection_to_comparing",
@@ -62,6 +65,7 @@ __all__ = [
     "residual_norm",
     "run",
     "run_and_read",
+    "supports_blocks",
     "supports_matvec",
     "why_missing",
 ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 from regard._shapes import Float, Int
 from regard.backends.native import library
 from regard.backends.native._arguments import CODES, pointers
-from regard.backends.native._structs import GPT, LAYER, MATVEC, pack_integer_into
+from regard.backends.native._structs import BLOCKS, GPT, LAYER, MATVEC, pack_integer_into
 
 MAX_VECTORS = {torch.float32: 32, torch.bfloat16: 32, torch.float16: 64}
 """Maximum number of vectors of `matvec`: products with more are bound by arithmetic, for which
@@ -45,15 +46,26 @@ class Norm:
     epsilon: float
 
 
+Blocks = Sequence[tuple[int, Tensor]]
+"""Rows in the blocks of a GGUF, part by part: the number of the format there, and bytes
+``(rows, bytes)``, contiguous."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinearMap:
     """A linear map, maybe quantized."""
 
-    weight: Tensor
-    """``(O, I)``, in the model's dtype, or int8 with a scale."""
-    bias: Tensor | None
-    scale: Tensor | None
+    weight: Tensor | None
+    """``(O, I)``, in the model's dtype, or int8 with a scale; None if it is in blocks."""
+    bias: Tensor | None = None
+    scale: Tensor | None = None
     """Scale of each row, ``(O,)`` float32."""
+    blocks: Blocks | None = None
+
+    @cached_property
+    def table(self) -> ctypes.Array[ctypes.c_char] | None:
+        """The kernel's list of the parts; None without blocks."""
+        return None if self.blocks is None else ctypes.create_string_buffer(_table(self.blocks))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +97,12 @@ class GPTWeights:
     gated: bool
     dtype: torch.dtype
     """Dtype of all tensors, except for quantized weights and their scales; either all maps and the
-    token embeddings are quantized, or none."""
+    token embeddings are int8, or in blocks, which need float32, or none."""
     tokens: LinearMap
     """Token embeddings ``(V, E)``."""
     unembedding: LinearMap
     """``(V, E)``, of which the logits are made; often the token embeddings."""
+    vocabulary: int
     learned: Tensor | None
     norm: Norm
     layers: Sequence[GPTLayer]
@@ -129,7 +142,7 @@ class GPTStep:
             rotation: contiguous float32 cosines and sines ``(B, D/2)``; None without rotary.
         """
         weights, count = self._weights, len(tokens)
-        vocabulary = len(weights.unembedding.weight)
+        vocabulary = weights.vocabulary
         places: list[ctypes.c_int64 | int] = [*tokens, *positions, *(padding or ())]
         self._places[: len(places)] = places
         ids = ctypes.addressof(self._places)
@@ -137,7 +150,7 @@ class GPTStep:
         for layer, (keys, evicted) in enumerate(stored):
             pack_integer_into(self._layers, layer * LAYER.size + _KEYS, keys)
             pack_integer_into(self._layers, layer * LAYER.size + _EVICTED, evicted)
-        result = weights.tokens.weight.new_empty((count, vocabulary), dtype=weights.dtype)
+        result = torch.empty((count, vocabulary), dtype=weights.dtype, device="cpu")
         library.call(
             "regard_gpt_step",
             GPT.pack(
@@ -172,7 +185,13 @@ def _packed(layer: GPTLayer) -> bytes:
 
 
 def _places_of(linear: LinearMap) -> Sequence[int]:
-    return pointers(linear.weight, linear.bias, linear.scale)
+    table = linear.table
+    blocks = 0 if table is None else ctypes.addressof(table)
+    return *pointers(linear.weight, linear.bias, linear.scale), blocks
+
+
+def _table(blocks: Blocks) -> bytes:
+    return b"".join(BLOCKS.pack(rows.data_ptr(), kind, len(rows)) for kind, rows in blocks)
 
 
 def _numbers(norm: Norm | None) -> tuple[int, int, int, float]:
@@ -233,6 +252,41 @@ def matvec(
             weight.data_ptr(),
             0 if bias is None else bias.data_ptr(),
             0 if scale is None else scale.data_ptr(),
+            0,
+            result.data_ptr(),
+        ),
+    )
+    return result
+
+
+def supports_blocks(x: Tensor, shape: Sequence[int], bias: Tensor | None) -> bool:
+    """Whether `multiply_blocks` supports inputs and a bias on the CPU for a matrix of a shape."""
+    if x.dtype != torch.float32 or x.shape[-1:] != shape[1:] or not x.is_contiguous():
+        return False
+    if not 0 < x.numel() <= MAX_VECTORS[x.dtype] * x.shape[-1]:
+        return False
+    if bias is not None and (bias.dtype != x.dtype or bias.shape != shape[:1]):
+        return False
+    return (bias is None or bias.is_contiguous()) and library.why_missing() is None
+
+
+def multiply_blocks(
+    x: Float[Tensor, "*v I"], blocks: Blocks, bias: Float[Tensor, "O"] | None
+) -> Float[Tensor, "*v O"]:
+    """Compute ``x @ Wᵀ + bias`` for a matrix in the blocks of a GGUF, without gradients.
+
+    The inputs are rounded to 16 bits, 32 at a time: each by at most 1/65,534 of the largest of the
+    32. The result of a vector is bitwise independent of the others and of the number of threads.
+    """
+    inputs, outputs = x.shape[-1], sum(len(rows) for _, rows in blocks)
+    result = x.new_empty((*x.shape[:-1], outputs))
+    table = _table(blocks)
+    library.call(
+        "regard_multiply",
+        MATVEC.pack(
+            *(CODES[x.dtype], torch.get_num_threads(), x.numel() // inputs, inputs, outputs),
+            *(x.data_ptr(), 0, 0 if bias is None else bias.data_ptr(), 0),
+            ctypes.cast(ctypes.c_char_p(table), ctypes.c_void_p).value or 0,
             result.data_ptr(),
         ),
     )

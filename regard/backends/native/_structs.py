@@ -57,8 +57,9 @@ READOUT = Struct("readout", "kind result positions operand size columns height w
 FACTORS = Struct("factors", "largest odds key dim dot_query:tensor dot_key:tensor")
 READOUTS = Struct("readouts", "logsumexp first_key stop_key count list factors")
 DIVERGENCE = Struct("divergence", "kind one other result")
-MATVEC = Struct("matvec", "dtype threads vectors inputs outputs x weight bias scale result")
-Struct("linear", "weight bias scale")
+BLOCKS = Struct("blocks", "data kind rows")
+MATVEC = Struct("matvec", "dtype threads vectors inputs outputs x weight bias scale blocks result")
+Struct("linear", "weight bias scale blocks")
 Struct("norm", "weight bias rms epsilon:double")
 LAYER = Struct(
     "layer",

@@ -11,6 +11,20 @@ namespace {
 
 using Bytes = std::vector<char>;
 
+// A kind of blocks: how many numbers and bytes one has, where its float16 are, −1 for none, and
+// what they are multiplied by at most.
+struct Kind {
+  int64_t number, numbers, bytes, first, second;
+  double largest;
+};
+constexpr Kind KINDS[] = {
+    {REGARD_GGUF_Q4_0, 32, 18, 0, -1, 8},
+    {REGARD_GGUF_Q4_1, 32, 20, 0, 2, 15},
+    {REGARD_GGUF_Q8_0, 32, 34, 0, -1, 128},
+    {REGARD_GGUF_Q4_K, 256, 144, 0, 2, 63 * 15},
+    {REGARD_GGUF_Q6_K, 256, 210, 208, -1, 128 * 32},
+};
+
 struct GPT {
   uint64_t seed;
   std::mt19937_64 random;
@@ -20,18 +34,22 @@ struct GPT {
   std::vector<int64_t> ids, positions, padding;
   std::vector<regard_layer> layers;
   int64_t room = 0;
-  bool rotates = false, padded = false, int8 = false;
+  bool rotates = false, padded = false, int8 = false, blocks = false;
 
   explicit GPT(uint64_t number) : seed(number), random(number) {
     gpt.dtype = below(3), gpt.batch = 1 + below(9), gpt.layers = 1 + below(2);
     gpt.groups = 1 + below(3), gpt.heads = gpt.groups * (1 + below(4)), gpt.dim = 2 + 2 * below(20);
     gpt.hidden = 1 + below(150), gpt.vocabulary = 1 + below(200), gpt.gated = below(2);
     room = 1 + below(number % 5 ? 40 : 1200), gpt.width = 1 + below(120);
-    rotates = below(2), padded = below(2);
+    rotates = below(2), padded = below(2), blocks = below(3) == 0;
+    if (blocks) {  // their rows have multiples of 256 numbers
+      gpt.dtype = REGARD_FLOAT32, gpt.width = gpt.hidden = 256;
+      gpt.groups = int64_t(1) << below(4), gpt.heads = 8, gpt.dim = 32;
+    }
     const int64_t width = gpt.width, context_width = gpt.heads * gpt.dim;
     const int64_t rows = context_width + 2 * gpt.groups * gpt.dim;
     const bool norms = below(2);
-    int8 = below(2);
+    int8 = !blocks && below(2);
     for (int64_t i = 0; i < gpt.layers; i++) {
       regard_layer layer = {};
       layer.attention_norm = norm(width), layer.mlp_norm = norm(width);
@@ -65,7 +83,8 @@ struct GPT {
   }
   regard_linear linear(int64_t outputs, int64_t inputs) {
     const void *bias = below(2) ? numbers(outputs) : nullptr;
-    if (!int8) return {numbers(outputs * inputs), bias, nullptr};
+    if (blocks) return {nullptr, bias, nullptr, parts(outputs, inputs)};
+    if (!int8) return {numbers(outputs * inputs), bias, nullptr, nullptr};
     Bytes weight(size_t(outputs * inputs)), scale(size_t(outputs) * sizeof(float));
     for (char &number : weight) number = char(below(255) - 127);
     for (int64_t i = 0; i < outputs; i++) {
@@ -73,7 +92,32 @@ struct GPT {
       std::memcpy(scale.data() + size_t(i) * sizeof one, &one, sizeof one);
     }
     memory.push_back(std::move(weight)), memory.push_back(std::move(scale));
-    return {memory[memory.size() - 2].data(), bias, (const float *)memory.back().data()};
+    return {memory[memory.size() - 2].data(), bias, (const float *)memory.back().data(), nullptr};
+  }
+  // The rows of a matrix, in up to three kinds.
+  const regard_blocks *parts(int64_t outputs, int64_t inputs) {
+    std::vector<regard_blocks> list;
+    for (int64_t left = outputs; left > 0; left -= list.back().rows) {
+      const int64_t rows = list.size() == 2 ? left : 1 + below(left);
+      const uint64_t kind = uint64_t(below(6));
+      list.push_back(kind < 5 ? in_blocks(KINDS[kind], rows, inputs)
+                              : regard_blocks{numbers(rows * inputs), REGARD_GGUF_F32, rows});
+    }
+    Bytes table(list.size() * sizeof list[0]);
+    std::memcpy(table.data(), list.data(), table.size());
+    memory.push_back(std::move(table));
+    return (const regard_blocks *)memory.back().data();
+  }
+  regard_blocks in_blocks(const Kind &kind, int64_t rows, int64_t inputs) {
+    Bytes data(size_t(rows * (inputs / kind.numbers) * kind.bytes));
+    for (char &byte : data) byte = char(below(256));
+    for (char *block = data.data(); block < data.data() + data.size(); block += kind.bytes) {
+      encode(REGARD_FLOAT16, block + kind.first, uniform() / 4 / kind.largest);
+      if (kind.second >= 0)
+        encode(REGARD_FLOAT16, block + kind.second, uniform() * 4 / kind.largest);
+    }
+    memory.push_back(std::move(data));
+    return {memory.back().data(), kind.number, rows};
   }
   regard_norm norm(int64_t width) {
     return {numbers(width), below(2) ? numbers(width) : nullptr, below(2), 1e-5};

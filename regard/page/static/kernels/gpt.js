@@ -8,8 +8,8 @@ import { Cache } from "./cache.js";
 
 const ROWS = 32; // tokens that are read before the caller has its turn
 const NORM = " PPqd";
-const LAYER = `${NORM.repeat(4)} ${"PPP".repeat(4)} Pqqq Pqqq qqqPP PPPqqqq P`;
-const GPT_STEP = `${"q".repeat(13)}${"P".repeat(11)}${NORM}PPPP`;
+const LAYER = `${NORM.repeat(4)} ${"PPPP".repeat(4)} Pqqq Pqqq qqqPP PPPqqqq P`;
+const GPT_STEP = `${"q".repeat(13)}${"P".repeat(12)}${NORM}PPPPP`;
 const NONE = 0; // an address where nothing is
 const FAR = 2 ** 52; // a window that no text reaches
 
@@ -178,7 +178,7 @@ export class GPT {
   /** The addresses of a linear map: matrix, bias, scales. */
   linear(/** @type {string} */ name) {
     const [weight, scale] = this.matrix(name);
-    return [weight, this.weights[`${name}.bias`] ?? NONE, scale];
+    return [weight, this.weights[`${name}.bias`] ?? NONE, scale, NONE];
   }
 
   /** The matrix of which logits are made. */

@@ -185,7 +185,7 @@ export class Pattern {
       const at = head.query.address + 4 * query * head.query.stride;
       kernels.call(
         "multiply",
-        kernels.struct("qqqqqPPPPP", [0, 1, 1, head.dim, keys.length, at, chosen, 0, 0, result]),
+        kernels.struct("qqqqqPPPPPP", [0, 1, 1, head.dim, keys.length, at, chosen, 0, 0, 0, result]),
       );
       return Array.from(kernels.floats(result, keys.length));
     });

@@ -74,8 +74,9 @@ function products({ kernels, head, length }, matrix) {
   const outputs = matrix.length / D;
   return kernels.during(() => {
     const result = kernels.borrow(4 * length * outputs);
-    const operands = [/** @type {{address: number}} */ (head.value).address, kernels.lend(matrix), NONE, NONE, result];
-    kernels.call("multiply", kernels.struct("qqqqqPPPPP", [0, 1, length, D, outputs, ...operands]));
+    const { address } = /** @type {{address: number}} */ (head.value);
+    const operands = [address, kernels.lend(matrix), NONE, NONE, NONE, result];
+    kernels.call("multiply", kernels.struct("qqqqqPPPPPP", [0, 1, length, D, outputs, ...operands]));
     return kernels.floats(result, length * outputs).slice();
   });
 }
