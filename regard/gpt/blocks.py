@@ -172,6 +172,11 @@ class BlockMatrix(nn.Module):
         parts = (cast("Tensor", getattr(self, f"part{i}")) for i in range(len(self.kinds)))
         return Blocks(tuple(zip(self.kinds, parts, strict=True)))
 
+    @property
+    def weight(self) -> Float[Tensor, "O I"]:
+        """The matrix that they stand for, in float32, made at each use."""
+        return self.blocks.dequantized()
+
     def extra_repr(self) -> str:
         """Return the shape and the kinds."""
         outputs, inputs = self.blocks.shape

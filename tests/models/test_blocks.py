@@ -63,7 +63,7 @@ def test_the_logits_are_those_of_the_dequantised_model(file):
     with torch.no_grad():
         logits = expected(ids)
         torch.testing.assert_close(model(ids), logits, rtol=0, atol=float(1e-5 * logits.std()))
-    assert [check.name for check in model.checks if check.holds] == ["residuals", "logits"]
+    assert all(check.holds for check in model.checks)
 
 
 def test_it_generates_by_an_engine_with_readouts(file):
