@@ -110,7 +110,7 @@ def _values() -> Iterator[Case]:
     yield replace(plain, area="lengths", name="129 queries", **_TILES)
 
     # 0 is a scale like others, though `scale or 1/√D` does not think so.
-    for scale in (0.5, 1.0, 0.0):
+    for scale in (0.5, 2.0, 0.0):
         yield replace(plain, area="scale", name=f"scale {scale}", scale=scale)
 
     for dtype in ("bfloat16", "float16", "float64"):
@@ -199,26 +199,31 @@ def _open() -> Iterator[Case]:
 
     # Keys from 13 on: behind the boolean mask from all queries, in the causal one from the first 13.
     padding = "(torch.arange({S}) < 13).expand({L}, {S})"
-    for area, ask, see in (("mask", "mask", padding), ("causal", "causal", "")):
+    for area, ask, see in (("boolean", "mask", padding), ("causal", "causal", "")):
         for tensor, what in (("k", "key"), ("v", "value")):
             for number, said in (("nan", "NaN"), ("inf", "∞")):
                 yield Case(
-                    area="NaN behind masks",
-                    name=f"{said} in a {what}, {area}",
+                    area="NaN and ∞",
+                    name=f"{said} in a {what} behind the mask, {area}",
                     judge="hidden_numbers",
                     ask=ask,
                     see=see,
                     hidden=(f"{tensor}[..., 13:, :] = torch.{number}",),
                     **_SQUARE,
                 )
+    for tensor, what in (("k", "key"), ("v", "value")):
+        yield Case(
+            area="NaN and ∞",
+            name=f"NaN in a {what} that is seen",
+            judge="visible_numbers",
+            hidden=(f"{tensor}[..., 13, :] = torch.nan",),
+        )
 
 
 def _tensors() -> Iterator[Case]:
-    views = Case(area="strides", name="(B, L, H, D) in memory", ask="causal", **_SQUARE)
+    views = Case(area="strides", name="(B, L, H, D) in memory", **_SQUARE)
     every = "q, k, v = ({} for t in (q, k, v))"
-    yield replace(
-        views, inputs=(every.format("t.transpose(1, 2).contiguous().transpose(1, 2)"),)
-    )
+    yield replace(views, inputs=(every.format("t.transpose(1, 2).contiguous().transpose(1, 2)"),))
     for name, view in {
         "every second number": "torch.stack([t, t + 1], -1)[..., 0]",
         "cut from the middle": "torch.nn.functional.pad(t, (3, 2, 1, 1))[..., 1:-1, 3:-2]",
@@ -258,15 +263,13 @@ def _behaviour() -> Iterator[Case]:
     yield dropout
     yield replace(dropout, name="the same seed", judge="dropout_seed")
 
-    causal = Case(area="determinism", name="two calls", judge="twice", ask="causal", **_TILES)
-    yield causal
-    yield replace(causal, name="two backward passes", judge="twice_backward")
-    yield replace(
-        causal, area="batch independence", name="a sequence alone and among 2", judge="alone"
-    )
-    yield replace(
-        causal, area="batch independence", name="NaN in the other sequence", judge="other_sequence"
-    )
+    long = Case(area="determinism", name="two calls", judge="twice", **_TILES)
+    yield long
+    yield replace(long, name="two backward passes", judge="twice_backward")
+    batch = replace(long, area="batch independence")
+    yield replace(batch, name="a sequence alone and among 2", judge="alone")
+    yield replace(batch, name="NaN in the other sequence", judge="other_sequence")
+
     mask = Case(area="inputs unchanged", name="forward", judge="unchanged", ask="mask", see=_SOME)
     yield mask
     yield replace(mask, name="additive mask", ask="bias", see="", bias="torch.randn({L}, {S})")
@@ -275,7 +278,6 @@ def _behaviour() -> Iterator[Case]:
 
     compiled = Case(area="compile", name="plain", judge="compiled")
     yield compiled
-    yield replace(compiled, name="causal", ask="causal", **_SQUARE)
     yield replace(compiled, name="another length", judge="compiled_lengths")
 
 

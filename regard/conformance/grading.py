@@ -7,6 +7,7 @@ is no failure, and *not offered* where it has no parameter for any of its cases.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -189,21 +190,19 @@ def check(
         device=device,
         versions={"torch": torch.__version__, **(versions or {})},
         seconds=time.perf_counter() - start,
-        areas=[Area(area, [o for o in outcomes if o.area == area]) for area in AREAS if area in areas],
+        areas=[
+            Area(area, [o for o in outcomes if o.area == area]) for area in AREAS if area in areas
+        ],
     )
 
 
-def _quietly(device: str) -> Any:
+@contextlib.contextmanager
+def _quietly(device: str) -> Iterator[None]:
     """No gradients unless a judge wants them, no warnings, and torch's generators as they were."""
-    import contextlib
-
-    stack = contextlib.ExitStack()
-    stack.enter_context(warnings.catch_warnings())
-    warnings.simplefilter("ignore")
-    stack.enter_context(torch.no_grad())
     cuda = [torch.device(device)] if device.startswith("cuda") else []
-    stack.enter_context(torch.random.fork_rng(devices=cuda))
-    return stack
+    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=cuda):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _with_pair(setting: Setting) -> Signature:
@@ -244,8 +243,3 @@ def _verdict(case: Case, setting: Setting) -> Verdict:
 
 def _fields(verdict: Verdict) -> dict[str, Any]:
     return {name: getattr(verdict, name) for name in verdict.__dataclass_fields__}
-
-
-def _areas(outcomes: Sequence[Outcome]) -> Iterator[Area]:
-    for name in dict.fromkeys(outcome.area for outcome in outcomes):
-        yield Area(name, [outcome for outcome in outcomes if outcome.area == name])

@@ -99,9 +99,7 @@ def gradients(trial: Trial, loss: str = "(got * weight).sum()") -> Verdict:
         line = "print([float((a - b).abs().max()) for a, b in pairs])"
         line = f"{line}  # {words}: at most {allowed:.1e}; it was {error:.2e}"
         found: Status = "differs" if words else "passed"
-        verdicts.append(
-            Verdict(found, words, error, allowed, trial.snippet(line) if words else "")
-        )
+        verdicts.append(Verdict(found, words, error, allowed, trial.snippet(line) if words else ""))
     return next((one for one in verdicts if one.status == "differs"), verdicts[0])
 
 
@@ -112,16 +110,18 @@ def gradients_of_sum(trial: Trial) -> Verdict:
 
 def empty_rows(trial: Trial) -> Verdict:
     """Compare the rows that see a key, and say what the others give: the definition divides 0/0."""
-    trial.run("open = want.isnan()", f"got = {trial.call.expression}")
-    got, want, empty = trial.tensor("got"), trial.tensor("want"), trial.names["open"]
-    shown = "(got - want)[~open].abs().max()"
+    trial.run("empty = want.isnan()", f"got = {trial.call.expression}")
+    got, want, empty = trial.tensor("got"), trial.tensor("want"), trial.names["empty"]
+    shown = "(got - want)[~empty].abs().max()"
     others = _compared(trial, got[~empty], want[~empty], trial.own[~empty], shown)
     if others.status == "differs":
         return others
-    return _filled(trial, got[empty], f"{others.error:.1e}", "print(got[open])")
+    if not bool(empty.any()):
+        return Verdict("not offered", "causal is aligned at the top left: every query sees key 0")
+    return _filled(trial, got[empty], "print(got[empty])")
 
 
-def _filled(trial: Trial, rows: Tensor, _: str, shown: str) -> Verdict:
+def _filled(trial: Trial, rows: Tensor, shown: str) -> Verdict:
     if not bool(rows.any()):
         return Verdict("noted", "0")
     if bool(rows.isnan().all()):
@@ -147,7 +147,7 @@ def empty_rows_gradients(trial: Trial) -> Verdict:
     assert of_query is not None, "backward has been called"
     assert of_keys is not None, "likewise"
     spread = "; NaN reaches every key" if bool(of_keys.isnan().any()) else ""
-    row = _filled(trial, of_query[..., 3, :], "", "print(q.grad[..., 3, :])")
+    row = _filled(trial, of_query[..., 3, :], "print(q.grad[..., 3, :])")
     return Verdict(row.status, row.words + spread, snippet=row.snippet)
 
 
@@ -159,7 +159,9 @@ def hidden_numbers(trial: Trial) -> Verdict:
     """
     trial.run("see_it = (see[:, 13:]).any(-1)", f"got = {trial.call.expression}")
     hidden = ~trial.names["see_it"]
-    got, want, own = (t[..., hidden, :] for t in (trial.tensor("got"), trial.tensor("want"), trial.own))
+    got, want, own = (
+        t[..., hidden, :] for t in (trial.tensor("got"), trial.tensor("want"), trial.own)
+    )
     through = ~got.isfinite()
     got = got.masked_fill(through, 0)
     want, own = want.masked_fill(through, 0), own.masked_fill(through, 0)
@@ -169,6 +171,16 @@ def hidden_numbers(trial: Trial) -> Verdict:
         return verdict
     share = float(through.double().mean())
     return Verdict("noted", "comes through" if share == 1 else f"comes through in {share:.0%}")
+
+
+def visible_numbers(trial: Trial) -> Verdict:
+    """Ask for a NaN that every query sees: a result without it looks right and is not."""
+    trial.run(f"got = {trial.call.expression}")
+    lost = ~trial.tensor("got").isnan()
+    if not bool(lost.any()):
+        return Verdict("passed", "comes out")
+    words = f"{float(lost.double().mean()):.0%} of the result is a number"
+    return Verdict("differs", words, snippet=trial.snippet(f"print(got)  # not NaN: {words}"))
 
 
 def dropout(trial: Trial) -> Verdict:
@@ -238,7 +250,9 @@ def twice_backward(trial: Trial) -> Verdict:
     """Compare the gradients of two calls with the same tensors."""
     with torch.enable_grad():
         trial.run("for t in (q, k, v): t.requires_grad_()", *trial.call.before)
-        trial.run(f"def gradient(): return torch.autograd.grad({trial.call.expression}.sum(), k)[0]")
+        trial.run(
+            f"def gradient(): return torch.autograd.grad({trial.call.expression}.sum(), k)[0]"
+        )
         if not trial.value(trial.call.expression).requires_grad:
             return Verdict("not offered", "the result has no gradient")
         trial.run("got = gradient()", "again = gradient()")
@@ -321,7 +335,8 @@ def compiled_lengths(trial: Trial) -> Verdict:
 JUDGES: dict[str, Callable[[Trial], Verdict]] = {
     judge.__name__: judge
     for judge in (
-        *(result, gradients, gradients_of_sum, empty_rows, empty_rows_gradients, hidden_numbers),
+        *(result, gradients, gradients_of_sum, empty_rows, empty_rows_gradients),
+        *(hidden_numbers, visible_numbers),
         *(dropout, dropout_seed, twice, twice_backward, alone, other_sequence),
         *(unchanged, unchanged_backward, compiled, compiled_lengths),
     )
