@@ -1,6 +1,6 @@
 """The cases: what each area asks of an attention function, in sizes of a few numbers.
 
-A case is data; `trial` makes the lines that run from it, and `judging` decides by what it is graded.
+A case is data: `trial` makes the lines that run from it, and `judging` says what it is graded by.
 Sizes are unequal, so that no axis passes for another one; D and Dv are 16 where a case is not about
 them, since some kernels take multiples of 8 only.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = ["AREAS", "Case", "cases"]
 
@@ -73,8 +73,11 @@ class Case:
 
 
 _SOME = "torch.rand({L}, {S}).argsort(-1) < 9"  # 9 keys for each query, whichever
-_SQUARE = {"queries": 17, "keys": 17}
-_TILES = {"queries": 129, "keys": 129}  # one more than two tiles of 64, or one of 128
+_SQUARE: dict[str, Any] = {"queries": 17, "keys": 17}
+_TILES: dict[str, Any] = {
+    "queries": 129,
+    "keys": 129,
+}  # one more than two tiles of 64, or one of 128
 
 
 def cases() -> Iterator[Case]:
@@ -91,7 +94,7 @@ def _values() -> Iterator[Case]:
     yield plain
     yield replace(plain, name="as many", **_SQUARE)
 
-    for name, sizes in {
+    shapes: dict[str, dict[str, Any]] = {
         "one query": {"queries": 1},
         "one key": {"keys": 1},
         "more queries than keys": {"queries": 19, "keys": 7},
@@ -101,7 +104,8 @@ def _values() -> Iterator[Case]:
         "Dv smaller than D": {"value_dim": 8},
         "Dv larger than D": {"value_dim": 24},
         "no batch axis": {"batch": 0},
-    }.items():
+    }
+    for name, sizes in shapes.items():
         yield replace(plain, area="shapes", name=name, **sizes)
 
     # Kernels go through keys by tiles; what is left over behind the last one is a path of its own.
@@ -197,9 +201,11 @@ def _open() -> Iterator[Case]:
     yield replace(empty, name="causal, more queries than keys", ask="causal", see="", queries=19)
     yield replace(empty, name="gradients", judge="empty_rows_gradients")
 
-    # Keys from 13 on: behind the boolean mask from all queries, in the causal one from the first 13.
+    # Keys from 13 on are hidden from all queries by the boolean mask, from 13 by the causal one.
     padding = "(torch.arange({S}) < 13).expand({L}, {S})"
-    for area, ask, see in (("boolean", "mask", padding), ("causal", "causal", "")):
+    masks: tuple[tuple[str, Ask, str], ...]
+    masks = ("boolean", "mask", padding), ("causal", "causal", "")
+    for area, ask, see in masks:
         for tensor, what in (("k", "key"), ("v", "value")):
             for number, said in (("nan", "NaN"), ("inf", "∞")):
                 yield Case(

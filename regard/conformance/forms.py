@@ -26,8 +26,9 @@ def as_text(report: Report) -> str:
     """A line an area, and the first failing case of each area that differs."""
     width = max(len(area.name) for area in report.areas)
     lines = [report.target, _conditions(report), ""]
-    for area in report.areas:
-        lines.append(f"{area.name:{width}}  {_grade(area):18}  {_found(area)}".rstrip())
+    lines += [
+        f"{area.name:{width}}  {_grade(area):18}  {_found(area)}".rstrip() for area in report.areas
+    ]
     lines += ["", _summary(report)]
     for area in report.areas:
         failing = _failing(area)
@@ -48,7 +49,7 @@ def as_json(report: Report) -> str:
 
 
 def as_html(report: Report) -> str:
-    """A page that needs nothing else: the areas, their cases folded, each failing case with its lines."""
+    """A page that needs nothing else: areas, folded cases, each failing one with its lines."""
     name = escape(report.target)
     rows = "\n".join(_row(area) for area in report.areas)
     failing = [one for area in report.areas for one in _failing(area)]

@@ -183,6 +183,7 @@ def check(
             f"{name} could not be called like {setting.signature.family}'s: {first}; name "
             "another family with --signature, or another dtype with --dtype"
         )
+    graded = [Area(area, [one for one in outcomes if one.area == area]) for area in AREAS]
     return Report(
         target=name,
         signature=setting.signature.family,
@@ -190,9 +191,7 @@ def check(
         device=device,
         versions={"torch": torch.__version__, **(versions or {})},
         seconds=time.perf_counter() - start,
-        areas=[
-            Area(area, [o for o in outcomes if o.area == area]) for area in AREAS if area in areas
-        ],
+        areas=[area for area in graded if area.outcomes],
     )
 
 

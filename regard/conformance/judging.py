@@ -184,9 +184,9 @@ def visible_numbers(trial: Trial) -> Verdict:
 
 
 def dropout(trial: Trial) -> Verdict:
-    """Look at the weights that are kept: each divided by 1 − p, about 1 − p of them, in the mean all.
+    """Look at the weights that are kept: each is divided by 1 − p, so that the mean stays.
 
-    The value is the identity, so that the result is the weights. The mean of n ratios to the weights
+    The value is the identity, so that the result is the weights. The mean of n ratios to those
     without dropout has the standard deviation √(p/(1 − p)/n); five of them are allowed.
     """
     p = trial.dropout
@@ -211,7 +211,7 @@ def dropout(trial: Trial) -> Verdict:
 
 
 def dropout_seed(trial: Trial) -> Verdict:
-    """Say whether the same state of torch's generator drops the same weights, and another others."""
+    """Say whether the weights that are dropped follow torch's generator."""
     call = trial.call.expression
     trial.run("torch.manual_seed(1)", f"one = {call}", f"two = {call}")
     trial.run("torch.manual_seed(1)", f"again = {call}")
@@ -250,9 +250,8 @@ def twice_backward(trial: Trial) -> Verdict:
     """Compare the gradients of two calls with the same tensors."""
     with torch.enable_grad():
         trial.run("for t in (q, k, v): t.requires_grad_()", *trial.call.before)
-        trial.run(
-            f"def gradient(): return torch.autograd.grad({trial.call.expression}.sum(), k)[0]"
-        )
+        loss = f"{trial.call.expression}.sum()"
+        trial.run(f"def gradient(): return torch.autograd.grad({loss}, k)[0]")
         if not trial.value(trial.call.expression).requires_grad:
             return Verdict("not offered", "the result has no gradient")
         trial.run("got = gradient()", "again = gradient()")
@@ -289,7 +288,7 @@ def unchanged_backward(trial: Trial) -> Verdict:
     """Do the same around a call and its backward pass."""
     names = ", ".join(trial.call.inputs)
     with torch.enable_grad():
-        trial.run(f"for t in (q, k, v): t.requires_grad_()", *trial.call.before)
+        trial.run("for t in (q, k, v): t.requires_grad_()", *trial.call.before)
         trial.run(f"copies = [t.detach().clone() for t in ({names})]")
         trial.run(f"got = {trial.call.expression}")
         if not trial.tensor("got").requires_grad:

@@ -30,7 +30,7 @@ FAMILIES = ("torch", "flash", "flex", "regard")
 _NAMES = {
     "causal": ("is_causal", "causal"),
     "mask": ("attn_mask", "mask"),
-    "bias": ("attn_mask", "attn_bias", "bias"),
+    "bias": ("attn_bias", "bias", "attn_mask"),
     "window": ("window_size",),
     "scale": ("scale", "softmax_scale", "sm_scale"),
     "softcap": ("softcap",),
@@ -143,12 +143,9 @@ class Signature:
         if case.ask in {"causal", "mask", "window"}:
             self._require("block_mask")
             sizes = f"{case.batch}, {case.heads}, {case.queries}, {case.keys}"
-            before += [
-                _IMPORT,
-                f"seen = see.expand({sizes})",
-                f"blocks = create_block_mask(lambda b, h, i, j: seen[b, h, i, j], {sizes}, "
-                "device=q.device)",
-            ]
+            seen = "lambda b, h, i, j: seen[b, h, i, j]"
+            before += [_IMPORT, f"seen = see.expand({sizes})"]
+            before.append(f"blocks = create_block_mask({seen}, {sizes}, device=q.device)")
             keywords.append("block_mask=blocks")
         if case.scale is not None:
             self._require("scale")

@@ -1,4 +1,4 @@
-"""The function that a command line names: imported because its user says so, as a server's app is."""
+"""The function that a command line names, imported because its user says so."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ def load(name: str) -> Target:
     """Import ``package.module:function`` or ``path/to/file.py:function``; this runs their code.
 
     Raises:
-        ValueError: if the name has another form, or names nothing that can be called; if the module
-            cannot be imported, with its own error.
+        ValueError: if the name has another form, or names nothing; if the module cannot be
+            imported, with its own error.
+        TypeError: if what it names can't be called.
     """
     place, colon, path = name.rpartition(":")
     if not (place and colon and path):
-        raise ValueError(
-            f"TARGET must be package.module:function or file.py:function, not {name!r}"
-        )
+        raise ValueError(f"TARGET must be module:function or file.py:function, not {name}")
     lines: list[str] = []
     module = place
     if place.endswith(".py"):
@@ -60,7 +59,7 @@ def load(name: str) -> Target:
     except AttributeError as error:
         raise ValueError(f"{place} has no {path}") from error
     if not callable(function):
-        raise ValueError(f"{name} can't be called: it is of type {type(function).__name__}")
+        raise TypeError(f"{name} can't be called: it is of type {type(function).__name__}")
     first, _, rest = path.partition(".")
     lines.append(f"from {module} import {first}" + ("" if rest else " as attend"))
     if rest:
