@@ -86,7 +86,8 @@ def gradients(trial: Trial, loss: str = "(got * weight).sum()") -> Verdict:
             f"def gradient(got, inputs): return torch.autograd.grad({loss}, inputs)",
             "pairs = zip(gradient(got, inputs), gradient(definition(*exact), exact))",
         )
-        own = trial.value("gradient(definition(q, k, v), inputs)")
+        trial.names["own"] = trial.value("[t.detach().to(fair).requires_grad_() for t in inputs]")
+        own = trial.value("gradient(definition(*own), own)")
         pairs = list(trial.names["pairs"])
     trial.names["pairs"] = pairs
     verdicts = []
@@ -326,7 +327,7 @@ def compiled_lengths(trial: Trial) -> Verdict:
     torch.compiler.reset()
     short = "q, k, v = q[..., :7, :], k[..., :13, :], v[..., :13, :]"
     trial.run(_COMPILE, f"first = {trial.call.expression}", short, *trial.call.before)
-    trial.own = trial.value("definition(q, k, v)")
+    trial.own = trial.value("definition(*(t.to(fair) for t in (q, k, v)))")
     trial.run("want = definition(q.double(), k.double(), v.double())")
     return result(trial)
 

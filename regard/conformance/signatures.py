@@ -215,7 +215,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool]:
     return [p.name for p in parameters], any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _family(names: Collection[str], *, any_name: bool) -> str | None:
+def _family(names: Sequence[str], *, any_name: bool) -> str | None:
     marks = {
         "flex": {"score_mod", "block_mask"},
         "flash": {"causal", "softmax_scale"},
@@ -224,4 +224,6 @@ def _family(names: Collection[str], *, any_name: bool) -> str | None:
     for family, some in marks.items():
         if some.intersection(names):
             return family
-    return "regard" if any_name and {"dropout", "generator"} <= set(names) else None
+    if any_name and {"dropout", "generator"} <= set(names):
+        return "regard"
+    return "torch" if [name[:1].lower() for name in names][:3] == ["q", "k", "v"] else None

@@ -65,14 +65,14 @@ class Trial:
     names: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     own: Tensor = field(init=False)
-    """The definition in the dtype of the function."""
+    """The definition in the dtype of the function, or in `fair`."""
 
     def __post_init__(self) -> None:
-        self.names.update(torch=torch, attend=self.setting.function)
+        self.names.update(torch=torch, attend=self.setting.function, fair=self.fair)
         call = self.call  # raises, before anything is computed, where it is not offered
         self.run(*self._inputs())
         self.run(*self._definition())
-        self.own = self.value("definition(q, k, v)")
+        self.own = self.value("definition(*(t.to(fair) for t in (q, k, v)))")
         self.run(*self.case.hidden, *call.before)
 
     @cached_property
@@ -115,6 +115,15 @@ class Trial:
         assert isinstance(found, torch.dtype)
         return found
 
+    @property
+    def fair(self) -> torch.dtype:
+        """The dtype in which the definition's own error is measured.
+
+        In float64 the definition is what it would be compared with: there its error is that in
+        float32, times the ratio of their roundings.
+        """
+        return torch.float32 if self.dtype == torch.float64 else self.dtype
+
     @cached_property
     def floor(self) -> float:
         """The error that is always allowed: one rounding of the largest number of the result."""
@@ -123,8 +132,9 @@ class Trial:
         return torch.finfo(self.dtype).eps * float(size)
 
     def allowed(self, own: Float[Tensor, "..."], want: Float[Tensor, "..."]) -> float:
-        """The error that is allowed where the definition in the same dtype gives `own`."""
-        return FACTOR * error_of(own, want) + self.floor
+        """The error that is allowed where the definition gives `own` in the dtype `fair`."""
+        finer = torch.finfo(self.dtype).eps / torch.finfo(self.fair).eps
+        return FACTOR * finer * error_of(own, want) + self.floor
 
     def _inputs(self) -> Iterator[str]:
         case = self.case
