@@ -150,7 +150,7 @@ def _masks() -> Iterator[Case]:
     bias = Case(area="additive masks", name="(L, S)", ask="bias", bias="torch.randn({L}, {S})")
     yield bias
     yield replace(bias, name="(B, H, L, S)", bias="torch.randn({B}, {H}, {L}, {S})")
-    hiding = f"torch.zeros({{L}}, {{S}}).masked_fill({_SOME}, -torch.inf)"
+    hiding = f"torch.zeros({{L}}, {{S}}).to(q).masked_fill({_SOME}, -torch.inf)"
     yield replace(bias, name="−inf", bias=hiding)
     lowest = "torch.finfo(q.dtype).min"
     yield replace(bias, name="lowest number", bias=hiding.replace("-torch.inf", lowest))
@@ -269,18 +269,18 @@ def _behaviour() -> Iterator[Case]:
     yield dropout
     yield replace(dropout, name="the same seed", judge="dropout_seed")
 
+    mask = Case(area="inputs unchanged", name="forward", judge="unchanged", ask="mask", see=_SOME)
+    yield mask
+    yield replace(mask, name="additive mask", ask="bias", see="", bias="torch.randn({L}, {S})")
+    yield replace(mask, name="causal", ask="causal", see="", **_SQUARE)
+    yield replace(mask, name="forward and backward", judge="unchanged_backward")
+
     long = Case(area="determinism", name="two calls", judge="twice", **_TILES)
     yield long
     yield replace(long, name="two backward passes", judge="twice_backward")
     batch = replace(long, area="batch independence")
     yield replace(batch, name="a sequence alone and among 2", judge="alone")
     yield replace(batch, name="NaN in the other sequence", judge="other_sequence")
-
-    mask = Case(area="inputs unchanged", name="forward", judge="unchanged", ask="mask", see=_SOME)
-    yield mask
-    yield replace(mask, name="additive mask", ask="bias", see="", bias="torch.randn({L}, {S})")
-    yield replace(mask, name="causal", ask="causal", see="", **_SQUARE)
-    yield replace(mask, name="forward and backward", judge="unchanged_backward")
 
     compiled = Case(area="compile", name="plain", judge="compiled")
     yield compiled

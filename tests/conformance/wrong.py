@@ -79,7 +79,7 @@ def not_rescaled(query, key, value, dropout_p=0.0):
 def drops_results(query, key, value, dropout_p=0.0):
     """Drop and scale, but each weight kept by another factor."""
     whole = scaled_dot_product_attention(query, key, value, dropout_p=dropout_p)
-    return whole * torch.where(torch.rand(whole.shape) < 0.5, 0.5, 1.5)
+    return whole * torch.where(torch.rand(whole.shape) < 0.5, 0.5, 1.5) if dropout_p else whole
 
 
 def mixes(query, key, value):
