@@ -129,7 +129,7 @@ def test_the_definition_of_a_case_is_that_of_explain(family):
     """Its lines, which run where torch alone is, against ours, for every case and alignment."""
     names = ["attn_mask", "is_causal", "scale", "enable_gqa", "window_size", "softcap", "sinks"]
     setting = Setting(lambda *_, **__: None, [], Signature(family, names), "float64", "cpu")
-    for case in cases():
+    for case in (one for one in cases() if not one.hidden):
         trial = Trial(case, setting)
         mine = trial.value("definition(q.double(), k.double(), v.double())")
         q, k, v = (trial.tensor(name).double() for name in "qkv")
