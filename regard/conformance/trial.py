@@ -25,8 +25,8 @@ FACTOR = 4
 """How many times the error of the definition in the same dtype a function may have.
 
 flash-attention's own tests take 2. The sums of a fused kernel are in another order, and its errors
-others of the same size. Right functions in docs/conformance.md come to at most 0.95 of what is allowed
-so, and the wrong ones of the tests, where they are compared, to more than 100 times it.
+others of the same size. Right functions in docs/conformance.md come to at most 0.95 of what 4
+allows, wrong ones in tests/conformance to more than 100 times it.
 """
 
 
