@@ -99,7 +99,7 @@ class Report:
         >>> def halved(query, key, value, is_causal=False):
         ...     "Two faults: half of the result, and the mask is ignored."
         ...     return (query @ key.mT).softmax(-1) @ value / 2
-        >>> report = regard.conformance.check(halved)
+        >>> report = regard.conformance.check(halved, areas=["causal", "softcap"])
         >>> report.conforms, report["causal"].status, report["softcap"].status
         (False, 'differs', 'not offered')
     """
