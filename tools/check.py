@@ -43,6 +43,7 @@ ROOMS = {
     "intercept": _own("intercept"),
     "record": _own("record"),
     "intervene": _own("intervene"),
+    "conformance": _own("conformance"),
     "lens": _own("lens"),
     "nn": _own("nn"),
     "gpt": _own("gpt"),

@@ -147,11 +147,11 @@ def _recipe(folder: Path) -> None:
 
 
 def _read_recipe(folder: Path) -> None:
-    from regard.cli.options import Overrides, _read
+    from regard.cli.options import Overrides, read_fields
     from regard.gpt import GPTConfig, TrainConfig
 
     kinds: dict[str, Any] = {"gpt": GPTConfig, "config": TrainConfig}
-    values = _read(folder / "recipe.toml", kinds)
+    values = read_fields(folder / "recipe.toml", kinds)
     for kind in kinds.values():
         own = {name: value for name, value in values.items() if name in kind.__dataclass_fields__}
         Overrides(kind=kind, values=own, names={}).apply()

@@ -27,7 +27,7 @@ import typer
 
 from regard.cli.errors import MisuseError
 
-__all__ = ["Overrides", "config_options"]
+__all__ = ["Overrides", "config_options", "read_fields"]
 
 Config = TypeVar("Config")
 
@@ -86,7 +86,7 @@ def config_options(**configs: type[Any]) -> Callable[[Callable[..., None]], Call
                 for config in configs.values()
                 for field in _fields(config)
             }
-            read = {} if file is None else _read(file, configs)
+            read = {} if file is None else read_fields(file, configs)
             for argument, config in configs.items():
                 values = {name: value for name, value in read.items() if name in _names(config)}
                 names |= {name: f"{name} in {file}" for name in values}
@@ -113,8 +113,25 @@ def config_options(**configs: type[Any]) -> Callable[[Callable[..., None]], Call
     return decorate
 
 
-def _read(file: Path, configs: Mapping[str, type[Any]]) -> dict[str, Any]:
-    """Read the fields that a TOML file sets."""
+def read_fields(file: Path, configs: Mapping[str, type[Any]]) -> dict[str, Any]:
+    """Read the fields that a TOML file sets.
+
+    Args:
+        file: the file.
+        configs: the dataclass of each section.
+
+    Raises:
+        MisuseError: for a file that can't be read, and for what is no field.
+
+    Example:
+        >>> import tempfile
+        >>> from regard.gpt import GPTConfig
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "recipe.toml")
+        ...     _ = file.write_text("layers = 2")
+        ...     read_fields(file, {"gpt": GPTConfig})
+        {'layers': 2}
+    """
     import tomllib  # here, since every help would wait for it
 
     try:

@@ -42,6 +42,7 @@ ROOMS = {
     "record": ["record"],
     "intervene": ["intervene"],
     # The core ends here.
+    "conformance": ["conformance"],
     "lens": ["lens"],
     "nn": ["nn"],
     "gpt": ["gpt"],
@@ -53,7 +54,7 @@ ROOMS = {
     "cli": ["cli", "__main__"],
 }
 ORDER = {module: place for place, modules in enumerate(ROOMS.values()) for module in modules}
-CORE = [module for room in [*ROOMS][: [*ROOMS].index("lens")] for module in ROOMS[room]]
+CORE = [module for room in [*ROOMS][: [*ROOMS].index("conformance")] for module in ROOMS[room]]
 
 # What stands above regard, and may import it.
 ABOVE = {"regard_course", "regard_experiments", "regard_site", "regard_vllm"}

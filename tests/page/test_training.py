@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.explorer import TRAINED
 
+from regard.cli.checks import Asked
 from regard.cli.errors import MisuseError
 from regard.cli.subject import subject_of
 from regard.gpt import head_history, load
@@ -22,9 +23,9 @@ def folder(train_folder):
 
 def opened(folder):
     """The subject of the command, of which nothing but the model is asked."""
-    unset = dict.fromkeys(("recording", "dtype", "weights", "system"))
+    unset = dict.fromkeys(("recording", "text", "dtype", "weights", "system"))
     flags = dict.fromkeys(("fetch", "chat", "no_bos"), False)
-    return subject_of(None, model=str(folder), device="cpu", **unset, **flags)
+    return subject_of(Asked(model=str(folder), device="cpu", **unset, **flags))
 
 
 @pytest.fixture
