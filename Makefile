@@ -105,7 +105,8 @@ javascript:
 	@echo "npm is missing: the page's JavaScript is not checked"; [ "$$REGARD_BROWSER" != required ]
 endif
 
-# The set that serves this processor in `make test`, all that it can run in `make sanitize`.
+# The baseline and the set that serves this processor in `make test`, all that it can run in
+# `make sanitize`.
 SETS := best
 
 # Random problems, compared with the definition: with every access and overflow checked, and with

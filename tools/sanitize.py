@@ -1,8 +1,8 @@
 """Run the kernels' driver under sanitizers.
 
 ``python tools/sanitize.py SANITIZERS SETS SAMPLES [CALLERS]``, sanitizers as compilers call them,
-and the instruction sets: ``best`` is the one that this processor is served by, ``all`` are those
-that it can run. Without a compiler that has the sanitizers, it prints so and ends.
+and the instruction sets: ``best`` is the one that serves this processor, beside the baseline,
+``all`` are those that it can run. Without a compiler that has the sanitizers, it prints so and ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _sets(sanitizers: str, sets: str) -> list[str]:
     if described is None:
         return []  # which CMake takes as all
     able = [name for name in reversed(described.built) if name in described.supported]
-    return [described.instructions] if sets == "best" else able
+    # The library falls back to the baseline, and so is built with it.
+    best = {"baseline", described.instructions}
+    return [name for name in able if name in best] if sets == "best" else able
 
 
 def _has(compiler: str, sanitizers: str) -> bool:
