@@ -2,7 +2,8 @@
 
 ``python tools/sanitize.py SANITIZERS SETS SAMPLES [CALLERS]``, sanitizers as compilers call them,
 and the instruction sets: ``best`` is the one that serves this processor, beside the baseline,
-``all`` are those that it can run. Without a compiler that has the sanitizers, it prints so and ends.
+``all`` are those that it can run. Without a compiler that has the sanitizers, it prints so and
+ends.
 """
 
 from __future__ import annotations
