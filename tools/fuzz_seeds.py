@@ -13,6 +13,7 @@ import torch
 
 import regard
 from regard.errors import Error
+from small_gguf import write_gguf
 
 TEXT = "the cat sat on the mat, the dog sat on the cat — naïvely 你好.\n" * 9
 
@@ -239,34 +240,8 @@ def _read_pretrained(folder: Path) -> None:
 
 
 def _gguf(folder: Path) -> None:
-    import gguf
-
     model, tokenizer = _llama()
-    writer = gguf.GGUFWriter(folder / "a.gguf", "llama")
-    config = model.config
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(len(tokenizer))
-    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([token for token, _ in vocabulary])
-    writer.add_token_types([1] * len(vocabulary))
-    writer.add_token_merges([" ".join(pair) for pair in merges])
-    writer.add_eos_token_id(0)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    for name, weight in model.state_dict().items():
-        base, _, suffix = name.rpartition(".")
-        writer.add_tensor(f"{names.get_name(base)}.{suffix}", weight.contiguous().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_gguf(folder / "a.gguf", model, tokenizer, lambda _, weight: (weight.numpy(), None))
 
 
 def _read_gguf(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """What is refused of a command's arguments before torch is imported, which takes seconds.
 
 A command calls these first and then imports what computes, so that a misspelt name is answered at
-once. What only the model or the machine can tell, such as a head that there is not, comes later.
+once. What only the model or the machine can tell, such as a head that does not exist, comes later.
 """
 
 from __future__ import annotations

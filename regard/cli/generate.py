@@ -92,9 +92,7 @@ def generate(
     require_next_token(opened, "generate")
     if not opened.is_own:
         if past != "slide":
-            raise MisuseError(
-                f"--past {past} is for models of regard; another ends at its context: leave it out"
-            )
+            raise MisuseError(f"--past {past} is for models of regard: leave it out")
         for number, text in enumerate(prompts):
             read = prompt_of(opened, text, chat=chat, system=system, bos=not no_bos)
             with (

@@ -37,7 +37,7 @@ class Case:
             made from `window` and `ask` where these say it.
         bias: likewise, what is added to the scaled scores.
         window: visible positions before and after a query's own; −1 for all.
-        scale: None for 1/√D, and then the function is not told.
+        scale: None for 1/√D; the function is then called without a scale.
         softcap: cap·tanh(score/cap) after scaling.
         sink: whether each head has a logit that joins the softmax and has no value.
         dtype: None for the one that the whole check has.

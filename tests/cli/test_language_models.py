@@ -170,7 +170,7 @@ def test_generation_begins_as_the_tokenizer_does(regard, llama):
 
 def test_what_becomes_of_the_past_is_chosen_for_models_of_regard(misused, llama):
     line = misused("generate", "the", "--past", "refuse", "--model", llama)
-    assert "--past refuse is for models of regard; another ends at its context" in line
+    assert "--past refuse is for models of regard: leave it out" in line
 
 
 def test_an_encoder_has_no_next_token(regard, misused, bert, tmp_path):

@@ -5,6 +5,8 @@ import torch
 import transformers as hf
 from support import small_models
 
+from small_gguf import write_gguf
+
 TEXT = "the cat sat on the mat, the dog sat on the cat — naïvely 你好. "
 SIZES = {
     "hidden_size": 24,
@@ -59,5 +61,5 @@ def gguf_file(tmp_path_factory):
     def kept(name, weight):
         return (weight.half() if "mlp" in name else weight).numpy(), None
 
-    small_models.write_gguf(path, llama(tokenizer), tokenizer, kept)
+    write_gguf(path, llama(tokenizer), tokenizer, kept)
     return path

@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import regard
 from regard.gpt import CheckpointError, Engine, GPTCache, Sampling, generate
 from regard.gpt.blocks import KINDS, blocks_of
+from small_gguf import write_gguf
 
 SIZES = {
     "hidden_size": 256,
@@ -32,7 +33,7 @@ def written(path, kept, **changed):
     if model.config.tie_word_embeddings:
         del state["lm_head.weight"]
     model.state_dict = lambda: state
-    small_models.write_gguf(path, model, tokenizer, kept)
+    write_gguf(path, model, tokenizer, kept)
     return path
 
 
