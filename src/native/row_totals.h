@@ -33,10 +33,9 @@ struct WeightReading {
 
 static const WeightReading &weight_reading() {
   constexpr int64_t KiB = 1024;
-  static const WeightReading chosen =
-      processor::is_amd() ? WeightReading{0, 32 * KiB, true, true, 16 * KiB}
-                          : WeightReading{8 * KiB, 8 * KiB, false, false, INT64_MAX};
-  return chosen;
+  static constexpr WeightReading of_amd{0, 32 * KiB, true, true, 16 * KiB};
+  static constexpr WeightReading of_others{8 * KiB, 8 * KiB, false, false, INT64_MAX};
+  return processor::is_amd() ? of_amd : of_others;
 }
 
 // Rows of a tile for a number of vectors: the registers hold a sum for each pair. With 16 lanes,

@@ -101,7 +101,6 @@ def test_a_piece_that_is_missing_is_told(pages, address):
         assert "the host answers 404). Reload the page" in page.locator("#problem").inner_text()
 
 
-@pytest.mark.thorough  # once in a whole run the page with the full storage did not settle
 def test_a_full_storage_and_other_addresses_do_not_keep_the_page_away(pages, settled, address):
     kept = """caches.open("regard page").then((one) => one.keys())
         .then((all) => all.map(({ url }) => url))"""

@@ -12,6 +12,7 @@ from regard.gpt import GPT, CharTokenizer, GPTConfig
 from regard.gpt.int8 import Int8Matrix
 from regard.page import PageError
 from regard.page.file import live_folder
+from regard.page.file.bundle import module
 from regard.page.file.live import tokenizer_file
 from regard.page.file.live_folder import as_int8, live_files, perplexity
 
@@ -257,3 +258,10 @@ def test_what_can_not_stand_in_a_folder_is_refused(tmp_path, monkeypatch):
     with pytest.raises(PageError, match=r"perplexity on .* in place of .* a page may cost 1 %"):
         regard.report(coarse, tmp_path / "a", **options)
     assert not any(tmp_path.iterdir())
+
+
+def test_the_threads_of_a_page_share_no_guarded_static_variable():
+    """The C++ library's guard aborts a thread that arrives while another fills the variable."""
+    kernels = module("kernels_threads.wasm")
+    assert kernels.startswith(b"\0asm")
+    assert b"__cxa_guard_acquire" not in kernels  # which names itself as it aborts
