@@ -32,7 +32,7 @@ _LIMIT = 2**30  # maximum bytes of a slice, and of `dense` by default
 _CURE = "write its weights down with dense(), those of all layers with recording.dense()"
 # What does the work of a tensor's method, for those that other libraries call first.
 _INSTEAD = {
-    "size": "its sizes are pattern.shape",
+    "size": f"its sizes are pattern.shape; for a tensor, {_CURE}",
     "squeeze": f"pattern[0] takes an axis of size 1 away; for a tensor, {_CURE}",
 }
 

@@ -86,7 +86,7 @@ class Reading:
         return pd.concat(frames).reset_index()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Export the data frame to Arrow: ``pyarrow.table(reading)``, ``polars.DataFrame(reading)``.
+        """Export `frame` to Arrow: ``pyarrow.table(reading)``, ``polars.DataFrame(reading)``.
 
         Raises:
             ModuleNotFoundError: without pyarrow, which the extra ``corpus`` installs.
@@ -379,8 +379,8 @@ def weights_of(layers: Sequence[Layer], weights: Sequence[Tensor]) -> Reading:
 def _axes(names: Sequence[str], tensor: Tensor, leading: tuple[int, ...]) -> tuple[str, ...]:
     count = len(leading)
     own = tuple(f"axis_{i}" for i in range(count))
-    if count == 2:  # a readout may be over the query heads that share a key head
-        own = ("batch", "head" if tensor.shape[1] == leading[1] else "key_head")
+    if 1 <= count <= 2:  # a readout may be over the query heads that share a key head
+        own = ("batch", "head" if tensor.shape[count - 1] == leading[-1] else "key_head")[-count:]
     rest = tensor.ndim - count
     numbered = tuple(f"axis_{count + i}" for i in range(rest))
     return ("layer", *own, *(names if len(names) == rest else numbered))
