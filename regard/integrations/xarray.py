@@ -25,7 +25,7 @@ def array(
     Args:
         reading: one readout of ``recording.read(...)``.
         tokens: a recording's `tokens`: the text at each query and key, in the coordinates
-            ``query_token`` and ``key_token`` of batch and position.
+            ``query_token`` and ``key_token``, by batch if there is that axis, and position.
         source_tokens: of cross-attention, the recording's `source_tokens`, which are its keys.
 
     Raises:
@@ -54,11 +54,12 @@ def array(
     values = reading.values.cpu().numpy()
     sizes = dict(zip(reading.axes, values.shape, strict=True))
     coordinates = {axis: _labels(reading, axis, size) for axis, size in sizes.items()}
-    texts = {"query": tokens, "key": source_tokens or tokens}
     found = xr.DataArray(values, coordinates, reading.axes, name=reading.name)
-    for axis, given in texts.items():
-        if given is not None and {"batch", axis} <= set(sizes):
-            found[f"{axis}_token"] = ("batch", axis), _texts(given, axis, coordinates)
+    for axis, given in (("query", tokens), ("key", source_tokens or tokens)):
+        if given is not None and axis in sizes:
+            texts = _texts(given, axis, coordinates)
+            label = (("batch", axis), texts) if "batch" in sizes else (axis, texts[0])
+            found = found.assign_coords({f"{axis}_token": label})
     return found
 
 
@@ -75,7 +76,7 @@ def _labels(reading: Reading, axis: str, size: int) -> list[int]:
 
 
 def _texts(tokens: Tokens, axis: str, coordinates: dict[str, list[int]]) -> list[list[str]]:
-    batch, positions = len(coordinates["batch"]), coordinates[axis]
+    batch, positions = len(coordinates.get("batch", [0])), coordinates[axis]
     if len(tokens) != batch or any(len(text) <= max(positions, default=-1) for text in tokens):
         raise ValueError(
             f"the tokens are of {len(tokens)} texts of {[len(text) for text in tokens]} positions, "

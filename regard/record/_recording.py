@@ -127,7 +127,7 @@ class Recording:
         """Materialize the weights of all layers with named axes, for tables and labelled arrays.
 
         Args:
-            limit: as for `dense`. As a data frame they take twelve times as much.
+            limit: as for `dense`. As a data frame they take eleven times as much.
 
         Raises:
             ValueError: if nothing was recorded, or the weights are larger than the limit.

@@ -86,6 +86,11 @@ def test_a_labelled_array_of_xarray():
     assert float(weights.sel(layer=1, batch=0, head=0, query=1, key=1)) == float(
         recording[0][0, 1, 0, 1]
     )
+    with regard.record() as alone:
+        torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, H, L, D))
+    entropy = array(alone.read(regard.readouts.Entropy())["entropy"], tokens=TOKENS[:1])
+    assert entropy.dims == ("layer", "head", "query")
+    assert tuple(entropy["query_token"].values) == TOKENS[0]
     with pytest.raises(ValueError, match=r"tokens are of 2 texts of \[6, 6\] .* reaches query 6"):
         array(readings["top_weights"], tokens=tuple(text[:-1] for text in TOKENS))
     with pytest.raises(ValueError, match="the tokens are of 1 texts"):
