@@ -23,8 +23,8 @@ from regard_site.sources import ROOT, Page, Section, colours, sections
 __all__ = ["build"]
 
 _HERE = Path(__file__).parent
-_ASSETS = {".svg": "pictures", ".png": "pictures", ".py": "solutions"}
-"""The folder of what pages show or link to, by its kind."""
+_ASSETS = {".svg": "pictures", ".png": "pictures", ".py": "", ".ipynb": ""}
+"""The folder of what pages show or link to, by its kind; empty for that in which it lies."""
 _FRONT = Page("index.html", "regard")
 _GALLERY = Page("gallery/index.html", "Gallery")
 
@@ -98,7 +98,7 @@ class _Site:
     def write_static(self) -> None:
         """What pages show or link to, scripts, styles, slides, and what is searched."""
         for asset in sorted(self._assets):
-            target = self._folder / _ASSETS[Path(asset).suffix] / Path(asset).name
+            target = self._folder / _place_of(asset)
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(ROOT / asset, target)
         static = self._folder / "static"
@@ -220,9 +220,9 @@ class _Site:
             full = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
             if full in self._addresses:
                 address = self._addresses[full]
-            elif (folder := _ASSETS.get(posixpath.splitext(full)[1])) and (ROOT / full).is_file():
+            elif posixpath.splitext(full)[1] in _ASSETS and (ROOT / full).is_file():
                 self._assets.add(full)
-                address = f"{folder}/{posixpath.basename(full)}"
+                address = _place_of(full)
             else:
                 raise ValueError(f"{source} links to {target}, which is not a page of the site")
             here = posixpath.dirname(page.address) or "."
@@ -245,3 +245,9 @@ def _with_neighbours(
     """Each page with those before and after it, as they are read."""
     pages = [page for section in parts for page in section.pages]
     return zip([None, *pages[:-1]], pages, [*pages[1:], None], strict=True)
+
+
+def _place_of(asset: str) -> str:
+    """The address on the site of what a page shows or links to."""
+    path = Path(asset)
+    return f"{_ASSETS[path.suffix] or path.parent.name}/{path.name}"

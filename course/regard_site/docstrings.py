@@ -17,8 +17,9 @@ _INTERNAL = {"attention", "backends", "cli", "errors", "inputs", "intercept", "p
 """Modules whose names are not for users, or stand in `regard` or another room already."""
 _INSIDE = (
     "gpt.stories",
-    *(f"integrations.{name}" for name in ("lightning", "ray", "tensorboard", "trackio")),
-    *(f"integrations.{name}" for name in ("transformers", "wandb")),
+    *(f"integrations.{name}" for name in ("inspect_ai", "lightning", "ray", "tensorboard")),
+    *(f"integrations.{name}" for name in ("trackio", "transformer_lens", "transformers")),
+    *(f"integrations.{name}" for name in ("wandb", "xarray")),
     "lens.circuits",
 )
 """Public rooms within rooms."""

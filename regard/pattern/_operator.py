@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,18 @@ from regard.pattern.reading import require_numbers
 from regard.pattern.readout import Readout
 from regard.pattern.singular_values import singular_values
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike
+
+MYPY = False  # True to mypy, by this name
 _LIMIT = 2**30  # maximum bytes of a slice, and of `dense` by default
+_CURE = "write its weights down with dense(), those of all layers with recording.dense()"
+# What does the work of a tensor's method, for those that other libraries call first.
+_INSTEAD = {
+    "size": f"its sizes are pattern.shape; for a tensor, {_CURE}",
+    "squeeze": f"pattern[0] takes an axis of size 1 away; for a tensor, {_CURE}",
+}
 
 
 class Factor(Readable):
@@ -51,6 +62,29 @@ class Factor(Readable):
     @abstractmethod
     def __rmatmul__(self, y: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Compute linear combinations of the rows, ``(..., M, S)`` of ``(..., M, L)``."""
+
+    @abstractmethod
+    def dense(self, *, limit: int | None = _LIMIT) -> Float[Tensor, "*b L S"]:
+        """Materialize all weights, ``(..., L, S)``, unless they take more bytes than the limit."""
+
+    def __array__(self, dtype: DTypeLike | None = None, *, copy: bool | None = None) -> np.ndarray:
+        """Materialize all weights as an array of NumPy, within the limit of `dense`."""
+        if copy is False:
+            raise ValueError(
+                f"a {type(self).__name__} computes its weights, so that an array of them is always "
+                "a copy; expected copy=None or True"
+            )
+        weights: np.ndarray = self.dense().cpu().numpy()
+        return weights if dtype is None else weights.astype(dtype, copy=False)
+
+    if not MYPY:  # it would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to write in place of a tensor's method or attribute."""
+            said = f"a {type(self).__name__} has no attribute {name!r}"
+            if not name.startswith("_") and hasattr(torch.Tensor, name):
+                said += f", since it is not stored as a tensor: {_INSTEAD.get(name, _CURE)}"
+            raise AttributeError(said, name=name, obj=self)
 
     def singular_values(self, k: int) -> Float[Tensor, "*b k"]:
         """Find the k largest singular values of each head's weights, largest first: ``(B, H, k)``.
@@ -81,8 +115,7 @@ class Factor(Readable):
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Support ``tensor @ pattern``; any other torch function raises an error."""
-        cure = "write its weights down with dense(), those of all layers with recording.dense()"
-        return matmul_alone(Factor, function, types, args, kwargs, cure)
+        return matmul_alone(Factor, function, types, args, kwargs, _CURE)
 
 
 class LinearOperator(Factor):

@@ -21,7 +21,7 @@ from regard.pattern import Pattern
 from regard.pattern.readouts import Readout
 from regard.record._files import read, write
 from regard.record.layer import Labels, Layer, Tokens, describe_repeats
-from regard.record.readings import Readings, read_all
+from regard.record.readings import Reading, Readings, read_all, weights_of
 from regard.record.sites import AttentionKind, choose_kind, kinds_of
 
 if TYPE_CHECKING:
@@ -122,6 +122,28 @@ class Recording:
                 "a reduction, or dense(limit=None)"
             )
         return tuple(pattern.dense(limit=None) for pattern in patterns)
+
+    def weights(self, *, limit: int | None = 2**30) -> Reading:
+        """Materialize the weights of all layers with named axes, for tables and labelled arrays.
+
+        Args:
+            limit: as for `dense`. As a data frame they take eleven times as much.
+
+        Raises:
+            ValueError: if nothing was recorded, or the weights are larger than the limit.
+
+        Example:
+            >>> import regard, torch
+            >>> from regard.nn import MultiHeadAttention
+            >>> layer = MultiHeadAttention(6, 2, mask=regard.causal())
+            >>> with regard.record() as recording:
+            ...     _ = layer(torch.randn(1, 5, 6))
+            >>> recording.weights()
+            Reading(weight: layer 1 × batch 1 × head 2 × query 5 × key 5)
+            >>> recording.weights().frame().columns.tolist()
+            ['layer', 'batch', 'head', 'query', 'key', 'weight']
+        """
+        return weights_of(self._of_kind(), self.dense(limit=limit))
 
     def __len__(self) -> int:
         return len(self._of_kind())

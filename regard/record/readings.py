@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from regard._display import show
+from regard._extras import needing
 from regard.backends import native
 from regard.inputs import Problem
 from regard.pattern import Pattern
@@ -83,6 +84,16 @@ class Reading:
             index = pd.MultiIndex.from_product([labels["layer"], *levels], names=self.axes)
             frames.append(pd.DataFrame({self.name: part.cpu().numpy().reshape(-1)}, index=index))
         return pd.concat(frames).reset_index()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Export `frame` to Arrow: ``pyarrow.table(reading)``, ``polars.DataFrame(reading)``.
+
+        Raises:
+            ModuleNotFoundError: without pyarrow, which the extra ``corpus`` installs.
+        """
+        with needing("corpus"):
+            import pyarrow as pa  # noqa: F401 - pandas exports by it
+        return self.frame().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
         shape = tuple(self.parts[0].shape) if self.parts else ()
@@ -323,7 +334,7 @@ def labelled(
         for name, readout, result in zip(names, readouts, layer.results, strict=True):
             for column, tensor in named_tensors(name, result).items():
                 columns.setdefault(column, []).append(tensor)
-                axes[column] = _axes(readout, tensor, layer.leading)
+                axes[column] = _axes(readout.axes, tensor, layer.leading)
     labels = tuple(_labels(layer) for layer in layers)
     return {
         name: Reading(name, axes[name], tuple(parts), labels) for name, parts in columns.items()
@@ -357,17 +368,25 @@ def named_tensors(name: str, result: Any) -> dict[str, Tensor]:
     )
 
 
-def _axes(readout: Readout[Any, Any], tensor: Tensor, leading: tuple[int, ...]) -> tuple[str, ...]:
+def weights_of(layers: Sequence[Layer], weights: Sequence[Tensor]) -> Reading:
+    """Label all weights of layers; see `Recording.weights`."""
+    if not layers:
+        raise ValueError("nothing was recorded; run the model inside the block")
+    axes = [_axes(("query", "key"), part, tuple(part.shape[:-2])) for part in weights]
+    return Reading("weight", axes[0], tuple(weights), tuple(_labels(layer) for layer in layers))
+
+
+def _axes(names: Sequence[str], tensor: Tensor, leading: tuple[int, ...]) -> tuple[str, ...]:
     count = len(leading)
     own = tuple(f"axis_{i}" for i in range(count))
-    if count == 2:  # a readout may be over the query heads that share a key head
-        own = ("batch", "head" if tensor.shape[1] == leading[1] else "key_head")
+    if 1 <= count <= 2:  # a readout may be over the query heads that share a key head
+        own = ("batch", "head" if tensor.shape[count - 1] == leading[-1] else "key_head")[-count:]
     rest = tensor.ndim - count
     numbered = tuple(f"axis_{count + i}" for i in range(rest))
-    return ("layer", *own, *(readout.axes if len(readout.axes) == rest else numbered))
+    return ("layer", *own, *(names if len(names) == rest else numbered))
 
 
-def _labels(layer: LayerReadings) -> dict[str, Sequence[int]]:
+def _labels(layer: Layer | LayerReadings) -> dict[str, Sequence[int]]:
     return {"layer": [layer.index], "head": layer.heads, "query": layer.rows}
 
 

@@ -5,6 +5,7 @@ import math
 import operator
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -175,6 +176,40 @@ def test_too_large_results_are_refused():
     with pytest.raises(ValueError, match=r"these weights take 4.5 GiB.*dense\(limit=None\)"):
         long[0, :40_000]
     assert long[0, 39_999].shape == (30_000,)
+
+
+def test_an_array_of_numpy_holds_all_weights_within_the_limit():
+    whole = pattern()
+    array = np.asarray(whole)
+    assert array.dtype == np.float32
+    assert torch.equal(torch.from_numpy(array), whole.dense())
+    assert np.asarray(whole.mean(), dtype=np.float64).shape == (2, 5, 7)
+    assert np.stack([*whole]).shape == whole.shape
+    with pytest.raises(
+        ValueError, match=r"computes its weights, so that an array .* always a copy"
+    ):
+        np.asarray(whole, copy=False)
+    with pytest.raises(ValueError, match=r"these weights take 8.9 GiB, above the limit of 1.0 GiB"):
+        np.asarray(pattern((2, 40_000, 30_000)))
+
+
+# What other libraries do with an attention: BertViz the first two and the last.
+USES = {
+    "squeeze": (lambda one: one.squeeze(0), r"Pattern has no .*'squeeze'.*: pattern\[0\] takes"),
+    "size": (lambda one: one.size(-1), r"Pattern has no .*'size'.*: its sizes are pattern\.shape"),
+    "tolist": (lambda one: one.tolist(), r"Pattern has no .*'tolist'.*: write .* with dense\(\)"),
+    "stack": (lambda one: torch.stack([one, one]), r"torch\.stack takes .* recording\.dense\(\)"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_only_a_tensor_has_says_what_to_do_instead(use):
+    call, message = USES[use]
+    for one in (pattern(), pattern().weighted(key=torch.randn(7)), pattern().mean()):
+        with pytest.raises((AttributeError, TypeError), match=message):
+            call(one)
+    with pytest.raises(AttributeError, match=r"a Pattern has no attribute 'entropie'$"):
+        _ = pattern().entropie
 
 
 def test_dense_takes_a_limit():

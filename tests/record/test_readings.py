@@ -120,8 +120,25 @@ def test_readouts_of_patterns_without_a_batch():
     with regard.record(heads=[2, 1]) as recording:
         F.scaled_dot_product_attention(*torch.randn(3, H, L, D))
     reading = recording.read(regard.readouts.Entropy())["entropy"]
-    assert reading.axes == ("layer", "axis_0", "query")
-    assert len(reading.frame()) == 2 * L
+    assert reading.axes == ("layer", "head", "query")
+    assert reading.frame()["head"].tolist() == [2] * L + [1] * L
+
+
+def test_all_weights_in_long_form_and_in_arrow():
+    pa = pytest.importorskip("pyarrow")
+    recording = recorded(torch.randn(2, 2, B, H, L, D), heads=[2, 0], rows=[1, -1])
+    weights = recording.weights()
+    assert weights.axes == ("layer", "batch", "head", "query", "key")
+    assert torch.equal(weights.values, torch.stack(recording.dense()))
+    frame = weights.frame().set_index([*weights.axes])["weight"]
+    assert frame[1, 0, 2, 6, 3] == float(recording[1][0, 0, 1, 3])
+    table = pa.table(weights)
+    assert table.column_names == [*weights.axes, "weight"]
+    assert table["weight"].to_pylist() == frame.tolist()
+    with pytest.raises(ValueError, match=r"the weights of these 2 layers take .* above the limit"):
+        recording.weights(limit=2 * B * 2 * 2 * L * 4 - 1)
+    with pytest.raises(ValueError, match="nothing was recorded; run"), regard.record() as nothing:
+        nothing.weights()
 
 
 def test_readouts_of_one_kind():

@@ -6,6 +6,7 @@ from regard_site.docstrings import rooms
 
 WITHOUT_LIBRARY = {  # where the tests run
     "regard.gpt.TensorBoard",
+    "regard.integrations.inspect_ai.reading",
     "regard.integrations.lightning.MonitorCallback",
     "regard.integrations.ray.atlas_on_ray",
     "regard.integrations.tensorboard.TensorBoardWriter",

@@ -12,7 +12,8 @@ import regard
 from regard import integrations as integrations_of_regard
 
 # Rooms whose library is missing where the tests run can't be imported.
-ROOMS = [room for room in rooms() if find_spec("lightning") or not room.path.endswith(".lightning")]
+MISSING = [name for name in ("inspect_ai", "lightning") if find_spec(name) is None]
+ROOMS = [room for room in rooms() if room.path.rpartition(".")[2] not in MISSING]
 # Modules that no user imports from, and one that is run.
 INTERNAL = {"attention", "backends", "cli", "errors", "inputs", "intercept", "pattern", "sdpa"}
 
