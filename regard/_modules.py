@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
@@ -33,6 +34,20 @@ def has_own_hooks(module: nn.Module) -> bool:
         or module._compiled_call_impl is not None  # noqa: SLF001 - likewise
         or "forward" in vars(module)
     )
+
+
+def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a module's hook that does nothing when another thread runs the module.
+
+    To that thread a hook that is removed meanwhile may come without the arguments that it was
+    registered for.
+    """
+    thread = get_ident()
+
+    def called(*args: Any) -> Any:
+        return hook(*args) if get_ident() == thread else None
+
+    return called
 
 
 @runtime_checkable

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from threading import get_ident
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 
 from regard._arguments import check_indices, check_whole, chosen
 from regard._display import show
+from regard._modules import of_this_thread
 from regard._shapes import Float, Int
 from regard.errors import Error
 from regard.intercept import Call, observe_calls
@@ -416,11 +416,7 @@ class _Trace:
         return logits.cpu()
 
     def _hooked(self, name: str, part: nn.Module) -> Any:
-        thread = get_ident()
-
         def keep(_: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
-            if get_ident() != thread:  # another one runs the model meanwhile
-                return
             floats = (t for t in (*args, *kwargs.values()) if isinstance(t, Tensor))
             stream = next((t for t in floats if t.is_floating_point() and t.ndim > 1), None)
             result = output[0] if isinstance(output, (tuple, list)) else output
@@ -428,7 +424,7 @@ class _Trace:
                 if isinstance(tensor, Tensor):
                     kept[name] = self._picked(tensor)
 
-        return part.register_forward_hook(keep, with_kwargs=True)
+        return part.register_forward_hook(of_this_thread(keep), with_kwargs=True)
 
     def _picked(self, tensor: Tensor) -> Tensor:
         own = tensor.detach()

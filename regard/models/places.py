@@ -15,12 +15,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from threading import get_ident
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard._modules import of_this_thread
 from regard._shapes import Float
 from regard.intercept import Call, observe_calls
 from regard.record import Recording, record
@@ -150,17 +150,12 @@ def _watched(
     path: str, module: nn.Module, clock: Iterator[int], visits: list[_Visit]
 ) -> Iterator[None]:
     entered: list[_Visit] = []
-    thread = get_ident()  # others may run the model meanwhile
 
     def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if get_ident() != thread:
-            return
         given = next(filter(_is_stream, (*args, *kwargs.values())), None)
         entered.append(_Visit(path, module, next(clock), _rows(given)))
 
     def leave(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 - torch's
-        if get_ident() != thread:
-            return
         one = entered.pop()
         first = output if isinstance(output, Tensor) else None
         if isinstance(output, (tuple, list)) and output:
@@ -170,8 +165,8 @@ def _watched(
         one.end, one.given = next(clock), _rows(first if _is_stream(first) else None)
         visits.append(one)
 
-    before = module.register_forward_pre_hook(enter, with_kwargs=True)
-    after = module.register_forward_hook(leave)
+    before = module.register_forward_pre_hook(of_this_thread(enter), with_kwargs=True)
+    after = module.register_forward_hook(of_this_thread(leave))
     try:
         yield
     finally:

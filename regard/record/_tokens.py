@@ -117,9 +117,10 @@ class Labeller:
         argument: str,
         module: nn.Module,  # noqa: ARG002 - the signature of torch's hooks
         args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, Any] | None = None,
     ) -> None:
-        if not block.holds():  # this call is not recorded
+        """Keep the ids; another thread may call without `kwargs`, while the hook is removed."""
+        if kwargs is None or not block.holds():  # this call is not recorded
             return
         ids = kwargs.get(argument)
         if ids is None and args and argument == "input_ids":

@@ -22,7 +22,7 @@ LONG = {
     *("13-fused-attention.md", "14-encoder-and-decoder.md", "17-from-a-weight-to-the-answer.md"),
     *("effects.md", "intervene.md", "looked-at.md", "meaning.md", "moved.md", "passages.md"),
     "plots.md",
-    *("real-models.md", "stories.md", "train.md"),
+    *("real-models.md", "serving.md", "stories.md", "train.md"),
 }
 
 # Beside much that is light they open a real model; its blocks take part in make thorough.

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -287,6 +288,20 @@ def test_other_threads_run_the_model_as_it_is(gpt, ids):
     assert len(others) == 1 + LAYERS + LAYERS - 1
     for other in others:
         torch.testing.assert_close(other, before)
+
+
+def test_two_threads_measure_the_same_model(gpt, ids):
+    expected = regard.lens.effects(gpt, ids, TARGET).values
+    together = threading.Barrier(2)
+
+    def measure(_):
+        together.wait()
+        return regard.lens.effects(gpt, ids, TARGET).values
+
+    with ThreadPoolExecutor(2) as threads:
+        for values in threads.map(measure, range(2)):
+            torch.testing.assert_close(values, expected)
+    assert all("forward" not in vars(module) for module in gpt.modules())
 
 
 def test_it_measures_the_model_as_interventions_around_it_made_it(gpt, ids):

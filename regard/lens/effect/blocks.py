@@ -171,17 +171,23 @@ def _returning(output: _Output, copies: int) -> Callable[..., Any]:
     return forward
 
 
+# Held while a forward is replaced: of two threads at the same module, the one that ends last would
+# put back what the other one had put there.
+_replacing = threading.RLock()
+
+
 @contextmanager
 def _with_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    before = vars(module).get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if before is None:
-            del module.forward
-        else:
-            module.forward = before
+    with _replacing:
+        before = vars(module).get("forward")
+        module.forward = forward
+        try:
+            yield
+        finally:
+            if before is None:
+                del module.forward
+            else:
+                module.forward = before
 
 
 def _is_of_one_sequence(value: Any) -> bool:

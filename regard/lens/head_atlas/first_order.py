@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from threading import get_ident
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard._modules import of_this_thread
 from regard._shapes import Float
 
 __all__ = ["LONGEST", "head_effects"]
@@ -41,11 +41,8 @@ def head_effects(model: Any, ids: Sequence[int], heads: Sequence[int]) -> Float[
         if block.attention is not None and block.output is not None
     ]
     kept: list[Tensor] = []
-    thread = get_ident()
 
-    def keep(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if get_ident() != thread:  # another one runs the model meanwhile
-            return None
+    def keep(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         taken = args[0] if args[0].requires_grad else args[0].detach().requires_grad_()
         kept.append(taken)
         return taken, *args[1:]
@@ -54,7 +51,7 @@ def head_effects(model: Any, ids: Sequence[int], heads: Sequence[int]) -> Float[
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_frozen(model.module))
         for output in outputs:
-            stack.callback(output.register_forward_pre_hook(keep).remove)
+            stack.callback(output.register_forward_pre_hook(of_this_thread(keep)).remove)
         logits = model(read)
         total = -torch.nn.functional.cross_entropy(logits[:-1].float(), read[1:], reduction="sum")
         gradients = torch.autograd.grad(total, kept, allow_unused=True)

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from threading import get_ident
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from regard._modules import of_this_thread
 from regard._shapes import Float, Int
 from regard.errors import Error
 from regard.intercept import Call, observe_calls
@@ -312,14 +312,14 @@ class _Toward:
         self._scale: Float[Tensor, "t 1"] | None = None
         self._given: Tensor | None = None
         self._adds_given = True
-        self._thread, self._length = get_ident(), len(ids)
+        self._length = len(ids)
         stack = ExitStack()
         for output, adds, weight, scale in self._outputs:
             for module, see in ((output, self._see_output(weight, scale)), (adds, self._see_added)):
-                stack.callback(module.register_forward_hook(see).remove)
+                stack.callback(module.register_forward_hook(of_this_thread(see)).remove)
         if self._norm is not None:
             norm = self._model.module.get_submodule(self._model.places.norm)
-            stack.callback(norm.register_forward_hook(self._see_norm).remove)
+            stack.callback(norm.register_forward_hook(of_this_thread(self._see_norm)).remove)
         return stack
 
     def result(self, heads: int) -> Float[Tensor, "N t"] | None:
@@ -339,8 +339,6 @@ class _Toward:
         self, weight: Float[Tensor, "HDv E"], scale: float
     ) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
         def see(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if get_ident() != self._thread:  # another one runs the model meanwhile
-                return
             self._given = output
             taken = args[0].detach().flatten(0, -2)[: len(self._along)].float()
             share = (self._along.to(taken) @ weight.T.to(taken)).mul_(taken).mul_(scale)
@@ -352,13 +350,12 @@ class _Toward:
     def _see_added(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
         """Note whether what is added is W_O's output, as it is."""
         added = output[0] if isinstance(output, (tuple, list)) else output
-        if get_ident() == self._thread:
-            assert self._given is not None
-            self._adds_given &= torch.equal(added, self._given)
+        assert self._given is not None
+        self._adds_given &= torch.equal(added, self._given)
 
     def _see_norm(self, _: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         assert self._norm is not None
         taken, given = (one.detach().flatten(0, -2) for one in (args[0], output))
-        if get_ident() == self._thread and len(taken) == self._length:
+        if len(taken) == self._length:
             scale = self._norm.scales(taken.double().cpu(), given.double().cpu())
             self._scale = scale[:-1]
