@@ -113,6 +113,8 @@ def atlas(
             advance(document.tokens)
     state.next_document = job.counted.last
     run.save()
+    if announce is not None:
+        announce(run.times())
     atlas = finished(model, state, sources)
     if probes and count == 1:
         probe_heads(atlas, model, job.texts, progress=progress)
@@ -300,21 +302,35 @@ class Run:
         self._path = path
         self._reader = reader
         self._saved = time.monotonic()
+        self._reading = self._measuring = 0.0  # seconds
+        self._measured = 0  # documents
 
     def read(self, document: Document) -> None:
         """Read one document, and add it to the state."""
         state = self._state
+        begun = time.perf_counter()
         effects = self._effects(document)
+        measured = time.perf_counter()
         read = self._reader.read(document, lowest=state.lowest, below=state.below, effects=effects)
         if effects is not None:
             state.effects += 1
+            self._measured += 1
             read.clustered[_EFFECTS] = _saved_loss(effects)
         state.unmeasured |= self._reader.unmeasured
         if read.clustered:  # of no window of two tokens there is nothing
             state.add(read, self._reader.heads)
         state.next_document = document.number + 1
+        self._measuring += measured - begun
+        self._reading += time.perf_counter() - measured
         if time.monotonic() - self._saved > _SECONDS:
             self.save()
+
+    def times(self) -> str:
+        """Say how long it took to read, and to measure effects, since this run began."""
+        return (
+            f"reading took {self._reading:,.1f} s, and effects to first order on "
+            f"{self._measured:,} documents {self._measuring:,.1f} s"
+        )
 
     def save(self) -> None:
         """Write the state, if it has a file."""

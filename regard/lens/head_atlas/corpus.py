@@ -79,7 +79,12 @@ def _name(path: Path) -> str:
 
 def _files(path: Path) -> list[str | Path]:
     if not path.exists():
-        raise FileNotFoundError(2, "no such file or folder", str(path))
+        raise FileNotFoundError(
+            2,
+            "no such file or folder (of a dataset of the hub, bring the files: "
+            "hf download OWNER/NAME --repo-type dataset --local-dir FOLDER)",
+            str(path),
+        )
     if not path.is_dir():
         return [path]
     found: list[str | Path] = [

@@ -3,6 +3,7 @@
 import copy
 import errno
 import json
+import re
 
 import pytest
 import torch
@@ -246,7 +247,10 @@ def test_a_number_that_was_not_measured_is_none_and_no_column(model):
 def test_the_estimate_says_what_is_left_out(model):
     said = []
     atlas(model, TEXTS, length=19, announce=said.append)
-    assert len(said) == 1
+    assert len(said) == 2
     assert "of 6 documents; 1 duplicates left out; 1 texts too short" in said[0]
     assert "4 longer than 19 tokens" in said[0]
     assert "estimated time: less than a minute" in said[0]
+    assert re.fullmatch(
+        r"reading took \d+\.\d s, and effects to first order on \d documents \d+\.\d s", said[1]
+    )
