@@ -35,7 +35,7 @@ def recording(report: Report) -> None:
         print("\nrecording a generation: transformers is not installed")
         return
     report.table(
-        f"recording a generation by transformers: {NEW} tokens after {PROMPT}, seconds of processor",
+        f"recording a generation by transformers: {NEW} tokens after {PROMPT}, processor time",
         *(("model", 34), ("ms", 9), ("of the plain one", 16), ("half of the rounds", 18)),
     )
     for name, model in _models():

@@ -131,10 +131,10 @@ class _Scoped(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Iterate over those whose scope contains the current call."""
-        return (one for block, one in self._all if block.holds())
+        return iter([one for block, one in self._all if block.holds()])
 
     def __bool__(self) -> bool:
-        return any(block.holds() for block, _ in self._all)
+        return bool(self._all) and any([block.holds() for block, _ in self._all])  # noqa: C419 - quicker
 
 
 class _ThreadInterceptor:
