@@ -179,8 +179,12 @@ def one_query(query: Tensor, key: Tensor, value: Tensor) -> Tasks:
 
 def in_place(pattern: regard.Pattern, made: dict[str, Callable[[], Any]]) -> Tasks:
     """Return tasks that read patterns made anew each time; the last reads the plain one."""
-    patterns = {**made, "the weights": lambda: pattern}
-    return {name: (lambda make=make: make().read(*READOUTS)) for name, make in patterns.items()}
+
+    def read(make: Callable[[], Any]) -> object:
+        return make().read(*READOUTS)
+
+    tasks: Tasks = {name: partial(read, make) for name, make in made.items()}
+    return tasks | {"the weights": partial(pattern.read, *READOUTS)}
 
 
 def _tensors(sizes: Sizes) -> tuple[Tensor, ...]:
@@ -203,8 +207,9 @@ def _forward_and_backward(sizes: Sizes) -> Tasks:
         context = forward()
         return torch.autograd.grad(context, inputs, torch.ones_like(context))
 
-    theirs = partial(F.scaled_dot_product_attention, *inputs, is_causal=True)
-    ours = partial(regard.attention, *inputs, mask=regard.causal())
+    query, key, value = inputs
+    theirs = partial(F.scaled_dot_product_attention, query, key, value, is_causal=True)
+    ours = partial(regard.attention, query, key, value, mask=regard.causal())
     return {"torch": partial(trained, theirs), "ours": partial(trained, ours)}
 
 
@@ -225,10 +230,10 @@ def _generation(sizes: Sizes) -> Tasks:
     )
     model = GPT(config).eval()
     ids = torch.zeros(1, 8, dtype=torch.int64, device="cpu")
-    options = {"tokens": sizes.tokens, "sampling": Sampling(temperature=0.0)}
+    greedy = Sampling(temperature=0.0)
     return {
-        "module": lambda: generate(model, ids, **options),
-        "engine": partial(generate, Engine(model), ids, **options),
+        "module": partial(generate, model, ids, tokens=sizes.tokens, sampling=greedy),
+        "engine": partial(generate, Engine(model), ids, tokens=sizes.tokens, sampling=greedy),
     }
 
 

@@ -135,8 +135,8 @@ class PatternBuilder(LayerBuilder):
         if not self._pieces:
             self._problem = replace(problem, query=query, key=self._key)
             self._leading = problem.leading
-        device, copy = query.device, self._selection.offload
-        rows = rows.to(lambda tensor: tensor.to(device, copy=copy), device)
+        if self._selection.offload:
+            rows = rows.to(lambda tensor: tensor.to("cpu", copy=True), query.device)
         self._pieces.append(_Piece(query, rows, shift, width))
         for tensor in (query, rows.allowed, rows.bias):
             self._remember(tensor)
