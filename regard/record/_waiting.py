@@ -66,7 +66,7 @@ class WaitingSteps:
         Raises:
             RecordError: if the keys were written to meanwhile.
         """
-        problem, self._problem = self._problem, None
+        problem = self._problem
         if problem is None:
             return None
         if version(problem.key) > 0:
@@ -78,7 +78,7 @@ class WaitingSteps:
         table = torch.tensor(self._bounds, dtype=torch.int64, device="cpu").T[:, None, None]
         rows = replace(problem.rows, bounds=IndexBounds(*table.unbind()))
         joined = replace(problem, query=torch.cat(self._queries, dim=-2), rows=rows)
-        self._queries, self._bounds = [], []
+        self._problem, self._queries, self._bounds = None, [], []
         return joined
 
 

@@ -253,8 +253,10 @@ def test_steps_whose_keys_stay_are_read_together_while_the_model_runs(monkeypatc
 def test_keys_written_to_while_their_steps_wait_are_refused():
     layer, (query, key) = Attend(), sequence(11)
     with pytest.raises(RecordError, match="were written to after"):  # noqa: SIM117 - the block raises
-        with read_while_running(layer, regard.readouts.Entropy()):
+        with read_while_running(layer, regard.readouts.Entropy()) as run:
             steps_with_own_keys(layer, query, key).add_(1)
+    with pytest.raises(RecordError, match="were written to after"):
+        _ = run.layers  # nor are they left out
 
 
 class Cross(nn.Module):
