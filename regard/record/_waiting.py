@@ -16,9 +16,9 @@ from torch import Tensor
 from regard._shapes import Float
 from regard._tensors import version
 from regard.backends import native
-from regard.errors import RecordError
 from regard.inputs import Problem
 from regard.masks.bounds import AffineBounds, IndexBounds
+from regard.record._selection import require_as_seen
 
 _STEPS = 32
 # Bytes of keys that wait in a layer. Most caches hold these keys anyway, but some make them for
@@ -64,17 +64,12 @@ class WaitingSteps:
         """Return the rows that waited, over all keys so far; None if there are none.
 
         Raises:
-            RecordError: if the keys were written to meanwhile.
+            RecordError: if the keys were written to or freed meanwhile.
         """
         problem = self._problem
         if problem is None:
             return None
-        if version(problem.key) > 0:
-            raise RecordError(
-                f"the model's keys of shape {tuple(problem.key.shape)} were written to after they "
-                "were attended to, before their steps were read; record with offload='cpu', which "
-                "copies them, and read the recording"
-            )
+        require_as_seen(problem.key, 0)
         table = torch.tensor(self._bounds, dtype=torch.int64, device="cpu").T[:, None, None]
         rows = replace(problem.rows, bounds=IndexBounds(*table.unbind()))
         joined = replace(problem, query=torch.cat(self._queries, dim=-2), rows=rows)
