@@ -18,6 +18,7 @@ from benchmarks.gpt_training import gpt_training
 from benchmarks.growth import growth
 from benchmarks.int8_weights import int8_weights
 from benchmarks.isolated import isolated
+from benchmarks.lenses import lenses
 from benchmarks.live import live
 from benchmarks.live_real import live_real
 from benchmarks.machine import describe
@@ -25,6 +26,7 @@ from benchmarks.monitor import monitor
 from benchmarks.overhead import overhead
 from benchmarks.readouts import readouts
 from benchmarks.recipes import recipes
+from benchmarks.recording import recording
 from benchmarks.report import Report
 from benchmarks.slopes import slopes
 from benchmarks.spans import spans
@@ -47,6 +49,8 @@ def main() -> None:
         *kernels,
         equal_area,
         effects,
+        lenses,
+        recording,
         exploring,
         live,
         live_real,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from benchmarks.cases import DTYPES, Case, name_of
-from benchmarks.measure import interleaved
 from benchmarks.peers import PEERS, Ready, version
 from benchmarks.report import Report, milliseconds
+from regard.cli.timing import interleaved
 
 # None so long that those which store the weights run out of memory.
 CASES = (Case(8, 12, 256, 64), Case(1, 12, 1024, 64), Case(1, 12, 4096, 64))

@@ -5,16 +5,13 @@ Keys and values lie as `regard.nn.KVCache` holds them.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
-import torch.nn.functional as F
 
-import regard
 from benchmarks.cases import name_of
-from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
 from regard.backends.native.peak import peak_bandwidth
+from regard.cli.measure import one_query
+from regard.cli.timing import interleaved
 from regard.nn import KVCache
 
 KEYS = 32_768
@@ -40,13 +37,7 @@ def decode(report: Report, keys: int = KEYS) -> None:
         key, value = KVCache(keys).append(
             *torch.randn(2, 1, groups, keys, dim, dtype=dtype).unbind()
         )
-        attend = partial(F.scaled_dot_product_attention, enable_gqa=heads != groups)
-        tasks = {
-            "torch": partial(attend, query, key, value),
-            "ours": partial(regard.attention, query, key, value, mask=regard.causal()),
-        }
-        with torch.no_grad():
-            measured = interleaved(tasks, peak_bandwidth)
+        measured = interleaved(one_query(query, key, value), peak_bandwidth)
         ours, theirs = measured.seconds["ours"], measured.seconds["torch"]
         rate = (key.nbytes + value.nbytes) / ours
         shape = f"(1,{heads}{'' if heads == groups else f'/{groups}'},1,{dim}) {name_of(dtype)}"

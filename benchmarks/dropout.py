@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 import regard
 from benchmarks.cases import CASES, Attention
-from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
 from benchmarks.training import backward_task, forward_task
+from regard.cli.timing import interleaved
 
 DROPOUT = 0.1
 MOST_TOKENS = 1024  # of a text: torch stores the weights

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 import regard
-from benchmarks.measure import interleaved
 from benchmarks.report import milliseconds
+from regard.cli.timing import interleaved
 from regard.gpt import load
 
 if TYPE_CHECKING:

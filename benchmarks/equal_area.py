@@ -8,10 +8,10 @@ from functools import partial
 import torch
 
 from benchmarks.cases import DTYPES, PACKED, WINDOWED, Case, name_of
-from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
 from benchmarks.training import backward_operations, backward_task, forward_task
 from regard.backends.native.peak import peak_flops
+from regard.cli.timing import interleaved
 
 LEAST = 0.95  # of the share that causal attention has of the processor's peak
 

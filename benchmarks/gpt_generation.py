@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from benchmarks.cases import name_of
-from benchmarks.measure import interleaved
 from benchmarks.report import Report
 from regard.backends.native.peak import peak_bandwidth
+from regard.cli.timing import interleaved
 from regard.gpt import GPT, Engine, GPTConfig, Sampling, generate
 from regard.gpt.model_files import to_huge_pages
 

@@ -8,8 +8,8 @@ from functools import partial
 import torch
 
 from benchmarks.cases import DTYPES, PACKED, WINDOWED, Case, name_of
-from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
+from regard.cli.timing import interleaved
 
 LENGTHS = tuple(Case(1, 2, 2048 * 2**power, 64) for power in range(6))
 AREAS = (Case(1, 12, 8192, 64), WINDOWED, PACKED)

@@ -25,10 +25,10 @@ from benchmarks.arguments import take_none
 from benchmarks.gguf_weights import KINDS, as_int8, rounded, write_gguf
 from benchmarks.llama_decoder import LlamaDecoder, ends_by_signal
 from benchmarks.machine import describe
-from benchmarks.measure import Measured, interleaved
 from benchmarks.report import Report
 from regard.backends.native.library import why_missing
 from regard.backends.native.peak import peak_bandwidth
+from regard.cli.timing import Measured, interleaved
 from regard.errors import Error
 from regard.gpt import GPT, Engine, GPTConfig, Sampling, generate
 from regard.models import open as open_model

@@ -10,8 +10,8 @@ import torch
 import regard
 from benchmarks.arguments import take_none
 from benchmarks.gpt_training import Setting, batches, ours
-from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
+from regard.cli.timing import interleaved
 
 EVERY = 100
 MOST = 1_000_000  # updates that a measurement may make

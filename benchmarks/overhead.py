@@ -10,8 +10,8 @@ from torch import Tensor
 
 import regard
 from benchmarks.cases import DTYPES, name_of
-from benchmarks.measure import interleaved
 from benchmarks.report import Report
+from regard.cli.timing import interleaved
 
 
 def overhead(report: Report) -> None:

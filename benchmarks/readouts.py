@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import regard
-from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
+from regard.cli.measure import READOUTS, in_place
+from regard.cli.timing import interleaved
 from regard.pattern.readouts import Readout
 from regard.record import Recording, read_while_running
 
@@ -20,8 +21,8 @@ HEADS, DIM = 12, 64
 LENGTHS = (4096, 16384)
 STORABLE = 4096  # at 16384, each step of eager would take 13 GB
 
-RECEIVED, IMAGE = regard.readouts.Received(), regard.readouts.Image(512, 512)
-ENTROPY, TOP = regard.readouts.Entropy(), regard.readouts.TopK(8)
+TOP, RECEIVED, IMAGE = READOUTS
+ENTROPY = regard.readouts.Entropy()
 ALL = (
     *(RECEIVED, IMAGE, ENTROPY, TOP),
     *(
@@ -132,17 +133,13 @@ def _rows_in_place(report: Report, length: int) -> None:
     known = pattern.without(keys)
     known.read(TOP)  # computes its log-sum-exps before the clock
     made: dict[str, Callable[[], Any]] = {
-        "the weights": lambda: pattern,
         "weighted by key": lambda: pattern.weighted(key=norms),
         "weighted by a dot product": lambda: pattern.weighted(dot=(other, value)),
         "without two keys, known": lambda: known,
         "without two keys, anew": lambda: pattern.without(keys),
         "odds": pattern.odds,
     }
-    tasks = {
-        name: (lambda make=make: make().read(TOP, RECEIVED, IMAGE)) for name, make in made.items()
-    }
-    seconds = interleaved(tasks).seconds
+    seconds = interleaved(in_place(pattern, made)).seconds
     plain = seconds["the weights"]
     for name, taken in seconds.items():
         target = IN_PLACE_TARGETS.get(name)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 import regard
 from benchmarks.cases import DTYPES, Attention, Case, name_of
-from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
 from benchmarks.training import backward_task, forward_task
+from regard.cli.timing import interleaved
 from regard.pattern.readout import Readout
 
 CASE = Case(1, 8, 2048, 64)

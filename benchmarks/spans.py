@@ -12,8 +12,9 @@ import torch
 import regard
 from benchmarks.arguments import take
 from benchmarks.cases import DTYPES, Case, name_of
-from benchmarks.measure import extra_memory, high_water, interleaved
+from benchmarks.measure import extra_memory, high_water
 from benchmarks.report import Report, milliseconds
+from regard.cli.timing import interleaved
 from regard.masks.hiding import add_to_scores
 
 LONG = Case(1, 12, 16384, 64)

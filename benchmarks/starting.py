@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from benchmarks.measure import interleaved
 from benchmarks.report import Report
+from regard.cli.timing import interleaved
 
 TEXT = "Tom had a red kite and a blue drum. Tom wanted the blue"
 # A command of one option, made with the library that ours is made with, which reads its value.

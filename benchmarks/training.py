@@ -8,9 +8,9 @@ from functools import partial
 import torch
 
 from benchmarks.cases import CASES, DTYPES, Attention, Case, name_of
-from benchmarks.measure import interleaved
 from benchmarks.report import Report, milliseconds
 from regard.backends.native.peak import peak_flops
+from regard.cli.timing import interleaved
 
 # Shares of the peak for long texts, some 5 % below the smallest that was measured at any shape.
 # How many times faster than torch that makes it depends on torch, whose own share is 22 % on one

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-import re
+import time
 import warnings
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard._importing import importing
-from regard.cli.errors import user_errors
+from regard.cli.errors import MisuseError, user_errors
 from regard.cli.layout import fitted
 
 if TYPE_CHECKING:
     import torch
 
     from regard.backends.native import Description
+    from regard.cli.measure import Sizes
     from regard.inputs import Problem
     from regard.masks import Mask
 
@@ -34,21 +35,73 @@ _EXPLAINED = {
 }
 
 
-def doctor() -> None:
-    """Show what computes attention on this machine, and why.
+def doctor(
+    *,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Measure the machine's rates and six ratios beside torch in a minute, to be sent "
+            "with a report; keep the machine idle meanwhile.",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what --measure measures as JSON.")
+    ] = False,
+) -> None:
+    """Show what computes attention on this machine, and why; or how fast.
 
     Examples:
     regard doctor
 
     REGARD_INSTRUCTIONS=avx2 regard doctor
+
+    regard doctor --measure
     """
+    if as_json and not measure:
+        raise MisuseError("--json is for numbers: give --measure too")
     with importing():
         from regard.backends.native import describe
 
+        if measure:
+            from regard.cli.measure import Sizes
+
+    if measure:
+        with user_errors(ValueError):
+            _print_measured(Sizes(), as_json=as_json)
+        return
     with user_errors(ValueError):
         library = describe()
     for line in [*_columns(_facts(library)), "", *_columns(_choices())]:
         typer.echo(line)
+
+
+def _print_measured(sizes: Sizes, *, as_json: bool) -> None:
+    """Print each number when it is measured, or all of them as JSON."""
+    from regard.cli.measure import headlines, machine, rates
+
+    start = time.perf_counter()
+    content: dict[str, Any] = {"machine": machine(), "rates": [], "ratios": []}
+
+    def say(line: str) -> None:
+        if not as_json:
+            typer.echo(line)
+
+    for name, value in content["machine"].items():
+        say(f"{name:14}{value}")
+    say("")
+    for rate in rates(sizes):
+        content["rates"].append(rate._asdict())
+        say(f"{rate.name:36}{rate.value:8.1f}  {rate.unit}")
+    say(f"\n{'':36}{'median':>8}  half of the rounds")
+    for name, ratio, unit in headlines(sizes):
+        content["ratios"].append({"name": name, **ratio._asdict(), "unit": unit})
+        within = f"{ratio.low:.2f} to {ratio.high:.2f}"
+        say(f"{name:36}{ratio.median:8.2f}  {within:14}  {unit}")
+    content["seconds"] = round(time.perf_counter() - start, 1)
+    say(f"\nmeasured in {content['seconds']:.0f} s")
+    if as_json:
+        typer.echo(json.dumps(content, ensure_ascii=False))
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
@@ -68,11 +121,12 @@ def _facts(library: Description | None) -> Iterator[tuple[str, str]]:
     import torch
 
     from regard.backends.native import why_missing
+    from regard.cli.measure import processor
 
     yield "regard", version("regard")
     yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
     yield "python", f"{platform.python_version()} on {platform.system()}"
-    yield "processor", f"{_processor()}, {os.cpu_count()} cores"
+    yield "processor", f"{processor()}, {os.cpu_count()} cores"
     yield from _gpu()
     if library is None:
         yield "kernels", f"torch's alone: {why_missing()}"
@@ -170,13 +224,3 @@ def _problems_on_cuda() -> list[tuple[str, Problem]]:
         ("a sliding window on CUDA", problem(half, causal() & window(50))),
         ("a softcap on CUDA", problem(half, softcap=30.0)),
     ]
-
-
-def _processor() -> str:
-    """Return the processor's name from the operating system, or else its architecture."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
-    names = re.findall(r"^model name\s*: (.*)$", text, flags=re.MULTILINE)
-    return names[0] if names else platform.processor() or platform.machine()

@@ -1,24 +1,21 @@
 """Observes and changes the attention calls of this thread, for all blocks open on it.
 
 A torch function mode intercepts torch's functions, and monkeypatched functions those of other
-libraries; global module hooks identify the caller. All are installed only while there are observers
-or interventions, during which compiled code runs eagerly.
+libraries, and torch's call of a module, which identifies the caller. All are installed only while
+there are observers or interventions, during which compiled code runs eagerly.
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_modules
 
 from regard._contexts import transforms, unwrapped, without_transforms
 from regard.intercept._call import outside_transforms
@@ -44,6 +41,10 @@ if TYPE_CHECKING:
     ContextObserver = Callable[[Call, Tensor], None]
 
 T = TypeVar("T")
+
+# Where torch calls a module. Its global hooks tell the same, but cost each module several times as
+# much: with them torch leaves its fast path.
+_MODULE_CALL = f"{nn.Module.__module__}:{nn.Module.__name__}._call_impl"
 
 _this_thread = threading.local()
 
@@ -130,18 +131,10 @@ class _Scoped(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Iterate over those whose scope contains the current call."""
-        return (one for block, one in self._all if block.holds())
+        return iter([one for block, one in self._all if block.holds()])
 
     def __bool__(self) -> bool:
-        return any(block.holds() for block, _ in self._all)
-
-
-@dataclass(eq=False, slots=True)
-class _ActiveModule:
-    """A module that is being called."""
-
-    module: nn.Module
-    frame: FrameType | None
+        return bool(self._all) and any([block.holds() for block, _ in self._all])  # noqa: C419 - quicker
 
 
 class _ThreadInterceptor:
@@ -156,7 +149,7 @@ class _ThreadInterceptor:
         self.changers: _Scoped[CallChanger] = _Scoped()
         self.reducer = MaskReducer()
         self._thread = threading.get_ident()
-        self._modules: list[_ActiveModule] = []
+        self._modules: list[nn.Module] = []
         self.modules_seen = -1
         self._runs = -1
         self._before: Call | None = None
@@ -165,17 +158,13 @@ class _ThreadInterceptor:
         self._functions = FunctionCalls(
             dict.fromkeys(READERS, LibraryCalls(self, self._mode, self._eager))
             | dict.fromkeys(FORWARDS, FusedLayers(self, self._mode))
-            | {CHECKPOINT: Checkpoints(self.on_this_thread)}
+            | {CHECKPOINT: Checkpoints(self.on_this_thread), _MODULE_CALL: self._call_module}
         )
         self._installed = ExitStack()
 
     def start(self) -> None:
         self._eager.force()
         self._installed.callback(self._eager.release)
-        entering = torch_modules.register_module_forward_pre_hook(self._enter)
-        self._installed.callback(entering.remove)
-        leaving = torch_modules.register_module_forward_hook(self._leave, always_call=True)
-        self._installed.callback(leaving.remove)
         self._installed.callback(self._functions.stop)
         self._functions.start()
         self._installed.enter_context(self._mode)
@@ -187,7 +176,7 @@ class _ThreadInterceptor:
     @property
     def module(self) -> nn.Module | None:
         """The innermost `nn.Module` being called."""
-        return self._modules[-1].module if self._modules else None
+        return self._modules[-1] if self._modules else None
 
     @property
     def is_needed(self) -> bool:
@@ -304,31 +293,29 @@ class _ThreadInterceptor:
             return False
         return call.repeats(before)
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - torch's signature
-        if threading.get_ident() != self._thread:
-            return
-        if not self._modules or len(sys.modules) != self.modules_seen:
-            self.see_imports()
-        self._eager.announce(module)
-        frame = _calling_frame()
-        while self._modules and not _is_called_from(frame, self._modules[-1].frame):
-            self._modules.pop()  # an interrupt ended it without running torch's hook
-        if not self._modules:
+    def _call_module(
+        self,
+        path: str,  # noqa: ARG002 - a handler's
+        own: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call a module, which is among those being called until it returns or raises."""
+        modules = self._modules
+        if not modules:
             self._runs += 1
-        self._modules.append(_ActiveModule(module, frame))
-
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ARG002 - likewise
-        if threading.get_ident() != self._thread or not self._modules:
-            return
-        if self._modules[-1].module is not module:
-            if all(m is not module for m in self._called()):
-                return
-            while self._modules[-1].module is not module:
-                self._modules.pop()
-        self._modules.pop()
+        if not modules or len(sys.modules) != self.modules_seen:
+            self.see_imports()
+        self._eager.announce(args[0])
+        depth = len(modules)
+        modules.append(args[0])
+        try:
+            return own(*args, **kwargs)
+        finally:
+            del modules[depth:]
 
     def _called(self) -> tuple[nn.Module, ...]:
-        return tuple(entered.module for entered in self._modules)
+        return tuple(self._modules)
 
 
 def _observed(observer: ContextObserver, call: Call, context: Tensor) -> Tensor:
@@ -338,18 +325,3 @@ def _observed(observer: ContextObserver, call: Call, context: Tensor) -> Tensor:
     else:
         observer(call, context)
     return context
-
-
-def _calling_frame() -> FrameType | None:
-    """Return torch's frame that calls the module whose hook is running."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__") != nn.Module.__module__:
-        frame = frame.f_back
-    return frame
-
-
-def _is_called_from(frame: FrameType | None, above: FrameType | None) -> bool:
-    """Return whether a frame was called, directly or indirectly, from another one."""
-    while frame is not None and frame is not above:
-        frame = frame.f_back
-    return frame is above

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from regard._shapes import Float
 from regard._tensors import version
-from regard.errors import RecordError
 from regard.inputs import Problem
 from regard.masks.bounds import IndexBounds
 from regard.masks.rows import Rows
@@ -20,7 +19,7 @@ from regard.masks.spans import Spans, join_spans
 from regard.pattern import Pattern
 from regard.record._kept import KeptValues
 from regard.record._layer_builder import LayerBuilder, LayerCall
-from regard.record._selection import Selection
+from regard.record._selection import Selection, require_as_seen
 from regard.record.layer import CallPattern
 from regard.record.sites import AttentionKind
 
@@ -97,14 +96,7 @@ class PatternBuilder(LayerBuilder):
 
     def _require_unchanged(self) -> None:
         for tensor, writes in self._versions:
-            freed = tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0
-            if freed or version(tensor) != writes:
-                what = "freed" if freed else "written to"
-                raise RecordError(
-                    f"the model's tensors of shape {tuple(tensor.shape)} were {what} after they "
-                    "were recorded, so their weights are lost; record with offload='cpu', which "
-                    "copies them"
-                )
+            require_as_seen(tensor, writes)
 
     def _begin(self, key: Float[Tensor, "B G S D"]) -> None:
         self._key = self._selection.keep(key)
@@ -135,8 +127,8 @@ class PatternBuilder(LayerBuilder):
         if not self._pieces:
             self._problem = replace(problem, query=query, key=self._key)
             self._leading = problem.leading
-        device, copy = query.device, self._selection.offload
-        rows = rows.to(lambda tensor: tensor.to(device, copy=copy), device)
+        if self._selection.offload:
+            rows = rows.to(lambda tensor: tensor.to("cpu", copy=True), query.device)
         self._pieces.append(_Piece(query, rows, shift, width))
         for tensor in (query, rows.allowed, rows.bias):
             self._remember(tensor)

@@ -30,7 +30,8 @@ from regard.record._layer_builder import LayerBuilder, LayerCall
 from regard.record._recorder import Recorder, check_model, observed
 from regard.record._selection import Selection, selection_of
 from regard.record._tokens import Labeller
-from regard.record.accumulator import Accumulator, missing_for_calls
+from regard.record._waiting import WaitingSteps
+from regard.record.accumulator import Accumulator, allows_rows_together, missing_for_calls
 from regard.record.readings import LayerReadings, Readings, names_of
 from regard.record.sites import AttentionKind
 
@@ -53,8 +54,10 @@ def read_while_running(
     """Take readouts at each attention call in the ``with`` block, and keep only their results.
 
     Queries and keys are released after each call, so memory does not grow with the number of
-    layers. Over the steps of a generation, results per row are appended and sums over queries are
-    accumulated. On a CPU the results are bit-equal to those of `Recording.read` afterwards.
+    layers. Only up to 32 steps of a generation wait, to be read in one pass, with the keys of the
+    latest: at most 4 MiB a layer, which the model's cache mostly holds itself. Over the steps of a
+    generation, results per row are appended and sums over queries are accumulated. On a CPU the
+    results are bit-equal to those of `Recording.read` afterwards.
 
     Args:
         model: read only the calls of this model; None reads all calls on this thread.
@@ -72,7 +75,7 @@ def read_while_running(
         RuntimeWarning: as for `record`, and if a readout names keys that never occurred.
 
     Raises:
-        RecordError: as for `record`.
+        RecordError: as for `record`, and if keys of steps that wait were written to.
         TypeError: for readouts that cannot be taken of a growing pattern: `Image`, keys counted
             from the end, and classes without ``merge``.
         ValueError: as for `record`, and for ``every`` below 1.
@@ -289,6 +292,7 @@ class _ReadingsBuilder(LayerBuilder):
         self.leading: tuple[int, ...] = ()
         self._checksums: deque[int] = deque(maxlen=_COMPARED)
         self._accumulator = Accumulator(readouts, take=reader.take)
+        self._waiting = WaitingSteps() if all(map(allows_rows_together, readouts)) else None
         super().__init__(call, kind, selection=selection)
 
     @property
@@ -298,6 +302,7 @@ class _ReadingsBuilder(LayerBuilder):
 
     def results(self) -> tuple[Any, ...]:
         """Return the results so far; at least one row must have been read."""
+        self._read_waiting()
         return self._accumulator.results(self._keys)
 
     def _begin(self, key: Float[Tensor, "B G S D"]) -> None:
@@ -335,7 +340,17 @@ class _ReadingsBuilder(LayerBuilder):
         if width < problem.keys:
             problem = problem.crop(slice(0, problem.queries), slice(0, width))
         self.leading = self.leading or problem.leading
+        if self._waiting is not None and shift == 0 and self._waiting.add(problem):
+            if self._waiting.is_full:
+                self._read_waiting()
+            return
+        self._read_waiting()
         self._accumulator.add(problem, shift)
+
+    def _read_waiting(self) -> None:
+        problem = None if self._waiting is None else self._waiting.pop()
+        if problem is not None:
+            self._accumulator.add_rows(problem)
 
 
 def _checksums(key: Float[Tensor, "B G s D"], count: int = _COMPARED) -> list[int]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard._arguments import check_indices, check_whole, chosen, contains, from_start, has_negative
 from regard._tensors import upload, version
+from regard.errors import RecordError
 from regard.inputs import Problem
 
 
@@ -107,6 +108,25 @@ def selection_of(
             "from 0"
         )
     return selection
+
+
+def require_as_seen(tensor: Tensor, writes: int) -> None:
+    """Check that a tensor of the model still holds its numbers.
+
+    Args:
+        tensor: the tensor, which is not an inference tensor.
+        writes: its version when it was seen.
+
+    Raises:
+        RecordError: if it was written to or freed since.
+    """
+    freed = tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0
+    if freed or version(tensor) != writes:
+        what = "freed" if freed else "written to"
+        raise RecordError(
+            f"the model's tensors of shape {tuple(tensor.shape)} were {what} after they were "
+            "recorded, so their weights are lost; record with offload='cpu', which copies them"
+        )
 
 
 def select_heads(problem: Problem, numbers: tuple[int, ...]) -> Problem:

@@ -7,7 +7,8 @@ import pytest
 # Some take no arguments, and none takes four.
 MODULES = ["benchmarks"]
 MODULES += [
-    f"benchmarks.{name}" for name in ("monitor", "llama", "llama_decoder", "spans", "isolated")
+    f"benchmarks.{name}"
+    for name in ("monitor", "recording", "lenses", "llama", "llama_decoder", "spans", "isolated")
 ]
 OPTIONS = [(["--help"], 0), (["--threads=2"], 2), (4 * ["all"], 2)]
 

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks import llama, llama_decoder
 from benchmarks.gguf_weights import as_int8, gguf_weights, rounded
-from benchmarks.measure import Measured
 from benchmarks.report import Report
+from regard.cli.timing import Measured
 from regard.gpt import GPT, GPTConfig
 
 SHAPE = {"vocab_size": 11, "context": 7, "layers": 2, "heads": 3, "dim": 12}
@@ -40,10 +40,10 @@ def test_ours_is_compared_with_the_better_of_theirs(capsys):
     model = GPT(GPTConfig(**SHAPE))
     weights = {name: llama.Weights(Path(), 3, model, 2) for name in ("bfloat16", "float16")}
     seconds = {
-        "regard, bfloat16": 1.0,
-        "llama.cpp, bfloat16": 3.0,
-        "regard, float16": 2.0,
-        "llama.cpp, float16": 1.5,
+        "regard, bfloat16": [1.0],
+        "llama.cpp, bfloat16": [3.0],
+        "regard, float16": [2.0],
+        "llama.cpp, float16": [1.5],
     }
     report = Report()
     llama.table(report, "made up")
@@ -65,7 +65,7 @@ def test_int8_is_beside_theirs_of_eight_bits(capsys):
     assert one.own_size == 2 * 1728 + 132 + 4 * (2 * (108 + 108 + 48) + 11 + 24)
     report = Report()
     llama.table(report, "made up")
-    seconds = {"regard, int8": 1.0, "llama.cpp, q8_0": 1.0}
+    seconds = {"regard, int8": [1.0], "llama.cpp, q8_0": [1.0]}
     llama.rows(report, {"q8_0": one}, 1, Measured(seconds, limit=128.0 * one.own_size))
     row = capsys.readouterr().out.splitlines()[-3].split()
     assert row[:2] + row[-5:-3] == ["regard,", "int8,", "100%", "1.00"]

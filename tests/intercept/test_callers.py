@@ -93,6 +93,22 @@ def test_an_encoder_without_a_decoder_attends_to_itself():
     assert recording.kinds == ("encoder",)
 
 
+class Interrupted(nn.Module):
+    def forward(self, x):
+        raise KeyboardInterrupt
+
+
+def test_a_module_that_was_interrupted_is_no_caller_of_what_follows():
+    code, x = nn.Module._call_impl.__code__, torch.randn(1, 2, 5, 4)
+    with regard.record() as recording:
+        with pytest.raises(KeyboardInterrupt):
+            nn.Sequential(Interrupted())(x)
+        F.scaled_dot_product_attention(x, x, x)
+        assert nn.Module._call_impl.__code__ is not code
+    assert recording.layers[0].name == ""
+    assert nn.Module._call_impl.__code__ is code
+
+
 def test_nested_recordings_each_see_their_own_time():
     model, x = Block(), torch.randn(B, L, 12)
     with regard.record() as outer:

@@ -220,6 +220,45 @@ def test_the_steps_of_a_recorded_generation_are_read_together(monkeypatch):
     assert len(passes) == 2 * 1 + 1 + 6
 
 
+def steps_with_own_keys(layer, query, key, prompt=3):
+    """Attend as with a cache that makes a new tensor of keys for each call; return the last."""
+    own = key[..., :prompt, :].clone()
+    layer(query[..., :prompt, :], own, is_causal=True)
+    for place in range(prompt, key.shape[-2]):
+        own = key[..., : place + 1, :].clone()
+        layer(query[..., place : place + 1, :], own)
+    return own
+
+
+def test_steps_whose_keys_stay_are_read_together_while_the_model_runs(monkeypatch):
+    layer, (query, key) = Attend(), sequence(41)
+    readouts = [regard.readouts.Received(), regard.readouts.Entropy(), regard.readouts.TopK(5)]
+    passes, read, between = [], native.read, []
+    monkeypatch.setattr(native, "read", lambda *given: passes.append(0) or read(*given))
+    with regard.record(layer) as recording, read_while_running(layer, *readouts) as run:
+        steps_with_own_keys(layer, query, key)
+    assert len(passes) == 1 + 2  # the prompt, 32 steps, and the other 6
+    for name, expected in recording.read(*readouts).items():
+        assert torch.equal(run[name].values, expected.values), name
+    with read_while_running(layer, *readouts) as run:
+        steps_with_own_keys(layer, query[..., :7, :], key[..., :7, :])
+        between.append(run["received"].values[0])
+        steps_with_own_keys(layer, query, key)
+    expected = recording[0].dense()[..., :7, :7].double().sum(-2)
+    torch.testing.assert_close(between[0].double(), expected, rtol=0, atol=1e-6)
+    for part, length in zip(run["entropy"].parts, (7, 41), strict=True):
+        assert torch.equal(part, recording[0].entropy()[..., :length])
+
+
+def test_keys_written_to_while_their_steps_wait_are_refused():
+    layer, (query, key) = Attend(), sequence(11)
+    with pytest.raises(RecordError, match="were written to after"):  # noqa: SIM117 - the block raises
+        with read_while_running(layer, regard.readouts.Entropy()) as run:
+            steps_with_own_keys(layer, query, key).add_(1)
+    with pytest.raises(RecordError, match="were written to after"):
+        _ = run.layers  # nor are they left out
+
+
 class Cross(nn.Module):
     def __init__(self):
         super().__init__()
