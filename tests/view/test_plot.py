@@ -2,8 +2,6 @@
 
 import io
 import re
-import subprocess
-import sys
 
 import matplotlib as mpl
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
+from support.processes import run_script
 
 import regard
 from regard.nn import MultiHeadAttention
@@ -380,4 +379,4 @@ figure = regard.Pattern(x, x).plot()
 assert figure._repr_png_().startswith(b"\\x89PNG")
 assert "matplotlib.pyplot" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script], check=True)
+    run_script(script)
