@@ -250,7 +250,10 @@ def router(output):
     ("make", "options", "target"),
     [
         (mixtral, {"output_router_logits": True}, router),
-        (mixtral, {"output_router_logits": True}, regard.lens.Logit(5)),
+        pytest.param(
+            *(mixtral, {"output_router_logits": True}, regard.lens.Logit(5)),
+            marks=pytest.mark.thorough,
+        ),
         (mixtral, {"output_hidden_states": True}, lambda out: out.hidden_states[2][:, -1, 3]),
         pytest.param(gemma3n, {}, regard.lens.Logit(5), marks=pytest.mark.thorough),
         (gemma_4, {}, regard.lens.Logit(5)),

@@ -202,7 +202,7 @@ def test_a_figure_of_heads_counts_the_tokens_behind_their_roles():
     assert "induction of no query" in note(tokens=list("abcdefg"))
 
 
-@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("kind", ["png", "svg", pytest.param("pdf", marks=pytest.mark.thorough)])
 def test_any_token_is_drawn_in_any_format(kind):
     figures = [
         head(7).plot(ODD),
