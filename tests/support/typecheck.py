@@ -23,9 +23,9 @@ codemain.getrandbits = random.Random(0).getrandbits
 
 _JAXTYPED = jaxtyping.jaxtyped
 
-# Of the calls of a function in a test the first few are checked, and then one in some: to check all
-# of them took a third of the tests' time.
-_FIRST, _EVERY = 4, 16
+# Of the calls of a function in a test the first is checked, and then one in some: to check all of
+# them took a third of the tests' time.
+_EVERY = 16
 
 calls: dict[object, int] = {}
 """How often each function was called in the current test."""
@@ -86,8 +86,7 @@ def _sampled(function, checker):
     def call(*args, **kwargs):
         count = calls.get(call, 0)
         calls[call] = count + 1
-        is_checked = count < _FIRST or count % _EVERY == 0
-        return (checker if is_checked else function)(*args, **kwargs)
+        return (function if count % _EVERY else checker)(*args, **kwargs)
 
     return call
 
