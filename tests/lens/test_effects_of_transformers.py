@@ -98,6 +98,7 @@ def assert_as_by_function(model, inputs, target, **options):
     assert effects.values.abs().max() > 1e-3
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("over", ["heads", "keys"])
 def test_logits_before_the_position_are_not_computed(model, inputs, over, monkeypatch):
     target = regard.lens.LogProbability(5, position=-2)

@@ -63,8 +63,8 @@ def _server():
     return server
 
 
-def run_script(script, *arguments, timeout=0, env=None, fresh=False):
-    """Run a script that must succeed; return what it prints.
+def run_script(script, *arguments, timeout=0, env=None, fresh=False, status=0):
+    """Run a script that must end with a status; return what it prints.
 
     With `fresh` its process has not imported torch.
     """
@@ -73,7 +73,7 @@ def run_script(script, *arguments, timeout=0, env=None, fresh=False):
         run = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=timeout or None, check=False
         )
-        assert run.returncode == 0, run.stderr
+        assert run.returncode == status, run.stderr
         return run.stdout
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
@@ -81,6 +81,6 @@ def run_script(script, *arguments, timeout=0, env=None, fresh=False):
         server = _server()
         server.stdin.write(json.dumps((*given, str(out), str(err))) + "\n")
         server.stdin.flush()
-        status = int(server.stdout.readline())
-        assert status == 0, f"{status}: {err.read_text('utf-8')}"
+        ended = int(server.stdout.readline())
+        assert ended == status, f"{ended}: {err.read_text('utf-8')}"
         return out.read_text("utf-8")
