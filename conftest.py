@@ -74,7 +74,7 @@ def import_core_checked() -> None:
 import_core_checked()
 
 # The same examples on every run: a failure is a change of the code, not of the dice.
-for name, examples in {"regard": 10, "thorough": 80}.items():
+for name, examples in {"regard": 15, "thorough": 80}.items():
     hypothesis.settings.register_profile(
         name, deadline=None, derandomize=True, max_examples=examples, database=None
     )
