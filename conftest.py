@@ -20,6 +20,7 @@ from pathlib import Path
 import hypothesis
 import jaxtyping
 import pandas as pd  # noqa: F401 - annotations name it; it must not see TYPE_CHECKING
+import pytest
 import rich.console  # noqa: F401 - likewise
 import torch
 
@@ -82,9 +83,9 @@ for name, examples in {"regard": 15, "thorough": 80}.items():
 hypothesis.settings.load_profile("regard")
 
 
-def pytest_runtest_setup() -> None:
-    """Count calls anew in each test, of which the first of each function are checked."""
-    sys.modules["support.typecheck"].calls.clear()
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Count calls anew in each file, of which the first of each function are checked."""
+    sys.modules["support.typecheck"].count_for(item.path)
 
 
 def pytest_collection_finish() -> None:

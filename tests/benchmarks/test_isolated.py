@@ -3,6 +3,8 @@
 import atexit
 import sys
 
+import pytest
+
 from benchmarks.isolated import isolated
 from benchmarks.report import Report
 
@@ -32,6 +34,7 @@ def test_tables_come_through_and_noise_does_not(capfd):
     assert "missed: peers, two: 0.50, not ≥ 1" in out
 
 
+@pytest.mark.thorough
 def test_a_failure_is_shown_and_counted(capfd):
     report = Report()
     isolated(report, failing)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.processes import run_script
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and closed pipes are POSIX's")
 
@@ -140,7 +141,7 @@ LATER = {
 
 
 def test_nothing_is_imported_before_it_is_needed(tmp_path):
-    """One process after the other would import torch anew; here each step may bring its own."""
+    """One process after the other would import regard anew; here each step may bring its own."""
     program = f"""
 import sys, regard
 for name in {{*regard.__all__}} - {{"explore", "gpt", "models", "report"}}:
@@ -156,8 +157,6 @@ with regard.record() as recording, torch.no_grad():
 regard.report(recording, {str(tmp_path / "r.html")!r})
 print({{"fastapi", "starlette", "uvicorn", "pandas", "transformers"}} & {{*sys.modules}})
 """
-    with start(program=("-c", program)) as process:
-        lines = process.stdout.read().splitlines()
-        assert process.wait() == 0, process.stderr.read()
-    assert (lines[0], lines[-1]) == (b"True set()", b"set()")
+    lines = run_script(program).splitlines()
+    assert (lines[0], lines[-1]) == ("True set()", "set()")
     assert (tmp_path / "r.html").stat().st_size > 0

@@ -69,7 +69,7 @@ atlas none.gguf --corpus {here} --out {folder}/new
 
 def answers(lines):
     """Status, number of lines of errors, and what computes and is imported, after each."""
-    return json.loads(run_script(SCRIPT.format(lines=lines)).splitlines()[-1])
+    return json.loads(run_script(SCRIPT.format(lines=lines), fresh=True).splitlines()[-1])
 
 
 def test_a_help_imports_no_library_that_computes():

@@ -185,7 +185,7 @@ before = set(sys.modules)
 regard.attention, regard.record, regard.intervene
 print(*sorted(set(sys.modules) - before))
 """
-    first, second = run_script(script).splitlines()
+    first, second = run_script(script, fresh=True).splitlines()
     is_loaded, *of_regard = first.split()
     assert is_loaded == "False"
     assert {*of_regard} - {"regard"} <= sys.stdlib_module_names

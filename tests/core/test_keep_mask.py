@@ -73,7 +73,11 @@ def test_a_weight_is_kept_where_its_word_reaches_the_threshold():
 
 @pytest.mark.parametrize(
     "counters",  # one row at a time, two, all
-    [pytest.param(1, marks=pytest.mark.thorough), 40, 2**17],
+    [
+        pytest.param(1, marks=pytest.mark.thorough),
+        40,
+        pytest.param(2**17, marks=pytest.mark.thorough),
+    ],
     ids="counters={}".format,
 )
 def test_a_block_equals_the_slice_of_the_whole(counters, monkeypatch):

@@ -17,9 +17,11 @@ PAGES = [ROOT / "README.md", *sorted(pages.FOLDER.rglob("*.md"))]
 # Each takes seconds; what they compute, the tests of gpt, lens, models and record do too, of things
 # that are smaller.
 LONG = {
-    *("00-why-look-back.md", "04-why-divide-by-the-root-of-d.md", "15-inside-gpt-2.md"),
-    *("10-what-heads-learn.md", "11-positions.md", "12-cheaper-attention.md"),
-    *("13-fused-attention.md", "14-encoder-and-decoder.md", "17-from-a-weight-to-the-answer.md"),
+    *("00-why-look-back.md", "04-why-divide-by-the-root-of-d.md", "06-dropout.md"),
+    *("09c-training.md", "09d-sampling.md", "10-what-heads-learn.md", "11-positions.md"),
+    *("12-cheaper-attention.md", "13-fused-attention.md", "14-encoder-and-decoder.md"),
+    *("15-inside-gpt-2.md", "16-is-attention-an-explanation.md"),
+    *("17-from-a-weight-to-the-answer.md", "atlas-difference.md"),
     *("effects.md", "intervene.md", "looked-at.md", "meaning.md", "moved.md", "passages.md"),
     "plots.md",
     *("real-models.md", "serving.md", "stories.md", "train.md"),

@@ -320,7 +320,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path, name, tokenizer):
     save(tmp_path, model, tokenizer)
     path, refused = tmp_path / name, 0
     whole = path.read_bytes()
-    for place in random.Random(0).sample(range(8 * len(whole)), 120):
+    for place in random.Random(0).sample(range(8 * len(whole)), 60):
         data = bytearray(whole)
         data[place // 8] ^= 1 << place % 8
         path.write_bytes(data)
@@ -332,7 +332,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path, name, tokenizer):
         assert loaded.config == config
         assert words.to_json() == tokenizer.to_json()
         assert same(loaded, model)
-    assert refused > 100  # but for white space, and what the header says of its own checksums
+    assert refused > 50  # but for white space, and what the header says of its own checksums
 
 
 def test_a_json_file_may_be_formatted_otherwise_with_the_same_content(tmp_path):

@@ -1,11 +1,9 @@
 """What generation multiplies by: regard's kernel for a few vectors, torch's for the rest."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
+from support.processes import run_script
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
@@ -122,5 +120,4 @@ def test_a_vector_of_another_length_is_refused(inputs, unchecked):
 
 def test_reading_a_model_loads_no_compiler():
     script = "import sys, regard.gpt; regard.gpt.load(); print('torch._dynamo' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\n"
+    assert run_script(script) == "False\n"

@@ -118,8 +118,12 @@ def by_hand(model, tokenizer, story, link, **where):
 
 
 @pytest.mark.parametrize(
-    ("make", "size"), [(characters, 2**27), (pairs, 5 * 8 * LAYERS * HEADS * 10 * 37)]
-)  # all copies at a time, or five and more
+    ("make", "size"),  # all copies at a time, or five and more
+    [
+        pytest.param(characters, 2**27, marks=pytest.mark.thorough),
+        (pairs, 5 * 8 * LAYERS * HEADS * 10 * 37),
+    ],
+)
 def test_each_number_is_that_of_an_intervention_by_hand(make, size, monkeypatch):
     monkeypatch.setattr("regard.gpt._link_effects._BYTES", size)
     tokenizer = make()

@@ -7,12 +7,11 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from rich.console import Console
+from support.processes import run_script
 
 from regard.errors import Error
 from regard.gpt import (
@@ -256,8 +255,7 @@ prepare(sys.argv[1], ["a line of text\\n" * 99], tokenizer="char")
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's")
 def test_files_of_a_killed_process_are_removed(folder, tmp_path):
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "c")], check=False)
-    assert killed.returncode == -signal.SIGKILL
+    run_script(KILLED, str(tmp_path / "c"), status=-signal.SIGKILL)
     assert {path.name for path in tmp_path.iterdir()} == {"texts", ".c.tmp", ".c.lock"}
     prepare(tmp_path / "c", folder, tokenizer="char", console=QUIET)
     assert {path.name for path in tmp_path.iterdir()} == {"texts", "c"}

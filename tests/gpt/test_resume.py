@@ -68,8 +68,9 @@ train(
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX's")
-@pytest.mark.parametrize("kills", [(9,), pytest.param((9, 22), marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kills", [(9,), (9, 22)])
 def test_a_killed_run_loses_only_what_came_after_the_checkpoint(tmp_path, kills):
     config = replace(RECIPE, steps=40, evaluate_every=4, record_every=0)
     go(tmp_path / "whole", config=config)

@@ -151,25 +151,30 @@ def test_what_is_recorded_of_a_wrapped_model_has_the_names_of_the_one_inside(cop
     assert monitor.updates == (0,)
 
 
-def test_effects_of_a_wrapped_model_are_those_of_the_one_inside(copy):
-    model = make()
+def measured(of):
+    """Effects of every kind."""
+    target = regard.lens.LogProbability(3)
+    yield regard.lens.effects(of, IDS, target).values
+    yield regard.lens.effects(of, IDS, target, method="gradient").values
+    yield regard.lens.effects(of, IDS, target, over="keys").values
+    yield regard.lens.effects(
+        of,
+        IDS,
+        regard.lens.Answer(slice(19, 22)),
+        over=[(0, 7), (8, 12)],
+        hidden_from="question",
+    ).values
+    with torch.compiler.set_stance("force_eager"):  # compiling is not what is tested
+        yield link_effects(of, TOKENIZER, [LINKED]).log_probability.heads.mean
 
-    def measured(of):
-        target = regard.lens.LogProbability(3)
-        yield regard.lens.effects(of, IDS, target).values
-        yield regard.lens.effects(of, IDS, target, method="gradient").values
-        yield regard.lens.effects(of, IDS, target, over="keys").values
-        yield regard.lens.effects(
-            of,
-            IDS,
-            regard.lens.Answer(slice(19, 22)),
-            over=[(0, 7), (8, 12)],
-            hidden_from="question",
-        ).values
-        with torch.compiler.set_stance("force_eager"):  # compiling is not what is tested
-            yield link_effects(of, TOKENIZER, [LINKED]).log_probability.heads.mean
 
-    for one, other in zip([*measured(copy)], [*measured(model)], strict=True):
+@pytest.fixture(scope="module")
+def effects_inside():
+    return [*measured(make())]
+
+
+def test_effects_of_a_wrapped_model_are_those_of_the_one_inside(copy, effects_inside):
+    for one, other in zip(measured(copy), effects_inside, strict=True):
         # Of logarithms of probabilities, near −2.4 in float32, and so rounded to some 1e-6.
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 

@@ -56,7 +56,7 @@ def assert_keys(model, inputs, target, spans):
     torch.testing.assert_close(effects.values, expected, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_channels_may_be_entries_of_the_batch(channels):
     config = hf.PatchTSTConfig(
         num_input_channels=channels, context_length=35, patch_length=7, patch_stride=7, d_model=20,
@@ -94,7 +94,7 @@ def test_channels_in_the_batch_go_with_gradients():
         assert one.value == pytest.approx(other.value, abs=2e-5)
 
 
-@pytest.mark.parametrize("window", [4, 8])
+@pytest.mark.parametrize("window", [4, pytest.param(8, marks=pytest.mark.thorough)])
 def test_windows_may_be_entries_of_the_batch(window):
     config = hf.SwinConfig(
         image_size=16, patch_size=2, embed_dim=15, depths=[3], num_heads=[5],

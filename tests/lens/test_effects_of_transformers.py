@@ -98,6 +98,7 @@ def assert_as_by_function(model, inputs, target, **options):
     assert effects.values.abs().max() > 1e-3
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("over", ["heads", "keys"])
 def test_logits_before_the_position_are_not_computed(model, inputs, over, monkeypatch):
     target = regard.lens.LogProbability(5, position=-2)
@@ -250,7 +251,10 @@ def router(output):
     ("make", "options", "target"),
     [
         (mixtral, {"output_router_logits": True}, router),
-        (mixtral, {"output_router_logits": True}, regard.lens.Logit(5)),
+        pytest.param(
+            *(mixtral, {"output_router_logits": True}, regard.lens.Logit(5)),
+            marks=pytest.mark.thorough,
+        ),
         (mixtral, {"output_hidden_states": True}, lambda out: out.hidden_states[2][:, -1, 3]),
         pytest.param(gemma3n, {}, regard.lens.Logit(5), marks=pytest.mark.thorough),
         (gemma_4, {}, regard.lens.Logit(5)),

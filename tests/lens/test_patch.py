@@ -49,6 +49,7 @@ def place_in(shape, head, position):
     return where
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("direction", RUNS)
 @pytest.mark.parametrize("over", ["heads", "positions", "both"])
 def test_contexts_are_patched_as_by_hooks(hooked, texts, over, direction):
@@ -80,6 +81,7 @@ def written_out(monkeypatch):
     return logits
 
 
+@pytest.mark.each_once
 @pytest.mark.parametrize("activation", ["value", "pattern"])
 @pytest.mark.parametrize("over", ["heads", "positions", "both"])
 def test_values_and_patterns_are_patched_as_in_attention_written_out(
@@ -182,7 +184,7 @@ def test_layers_heads_and_positions_can_be_chosen(gpt, texts):
     assert float(rows.values[1, 2]) == pytest.approx(changed - rows.unchanged, abs=1e-5)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_batches_of_any_size_say_the_same(gpt, texts, batch_size):
     for activation in ("context", "value", "pattern"):
         options = {"target": TARGET, "over": "positions", "activation": activation}

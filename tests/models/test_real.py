@@ -38,7 +38,9 @@ def test_every_equation_of_minilm_that_an_encoder_has_holds():
             *("who gets it?", ("John gave", "Mary gave"), (" Mary", " John")),
             marks=pytest.mark.thorough,
         ),
-        ("a fact", ("France", "Italy"), (" Paris", " Rome")),
+        pytest.param(
+            *("a fact", ("France", "Italy"), (" Paris", " Rome")), marks=pytest.mark.thorough
+        ),
         ("a fact", ("France", "Spain"), (" Paris", " Madrid")),  # on the path of one hour
         pytest.param(
             *("copying", ("again: the password of the shed", "again: the password of the barn")),

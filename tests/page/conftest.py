@@ -191,6 +191,13 @@ def first(client):
     return client.get(f"/api/runs/{name}").json()
 
 
+@pytest.fixture(scope="module")
+def shared_first(shared):
+    """The first run of that server, for requests that are refused and so change nothing."""
+    (name,) = shared.get("/api/about").json()["runs"]
+    return shared.get(f"/api/runs/{name}").json()
+
+
 @pytest.fixture
 def refused():
     """Require an answer that refuses in a sentence; return the sentence."""

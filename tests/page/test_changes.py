@@ -143,8 +143,8 @@ def test_a_changed_run_answers_everything_a_run_does(change, client, lines):
     ],
     ids=str,
 )
-def test_changes_that_are_refused(client, first, refused, changes, message):
-    answer = client.post(f"/api/runs/{first['id']}/changed", json={"changes": changes})
+def test_changes_that_are_refused(shared, shared_first, refused, changes, message):
+    answer = shared.post(f"/api/runs/{shared_first['id']}/changed", json={"changes": changes})
     assert message in refused(answer, 422)
 
 

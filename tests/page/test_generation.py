@@ -39,8 +39,8 @@ def test_appending_gives_what_the_model_gives_for_the_longer_text(client, first,
         ({}, "token"),
     ],
 )
-def test_tokens_that_are_refused(client, first, refused, body, message):
-    assert message in refused(client.post(f"/api/runs/{first['id']}/append", json=body), 422)
+def test_tokens_that_are_refused(shared, shared_first, refused, body, message):
+    assert message in refused(shared.post(f"/api/runs/{shared_first['id']}/append", json=body), 422)
 
 
 def test_generation_draws_what_the_model_draws(client, first, network, lines):
@@ -95,8 +95,10 @@ def test_a_run_that_outgrows_the_context_keeps_its_end_and_says_so(client, first
         ({"tokens": "many"}, "tokens"),
     ],
 )
-def test_generation_that_is_refused(client, first, refused, body, message):
-    assert message in refused(client.post(f"/api/runs/{first['id']}/generate", json=body), 422)
+def test_generation_that_is_refused(shared, shared_first, refused, body, message):
+    assert message in refused(
+        shared.post(f"/api/runs/{shared_first['id']}/generate", json=body), 422
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,14 +110,16 @@ def test_generation_that_is_refused(client, first, refused, body, message):
         ({"seed": []}, "seed is [], but must be a whole number"),
     ],
 )
-def test_how_to_generate_is_refused_in_a_sentence_of_ours(client, first, refused, body, message):
-    answer = client.post(f"/api/runs/{first['id']}/generate", json=body)
+def test_how_to_generate_is_refused_in_a_sentence_of_ours(
+    shared, shared_first, refused, body, message
+):
+    answer = shared.post(f"/api/runs/{shared_first['id']}/generate", json=body)
     assert refused(answer, 422).startswith(message)
 
 
 @pytest.mark.parametrize("temperature", ["NaN", "Infinity", "1e999"])
-def test_temperatures_that_are_no_numbers(client, first, refused, temperature):
+def test_temperatures_that_are_no_numbers(shared, shared_first, refused, temperature):
     body = f'{{"temperature": {temperature}}}'
     headers = {"Content-Type": "application/json"}
-    path = f"/api/runs/{first['id']}/generate"
-    refused(client.post(path, content=body, headers=headers), 422)
+    path = f"/api/runs/{shared_first['id']}/generate"
+    refused(shared.post(path, content=body, headers=headers), 422)

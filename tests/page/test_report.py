@@ -53,6 +53,7 @@ def wide():
     return ModelSubject(model, CharTokenizer(letters), title="wide", ids=ids)
 
 
+@pytest.mark.thorough
 def test_a_text_of_512_tokens_takes_about_2_5_mb(wide):
     html = report_html(wide)
     assert 2_000_000 < len(html.encode()) < 2_650_000  # as exact as the room allows

@@ -142,7 +142,7 @@ def test_each_position_has_its_number_under_its_token():
     figure.savefig(io.BytesIO(), format="svg")
 
 
-@pytest.mark.parametrize("heads", [3, 13])
+@pytest.mark.parametrize("heads", [pytest.param(3, marks=pytest.mark.thorough), 13])
 def test_of_heads_at_positions_the_largest_have_a_row_each(heads):
     torch.manual_seed(0)
     values = torch.randn(3, heads, 29)

@@ -136,7 +136,10 @@ def test_text_is_escaped(monkeypatch):
     assert "no picture: <b>&</b>" in page.text
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(torch.float16, marks=pytest.mark.thorough), torch.bfloat16, torch.float64],
+)
 def test_any_dtype_is_shown(dtype):
     x = torch.randn(3, 6, 4).to(dtype)
     assert "no picture" not in shown(regard.Pattern(x, x)).text

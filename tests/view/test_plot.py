@@ -2,8 +2,6 @@
 
 import io
 import re
-import subprocess
-import sys
 
 import matplotlib as mpl
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
+from support.processes import run_script
 
 import regard
 from regard.nn import MultiHeadAttention
@@ -203,7 +202,7 @@ def test_a_figure_of_heads_counts_the_tokens_behind_their_roles():
     assert "induction of no query" in note(tokens=list("abcdefg"))
 
 
-@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("kind", ["png", "svg", pytest.param("pdf", marks=pytest.mark.thorough)])
 def test_any_token_is_drawn_in_any_format(kind):
     figures = [
         head(7).plot(ODD),
@@ -380,4 +379,4 @@ figure = regard.Pattern(x, x).plot()
 assert figure._repr_png_().startswith(b"\\x89PNG")
 assert "matplotlib.pyplot" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script], check=True)
+    run_script(script)

@@ -126,7 +126,7 @@ def test_the_legend_covers_dropped_weights_which_may_exceed_one():
     assert " 0.8  and above" in printed(steps)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(
     st.integers(0, 17), st.integers(0, 17), st.integers(1, 15), st.integers(40, 140),
     st.sampled_from([1e-8, 1e-3, 1.0, 300.0, 1e7]), st.booleans(),

@@ -110,8 +110,8 @@ class AtlasDifference:
 
     Example:
         >>> import regard
-        >>> texts = [f"Tom had {n} red kites. Tom wanted a red kite." for n in range(5)]
-        >>> atlas = regard.lens.atlas(regard.models.open(), texts, effects=1.0, probes=False)
+        >>> texts = ["The cat sat.", "Tom ran home.", "Tom had a red kite."]
+        >>> atlas = regard.lens.atlas(regard.models.open(), texts, probes=False)
         >>> print(str(atlas.diff(atlas)).splitlines()[0])
         the model that comes with regard, before and after: none of 20 heads changed
     """

@@ -46,11 +46,9 @@ def world(request, tmp_path_factory):
     size, folder = request.param, tmp_path_factory.mktemp("world")
     path = os.pathsep.join((str(WORKER.parents[2]), os.environ.get("PYTHONPATH", "")))
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, WORKER]
-    codes, outputs = run_ranks(
-        ([*command, str(rank), str(size), folder] for rank in range(size)), environment
-    )
-    assert codes == [0, -signal.SIGKILL, *[0] * (size - 2)], "\n".join(outputs)
+    _, (output,) = run_ranks([[sys.executable, WORKER, str(size), folder]], environment)
+    codes = [*map(int, output.splitlines()[-1].split())]
+    assert codes == [0, -signal.SIGKILL, *[0] * (size - 2)], output
     survivors = [torch.load(folder / f"rank{rank}.pt") for rank in range(size) if rank != 1]
     before = torch.load(folder / "killed.pt")
     return World(size, [survivors[0], before, *survivors[1:]])

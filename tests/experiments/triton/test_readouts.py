@@ -153,7 +153,7 @@ MASKED = [((37, 70), name, BOTH[i % 2]) for i, name in enumerate(NAMES[2:])]
 @pytest.mark.parametrize(
     ("lengths", "name", "dtype"),
     [
-        ((65, 63), "hidden", torch.bfloat16),
+        thorough((65, 63), "hidden", torch.bfloat16),
         *(((5, 37), name, torch.float32) for name in ("early", "bias")),
         *(thorough(*one) for one in PLAIN + OTHER + MASKED),
         thorough((131, 149), "window", torch.float32),

@@ -70,23 +70,23 @@ def test_shards_add_up_to_the_last_digit_in_any_order(model, whole, tmp_path, co
 
 
 def test_it_goes_on_after_any_document_and_is_the_same(model, whole, tmp_path, monkeypatch):
-    """Killed in the middle of each document in turn; the state is saved after each."""
+    """Killed in the middle of the first document and of another; the state is saved after each."""
     monkeypatch.setattr(build, "_SECONDS", -1)
     options = {"effects": 0.5, "length": 19, "folder": tmp_path, "resume": True}
     read, begun = Reader.read, []
 
     def dying(self, document, **rest):
         begun.append(document.number)
-        if begun.count(document.number) == 1:
+        if document.number in {0, 5} and begun.count(document.number) == 1:
             raise KeyboardInterrupt
         return read(self, document, **rest)
 
     monkeypatch.setattr(Reader, "read", dying)
-    for _ in range(6):
+    for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             atlas(model, TEXTS, **options)
     resumed = atlas(model, TEXTS, **options)
-    assert begun == [0, 0, 1, 1, 3, 3, 5, 5, 6, 6, 7, 7]  # none is read again that was finished
+    assert begun == [0, 0, 1, 3, 5, 5, 6, 7]  # none is read again that was finished
     same(resumed, whole)
 
 

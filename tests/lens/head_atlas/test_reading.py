@@ -16,7 +16,7 @@ from regard.lens.naming.separators import is_separator
 
 ROUNDING = 2e-5
 """Relative: weights, values and logits of float32, summed over a few dozen rows."""
-TEXT = "Tom had a red kite, and Lily had 12 drums. Tom wanted the red kite. Lily kept the drums."
+TEXT = "Tom had a red kite, and Lily had 12 drums. Tom wanted the red kite."
 
 
 @pytest.fixture(scope="module", params=["own", "llama"])

@@ -16,17 +16,14 @@ def short(shipped):
     return ModelSubject(*shipped, title="short", text="A green parrot lived in the tent. Leila")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("size", "address"),
     [
         pytest.param((1440, 900), "#l=1&h=3", id="one map"),
-        pytest.param((1680, 1000), "#l=1&h=3&x=head", id="two heads", marks=pytest.mark.thorough),
-        pytest.param(
-            *((1280, 720), "#l=1&h=3&x=change&e=off.1.3"),
-            id="as it is and changed",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param((1440, 900), "#l=1&h=3&a=layer", id="a mean", marks=pytest.mark.thorough),
+        pytest.param((1680, 1000), "#l=1&h=3&x=head", id="two heads"),
+        pytest.param((1280, 720), "#l=1&h=3&x=change&e=off.1.3", id="as it is and changed"),
+        pytest.param((1440, 900), "#l=1&h=3&a=layer", id="a mean"),
     ],
 )
 def test_a_head_under_the_pointer_moves_none(show, settled, short, size, address):

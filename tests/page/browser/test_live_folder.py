@@ -123,6 +123,7 @@ def test_a_full_storage_and_other_addresses_do_not_keep_the_page_away(pages, set
         assert page.evaluate(kept) == []
 
 
+@pytest.mark.thorough
 def test_it_runs_where_nothing_may_be_kept_and_no_memory_shared(pages, settled, address):
     refuse = """
     Object.defineProperty(window, "sessionStorage", { get() { throw new DOMException("no"); } });"""

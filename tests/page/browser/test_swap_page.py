@@ -64,9 +64,8 @@ def told(in_words):
     return write
 
 
-@pytest.mark.parametrize(
-    "name", ["a rhyme", *(pytest.param(name, marks=pytest.mark.thorough) for name in REST)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["a rhyme", *REST])
 def test_an_example_changes_its_answer_by_the_word_that_decides_it(
     show, settled, reader, told, name
 ):

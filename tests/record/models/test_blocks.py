@@ -360,9 +360,10 @@ def test_the_class_of_configurations_is_as_before(made):
     assert [vars(kind).get("_attn_implementation") for kind in kinds] == before
 
 
-def test_compiled_models_are_not_compiled_anew(made):
+@pytest.mark.parametrize("name", ["llama", pytest.param("bert", marks=pytest.mark.thorough)])
+def test_compiled_models_are_not_compiled_anew(name):
     torch._dynamo.reset()
-    model, ids = made
+    model, ids = build(name)
     compiled = torch.compile(model, backend="eager")
     with torch.no_grad():
         expected = compiled(ids)[0]

@@ -24,7 +24,7 @@ def folder():
         yield path
 
 
-@pytest.mark.parametrize("how", ["sdpa", "eager"])
+@pytest.mark.parametrize("how", ["sdpa", pytest.param("eager", marks=pytest.mark.thorough)])
 def test_an_encoder(folder, how, tmp_path):
     options = {"local_files_only": True}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
