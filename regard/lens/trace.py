@@ -34,7 +34,7 @@ from regard.pattern.weighted import WeightedPattern
 from regard.record import read_while_running, record, token_names
 from regard.record.layer import require_one_run
 
-__all__ = ["Deletion", "Trace", "deletion", "trace"]
+__all__ = ["Deletion", "Trace", "deletion", "log_probability", "trace"]
 
 _FIRST, _LAST = 0.01, 0.5  # parts of the document's tokens that are deleted first and last
 
@@ -361,10 +361,10 @@ def deletion(
     ]
     parts = torch.logspace(0, 1, steps, base=_LAST / _FIRST, dtype=torch.float64, device="cpu")
     counts = sorted({max(1, round(float(part) * _FIRST * len(places))) for part in parts})
-    unchanged = _log_probability(model, ids, queries, ())
+    unchanged = log_probability(model, ids, answer)
     every = [*orders.values(), *drawn]
     table = torch.tensor(
-        [[_log_probability(model, ids, queries, one[:count]) for count in counts] for one in every],
+        [[log_probability(model, ids, answer, one[:count]) for count in counts] for one in every],
         dtype=torch.float64,
         device="cpu",
     )
@@ -378,12 +378,14 @@ def deletion(
     )
 
 
-def _log_probability(model: PlacedModel, ids: Tensor, queries: Span, gone: Sequence[int]) -> float:
-    """Return the log-probability of an answer in a text without some tokens before it."""
+def log_probability(
+    model: PlacedModel, ids: Tensor, answer: Answer, gone: Sequence[int] = ()
+) -> float:
+    """Return the log-probability of an answer in a text without some tokens before it, in nats."""
     kept = torch.ones(len(ids), dtype=torch.bool, device="cpu")
     kept[list(gone)] = False
-    text = ids.flatten().cpu()[kept]
-    rows = [at - len(gone) for at in range(*queries)]
+    text = ids.cpu()[kept]
+    rows = [at - len(gone) for at in range(*answer.queries(len(ids)))]
     with torch.no_grad():
         logits = model.logits_at(text.to(model.device), rows).double().log_softmax(-1)
     following = text[rows[0] + 1 : rows[-1] + 2].to(logits.device)
