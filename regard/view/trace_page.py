@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator
 
 from regard.lens import Deletion
-from regard.view.tokens import readable
 from regard.view.trace_report import (
     MEANINGS,
     TracedText,
@@ -47,7 +46,8 @@ h2 { font-size: 11px; letter-spacing: .07em; text-transform: uppercase; color: v
   margin: 0 0 8px; }
 p { margin: 0 0 8px; }
 .note { color: var(--soft); font-size: 12.5px; }
-blockquote { margin: 10px 0 14px; padding: 6px 14px; border-left: 3px solid var(--accent);
+.asked { margin: 14px 0 6px; white-space: pre-wrap; }
+blockquote { margin: 0 0 14px; padding: 6px 14px; border-left: 3px solid var(--accent);
   background: var(--panel); overflow-wrap: anywhere; white-space: pre-wrap; }
 .bar { position: sticky; top: 0; z-index: 2; background: var(--paper);
   border-bottom: 1px solid var(--line); }
@@ -128,6 +128,7 @@ def trace_page(text: TracedText, name: str, question: str) -> str:
     about = (
         f"{len(found.tokens):,} tokens, {own:,} of the document · {text.forwards} forward passes"
     )
+    behind = found.document[1], len(found.tokens)
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -136,18 +137,16 @@ def trace_page(text: TracedText, name: str, question: str) -> str:
         f"<style>{_STYLE}{_switches(views)}</style></head><body>",
         "<header><h1>What the answer took from the document</h1>",
         f'<p class="note">{html.escape(name)} · {about}</p>',
-        f'<p class="note">{html.escape(readable(question))}</p>',
+        f'<p class="asked">{html.escape(question)}</p>',
         f"<blockquote>{html.escape(text.answer.strip())}</blockquote></header>",
         '<div class="bar"><div>',
         _radios("Measure", "m", {one: one for one in found.shares}, first),
         _radios("Through tokens between", "h", {str(at): after(at) for at in hops}, str(hops[-1])),
         *(_scale(text, *view) for view in views),
-        '</div></div><main><article><div class="text">',
-        "".join(_tokens(text, views, found.document)),
-        '</div><div class="between"><h2>What stands between, and the answer</h2>',
-        '<div class="text">',
-        "".join(_tokens(text, views, (found.document[1], len(found.tokens)))),
-        "</div></div></article><aside>",
+        "</div></div><main><article>",
+        f'<div class="text">{_tokens(text, views, found.document)}</div>',
+        '<div class="between"><h2>Question and answer</h2>',
+        f'<div class="text">{_tokens(text, views, behind)}</div></div></article><aside>',
         "<section><h2>The tokens with most</h2>",
         *(_list(text, *view) for view in views),
         "</section>",
@@ -198,30 +197,41 @@ def _scale(text: TracedText, measure: str, hops: int) -> str:
     return f'<span class="scale view {_class(measure, hops)}">{low} <i{kind}></i> {top}</span>'
 
 
-def _tokens(text: TracedText, views: list[tuple[str, int]], part: tuple[int, int]) -> Iterator[str]:
-    """Yield an element a token; colour grows with the square root of its part of the largest."""
+def _tokens(text: TracedText, views: list[tuple[str, int]], part: tuple[int, int]) -> str:
+    """Return an element a token, one after another; white space at the ends is left out."""
     columns = [(measure, text.values(measure, hops)) for measure, hops in views]
     tops = [text.largest(measure, hops) for measure, hops in views]
-    sinks = set(text.found.sinks)
+    sinks, written = set(text.found.sinks), []
     for start, stop in text.places:
         if not part[0] <= start < part[1]:
             continue
-        piece = html.escape(text.pieces[start])
         sums = [sum(values[start:stop]) for _, values in columns]
-        said = " · ".join(
-            f"{order_name(*view)} {figure(view[0], value)}"
-            for view, value in zip(views, sums, strict=True)
+        said = f"token {start}" + ", a sink" * bool(sinks & set(range(start, stop)))
+        for view, value in zip(views, sums, strict=True):
+            said += f" · {order_name(*view)} {figure(view[0], value)}"
+        parts = (round(100 * one / top) for one, top in zip(sums, tops, strict=True))
+        style = ";".join(
+            f"--v{at}:{min(max(own, -100), 100)}" for at, own in enumerate(parts) if own
         )
-        if sinks & set(range(start, stop)):
-            yield f'<i class="sink" id="t{start}" title="token {start}, a sink: {said}">{piece}</i>'
-            continue
-        colours = ((n, _hundredths(s / t)) for n, (s, t) in enumerate(zip(sums, tops, strict=True)))
-        style = ";".join(f"--v{number}:{colour}" for number, colour in colours if colour)
-        yield f'<i id="t{start}" style="{style}" title="token {start}: {said}">{piece}</i>'
+        kind = ' class="sink"' if sinks & set(range(start, stop)) else f' style="{style}"'
+        before, shown, after_it = _visible(text.pieces[start])
+        written.append(f'{before}<i id="t{start}"{kind} title="{said}">{shown}</i>{after_it}')
+    return "".join(written).strip()
 
 
-def _hundredths(part: float) -> int:
-    return round(100 * math.copysign(math.sqrt(min(abs(part), 1)), part))
+def _visible(piece: str) -> tuple[str, str, str]:
+    r"""Return what stands before a token's colour, the token, and what stands after it.
+
+    White space before a word is not coloured; a line feed has a sign, which can be.
+
+    >>> _visible(" <b"), _visible("\n\n")
+    ((' ', '&lt;b', ''), ('', '↵', '\n\n'))
+    """
+    bare = piece.strip()
+    if not bare:
+        return ("", "↵", piece) if "\n" in piece else ("", piece, "")
+    at = piece.index(bare)
+    return piece[:at], html.escape(bare), piece[at + len(bare) :]
 
 
 def _list(text: TracedText, measure: str, hops: int) -> str:
@@ -342,7 +352,7 @@ def _meanings(text: TracedText) -> str:
     if "difference" in found.shares:
         rows.append(f"<p>The neutral question and answer are {html.escape(text.neutral)}.</p>")
     rows.append(
-        "<p>Colour grows with the square root of a token’s part of the largest, which the scale "
+        "<p>Colour is a token’s part of the largest, which the scale "
         "names; point at a token for its numbers. Underlined: sinks, on which heads rest whatever "
         "is asked; they are neither coloured nor deleted.</p>"
     )

@@ -20,7 +20,7 @@ LONG = {
     *("00-why-look-back.md", "04-why-divide-by-the-root-of-d.md", "15-inside-gpt-2.md"),
     *("10-what-heads-learn.md", "11-positions.md", "12-cheaper-attention.md"),
     *("13-fused-attention.md", "14-encoder-and-decoder.md", "17-from-a-weight-to-the-answer.md"),
-    *("effects.md", "intervene.md", "looked-at.md", "meaning.md", "moved.md", "passages.md"),
+    *("effects.md", "intervene.md", "looked-at.md", "meaning.md", "moved.md", "trace.md"),
     "plots.md",
     *("real-models.md", "stories.md", "train.md"),
 }
