@@ -200,6 +200,8 @@ def _check(
         require_choice("--hidden-from", hidden_from, ("question", "answer"))
     if measure is not None:
         require_choice("--measure", measure, _MEASURES)
+    if out is not None and not out.parent.is_dir():
+        raise MisuseError(f"--out {out} is in no folder that exists: make it first")
     for name, number, least in (
         ("--hops", hops, 0),
         ("--steps", steps, 0),

@@ -5,9 +5,9 @@ import sys
 import pytest
 import torch
 from support import real, small_models
-from support.flashtrace import hops_of, layers_of, span_of
 
 import regard
+from flashtrace import hops_of, layers_of, span_of
 from regard.lens import Answer, deletion, trace
 from regard.lens.toward import toward
 from regard.record import RecordError
