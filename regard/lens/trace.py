@@ -24,14 +24,14 @@ from regard._arguments import check_whole
 from regard._shapes import Float, Int
 from regard.errors import Error
 from regard.lens._kept import Keep, norms
-from regard.lens.sink_keys import READOUTS, sinks_of_readings
+from regard.lens.sink_keys import mean_weights_of, sinks_of_layers
 from regard.lens.spans.links import Span
 from regard.lens.spans.passages import check_spans
 from regard.lens.targets import Answer
 from regard.lens.toward import PlacedModel, toward
 from regard.pattern import Pattern
 from regard.pattern.weighted import WeightedPattern
-from regard.record import read_while_running, record, token_names
+from regard.record import read_layers, record, token_names
 from regard.record.layer import require_one_run
 
 __all__ = ["Deletion", "Trace", "deletion", "log_probability", "trace"]
@@ -217,10 +217,11 @@ class _Run:
         with torch.no_grad(), ExitStack() as stack:
             rows = range(self._rows.start, last)
             recording = stack.enter_context(record(model.module, rows=rows, keep=keep))
-            read = [read_while_running(model.module, *READOUTS)] if finds_sinks else []
-            readings = [stack.enter_context(one) for one in read]
+            means = None
+            if finds_sinks:
+                means = stack.enter_context(read_layers(model.module, mean_weights_of))
             model.logits_at(text, [len(text) - 1])
-        self.sinks = sinks_of_readings(readings[0].of_kind().layers).keys if readings else ()
+        self.sinks = sinks_of_layers(means).keys if means else ()
         self._weights, self._moved, self._sums = [], [], self._none()
         for layer in require_one_run(recording.of_kind().layers, "trace"):
             pattern = layer.pattern[0] if layer.pattern.ndim == 4 else layer.pattern

@@ -78,6 +78,7 @@ main { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 500px); ga
     linear-gradient(color-mix(in srgb, var(--less) calc(var(--v) * -1%), transparent) 0 0); }
 .text i.sink { background: none !important; text-decoration: underline dotted var(--soft);
   text-underline-offset: 4px; color: var(--soft); }
+.text s { color: var(--soft); text-decoration: none; opacity: .6; }
 .text i:target { outline: 2px solid var(--accent); outline-offset: 1px; scroll-margin: 40vh; }
 .between { margin-top: 22px; padding-top: 14px; border-top: 1px solid var(--line); }
 .between .text { font-size: 14px; }
@@ -213,9 +214,10 @@ def _tokens(text: TracedText, views: list[tuple[str, int]], part: tuple[int, int
         style = ";".join(
             f"--v{at}:{min(max(own, -100), 100)}" for at, own in enumerate(parts) if own
         )
+        before, shown, behind = _visible(text.pieces[start])
         kind = ' class="sink"' if sinks & set(range(start, stop)) else f' style="{style}"'
-        before, shown, after_it = _visible(text.pieces[start])
-        written.append(f'{before}<i id="t{start}"{kind} title="{said}">{shown}</i>{after_it}')
+        shown = "<s>↵</s>" if shown == "↵" else shown
+        written.append(f'{before}<i id="t{start}"{kind} title="{said}">{shown}</i>{behind}')
     return "".join(written).strip()
 
 
