@@ -259,14 +259,17 @@ def _curves(text: TracedText, hops: list[int]) -> Iterator[str]:
         rows = "".join(
             f'<tr class="{name}"><td><span class="swatch {name}" '
             f'style="border-color:var(--{name})"></span>{name}</td>'
-            + "".join(f"<td>{signed(value)}</td>" for value in lost.changes[order].tolist())
-            + f"<td>{signed(lost.means[order])}</td></tr>"
+            + "".join(
+                f"<td>{signed(value)}</td>"
+                for value in (lost.means[order], *lost.changes[order].tolist())
+            )
+            + "</tr>"
             for name, order in curves
         )
         head = "".join(f"<th>{count}</th>" for count in lost.counts)
         yield (
             f'<div class="view curves-{at}">{_picture(lost, curves)}<div class="scroll"><table>'
-            f"<tr><th>deleted</th>{head}<th>mean</th></tr>{rows}</table></div></div>"
+            f"<tr><th>deleted</th><th>mean</th>{head}</tr>{rows}</table></div></div>"
         )
     yield (
         '<p class="note">The first tokens of an order are taken out of the text, and the model '

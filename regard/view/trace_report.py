@@ -214,11 +214,10 @@ def _table(text: TracedText, measure: str, hops: int) -> Table:
 def _curve(lost: Deletion) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("first by", no_wrap=True)
-    for count in lost.counts:
-        table.add_column(f"{count}", justify="right", no_wrap=True)
-    table.add_column("mean", justify="right", no_wrap=True)
+    for name in ("mean", *map(str, lost.counts)):
+        table.add_column(name, justify="right", no_wrap=True)
     for name, mean in sorted(lost.means.items(), key=_by_mean):
-        values = (*lost.changes[name].tolist(), mean)
+        values = (mean, *lost.changes[name].tolist())
         table.add_row(name, *(signed(value) for value in values))
     return table
 
@@ -230,10 +229,11 @@ def _by_mean(one: tuple[str, float]) -> float:
 def signed(value: float) -> str:
     """Format a change with its sign.
 
-    >>> signed(-0.5), signed(0.25)
-    ('−0.50', '+0.25')
+    >>> signed(-0.5), signed(0.25), signed(-0.001)
+    ('−0.50', '+0.25', '0.00')
     """
-    return f"{value:+.2f}".replace("-", "−")
+    rounded = round(value, 2)
+    return f"{rounded:+.2f}".replace("-", "−") if rounded else "0.00"
 
 
 def curves_of(lost: Deletion, measures: Mapping[str, object], hops: int) -> list[tuple[str, str]]:
