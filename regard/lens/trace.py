@@ -13,6 +13,7 @@ Axes: N layers, H heads, L tokens, R queries after the document, A tokens of an 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -330,6 +331,7 @@ def deletion(
         seed: of those.
 
     Raises:
+        Error: for a log-probability that is not a number.
         ValueError: for orders of different tokens, tokens that are not before the answer, or no
             step or draw.
 
@@ -382,7 +384,11 @@ def deletion(
 def log_probability(
     model: PlacedModel, ids: Tensor, answer: Answer, gone: Sequence[int] = ()
 ) -> float:
-    """Return the log-probability of an answer in a text without some tokens before it, in nats."""
+    """Return the log-probability of an answer in a text without some tokens before it, in nats.
+
+    Raises:
+        Error: if it is not a number.
+    """
     kept = torch.ones(len(ids), dtype=torch.bool, device="cpu")
     kept[list(gone)] = False
     text = ids.cpu()[kept]
@@ -390,4 +396,7 @@ def log_probability(
     with torch.no_grad():
         logits = model.logits_at(text.to(model.device), rows).double().log_softmax(-1)
     following = text[rows[0] + 1 : rows[-1] + 2].to(logits.device)
-    return float(logits.gather(-1, following[:, None]).sum())
+    log = float(logits.gather(-1, following[:, None]).sum())
+    if math.isnan(log):
+        raise Error("the log-probability of the answer is NaN: weights of the model are not finite")
+    return log

@@ -325,7 +325,7 @@ def _ticks(low: float, high: float) -> list[float]:
     """Return round numbers in a range, about five.
 
     >>> _ticks(-11.3, 0.4)
-    [-10, -5, 0]
+    [-10.0, -5.0, 0.0]
     """
     rough = (high - low) / 4 or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
