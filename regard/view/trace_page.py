@@ -18,7 +18,6 @@ from regard.view.trace_report import (
     curves_of,
     figure,
     in_context,
-    order_name,
     signed,
 )
 
@@ -207,9 +206,10 @@ def _tokens(text: TracedText, views: list[tuple[str, int]], part: tuple[int, int
         if not part[0] <= start < part[1]:
             continue
         sums = [sum(values[start:stop]) for _, values in columns]
-        said = f"token {start}" + ", a sink" * bool(sinks & set(range(start, stop)))
-        for view, value in zip(views, sums, strict=True):
-            said += f" · {order_name(*view)} {figure(view[0], value)}"
+        said = f"{start}" + ", a sink" * bool(sinks & set(range(start, stop)))
+        for measure in text.found.shares:
+            own = (value for view, value in zip(views, sums, strict=True) if view[0] == measure)
+            said += f"\n{measure} {' → '.join(figure(measure, value) for value in own)}"
         parts = (round(100 * one / top) for one, top in zip(sums, tops, strict=True))
         style = ";".join(
             f"--v{at}:{min(max(own, -100), 100)}" for at, own in enumerate(parts) if own
@@ -357,8 +357,8 @@ def _meanings(text: TracedText) -> str:
     if "difference" in found.shares:
         rows.append(f"<p>The neutral question and answer are {html.escape(text.neutral)}.</p>")
     rows.append(
-        "<p>Colour is a token’s part of the largest, which the scale "
-        "names; point at a token for its numbers. Underlined: sinks, on which heads rest whatever "
+        "<p>Colour is a token’s part of the largest, which the scale names; point at a token for "
+        "its numbers, directly → through hops. Underlined: sinks, on which heads rest whatever "
         "is asked; they are neither coloured nor deleted.</p>"
     )
     return f'<div class="note">{"".join(rows)}</div>'
