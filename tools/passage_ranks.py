@@ -2,7 +2,7 @@
 
 ``python tools/passage_ranks.py [MODEL] [--genre NAME]`` asks a model, smollm2 by default, every
 question of the documents in `benchmarks/passages`, with its chat template and without, and prints a
-table; half an hour on two cores. `docs/passages.md` has it.
+table; half an hour on two cores. `docs/trace.md` has it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Document", "Question", "documents", "ranks"]
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "passages"
 NEUTRAL = "N/A"
-UNLIKELY = 0.05  # a token, below which `regard passages` calls an answer that is given unlikely
+UNLIKELY = 0.05  # a token, below which `regard trace` calls an answer that is given unlikely
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def ranks(model: LanguageModel, document: Document, *, chat: bool, need: bool) -
 def _read(
     model: LanguageModel, text: str, question: str, answer: str, *, chat: bool
 ) -> tuple[torch.Tensor, Answer, tuple[tuple[int, int], ...], int]:
-    """Return the tokens of document, question and answer, as `regard passages` has them."""
+    """Return the tokens of document, question and answer, as `regard trace` has them."""
     content = f"{text}\n\n{question}"
     prompt = model.read(content, chat=chat).text
     apart = "" if chat or prompt[-1:].isspace() else " "

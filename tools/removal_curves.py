@@ -1,8 +1,8 @@
-"""How much an answer loses as tokens are removed in the order of their scores: `toward` and others.
+"""How much an answer loses as tokens are removed in the order of scores: `trace` and others.
 
 ``python tools/removal_curves.py [MODEL]`` asks a model, smollm2 by default, the first question of
 twenty documents of `benchmarks/passages`, cut to the paragraph that holds the answer and the one
-beside it, and prints a table; `docs/moved.md` has it. Tokens of document and question are replaced
+beside it, and prints a table; `docs/trace.md` has it. Tokens of the document are replaced
 by the tokenizer's end token, the highest score first, and the answer's log-probability measured.
 
 RISE and MAS are the areas under the curve that the evaluation of FlashTrace prints (Pan et al.
@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from passage_ranks import Document, documents
+from flashtrace import hops_of, layers_of, span_of
+from passage_ranks import NEUTRAL, Document, documents
 from regard.lens import Answer
 from regard.lens.targets import last_logits_for, target_of
 from regard.models import LanguageModel
@@ -81,16 +82,25 @@ def gap(most_first: Tensor, least_first: Tensor) -> float:
 
 
 def scores(
-    model: LanguageModel, ids: Tensor, answer: Answer, places: Sequence[int], seed: int
+    model: LanguageModel,
+    ids: Tensor,
+    answer: Answer,
+    places: Sequence[int],
+    neutral: tuple[Tensor, Answer],
+    seed: int,
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield scores of the tokens at some places, by name: high where the answer rests on one."""
-    parts = regard.lens.toward(model, ids, answer)
-    yield "`toward`, summed over all heads", parts.sources.sum((0, 1))[list(places)]
-    received = regard.readouts.Received("mean", queries=slice(*answer.queries(len(ids))))
-    with torch.inference_mode(), regard.record(model.module) as recording:
-        model.module(ids[None])
-    weights = [layer.pattern.read(received)[0][0].mean(0) for layer in recording.layers]
-    yield "the weight, as a mean over all heads", torch.stack(weights).mean(0)[list(places)]
+    first, last = places[0], places[-1] + 1
+    found = regard.lens.trace(model, ids, answer, (first, last), neutral=neutral)
+    for measure, shares in found.shares.items():
+        yield f"`{measure}`, directly", shares[0, list(places)]
+        yield f"`{measure}`, through 1 hop", shares[1, list(places)]
+    if isinstance(getattr(model.module, "model", None), nn.Module):
+        # FlashTrace explains the answer's own positions, not the queries that predict them.
+        span, rows = span_of(layers_of(model.module, ids)), range(*found.answer)
+        theirs = hops_of(span, rows, range(last, rows[0]), places, 1)
+        yield "FlashTrace, rewritten, directly", theirs[0, list(places)]
+        yield "FlashTrace, rewritten, through 1 hop", theirs[1, list(places)]
     spans = [(place, place + 1) for place in places]
     effects = regard.lens.effects(model.module, ids, answer, over=spans, progress=False)
     yield "what hiding the token costs, measured", -effects.values
@@ -106,20 +116,26 @@ def shortened(document: Document) -> str:
     return "\n\n".join(document.text.split("\n\n")[first : first + 2])
 
 
-def read(model: LanguageModel, document: Document) -> tuple[Tensor, Answer, list[int]]:
-    """Return the ids of a document, its first question and the answer, and what can be removed."""
-    question = document.questions[0]
-    content = f"{shortened(document)}\n\n{question.text}"
-    prompt = model.read(content, chat=True).text
-    whole = model.read(prompt + question.answer, special=False)
-    start, stop = prompt.index(content), prompt.index(content) + len(content)
+def read(
+    model: LanguageModel, document: Document, asked: tuple[str, str] | None = None
+) -> tuple[Tensor, Answer, list[int]]:
+    """Return the ids of a document, its first question and the answer, and what can be removed.
+
+    `asked` is another question and answer.
+    """
+    first = document.questions[0]
+    question, answer = asked or (first.text, first.answer)
+    content, text = shortened(document), f"{shortened(document)}\n\n{question}"
+    prompt = model.read(text, chat=True).text
+    whole = model.read(prompt + answer, special=False)
+    start, stop = prompt.index(text), prompt.index(text) + len(content)
     own = [n for n, (_, end) in enumerate(whole.offsets) if end > len(prompt)]
     places = [n for n, (at, end) in enumerate(whole.offsets) if start <= at < end <= stop]
     return torch.tensor(whole.ids), Answer(slice(own[0], own[-1] + 1)), places
 
 
 def measured(
-    model: LanguageModel, ids: Tensor, answer: Answer, places: Sequence[int], seed: int
+    model: LanguageModel, document: Document, seed: int
 ) -> Iterator[tuple[str, tuple[float, float, float]]]:
     """Yield RISE, MAS and gap of each score.
 
@@ -128,7 +144,9 @@ def measured(
     """
     if (blank := model.tokenizer.end) is None:
         raise ValueError(f"{model.name} has no end token, by which others could be replaced")
-    for name, own in scores(model, ids, answer, places, seed):
+    ids, answer, places = read(model, document)
+    neutral = read(model, document, (NEUTRAL, NEUTRAL))[:2]
+    for name, own in scores(model, ids, answer, places, neutral, seed):
         whole = torch.zeros(len(ids), dtype=torch.float64)
         whole[list(places)] = own.double()
         ranked = sorted(places, key=lambda place: -float(whole[place]))
@@ -142,10 +160,14 @@ def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", default="smollm2")
-    model = regard.models.open(parser.parse_args().model)
+    parser.add_argument("--questions", type=int, default=QUESTIONS)
+    options = parser.parse_args()
+    model = regard.models.open(options.model)
     found: dict[str, list[tuple[float, float, float]]] = {}
-    for seed, document in enumerate(islice((d for d in documents() if d.is_ours), QUESTIONS)):
-        for name, row in measured(model, *read(model, document), seed):
+    for seed, document in enumerate(
+        islice((d for d in documents() if d.is_ours), options.questions)
+    ):
+        for name, row in measured(model, document, seed):
             found.setdefault(name, []).append(row)
             print(seed, name, *(f"{one:.2f}" for one in row), file=sys.stderr, flush=True)
     for name, rows in found.items():

@@ -23,7 +23,7 @@ _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 _COMMANDS: dict[str, dict[str, Any]] = {
     "explain": {},
     "effects": {},
-    "passages": {},
+    "trace": {},
     "atlas": {},
     "explore": {},
     "report": {},

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from regard.lens.targets import Answer, Logit, LogProbability
     from regard.lens.toward import LeadingHead, LogitParts, Part, leading_head, toward
+    from regard.lens.trace import Deletion, Trace, deletion, trace
     from regard.lens.view_names import View
     from regard.lens.views import Views, views
 
@@ -66,6 +67,7 @@ __all__ = [
     "Check",
     "Contexts",
     "Corpus",
+    "Deletion",
     "Effect",
     "Effects",
     "Fidelity",
@@ -86,6 +88,7 @@ __all__ = [
     "Sinks",
     "SpanValues",
     "SpanWeights",
+    "Trace",
     "View",
     "Views",
     "Writer",
@@ -93,6 +96,7 @@ __all__ = [
     "atlas",
     "circuits",
     "contexts",
+    "deletion",
     "directions",
     "effects",
     "export_headvis",
@@ -111,6 +115,7 @@ __all__ = [
     "split_passages",
     "token_offsets",
     "toward",
+    "trace",
     "values",
     "views",
 ]
@@ -169,6 +174,10 @@ _HOMES = {
     "Part": "toward",
     "leading_head": "toward",
     "toward": "toward",
+    "Deletion": "trace",
+    "Trace": "trace",
+    "deletion": "trace",
+    "trace": "trace",
     "View": "view_names",
     "Views": "views",
     "views": "views",

@@ -18,7 +18,7 @@ from regard.lens.texts import extent, part_of, texts_of
 from regard.pattern import Pattern
 from regard.pattern.readouts import Lag, Received
 from regard.record import Recording
-from regard.record.layer import require_one_run
+from regard.record.layer import Layer, require_one_run
 from regard.record.readings import LayerReadings
 
 __all__ = [
@@ -28,8 +28,10 @@ __all__ = [
     "RESTING",
     "Sinks",
     "mean_weights",
+    "mean_weights_of",
     "resting",
     "sinks",
+    "sinks_of_layers",
     "sinks_of_readings",
 ]
 
@@ -157,7 +159,7 @@ def sinks(recording: Recording) -> tuple[Sinks, ...]:
         (Sinks(none of 1 heads),)
     """
     layers = require_one_run(recording.of_kind().layers, "sinks")
-    of_layers = [[_of_text(text) for text in texts_of(one, "sinks are found")] for one in layers]
+    of_layers = [mean_weights_of(layer) for layer in layers]
     indices, heads = [layer.index for layer in layers], [layer.heads for layer in layers]
     tokens = recording.tokens or (None,)
     return tuple(
@@ -169,6 +171,22 @@ def sinks(recording: Recording) -> tuple[Sinks, ...]:
 def resting(text: Pattern) -> Bool[Tensor, "*h S"]:
     """Return True where a head of a text, or the heads of a layer, rest on a key; see `sinks`."""
     return _of_text(text) > RESTING
+
+
+def mean_weights_of(layer: Layer) -> list[Float[Tensor, "H S"]]:
+    """Return the mean weight that each key of each text gets from the other queries; see `sinks`.
+
+    Raises:
+        RecordError: for a layer of which not all rows are there.
+    """
+    return [_of_text(text) for text in texts_of(layer, "sinks are found")]
+
+
+def sinks_of_layers(found: Sequence[tuple[Layer, list[Float[Tensor, "H S"]]]]) -> Sinks:
+    """Find the sinks of one text, of layers that `read_layers` read with `mean_weights_of`."""
+    layers = [layer for layer, _ in found]
+    means = [of_texts[0] for _, of_texts in found]
+    return _joined(means, [one.index for one in layers], [one.heads for one in layers])
 
 
 def sinks_of_readings(

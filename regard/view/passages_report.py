@@ -1,4 +1,4 @@
-"""The output of `regard passages`: weight and effect of each passage, and quotations."""
+"""The output of `regard trace --by passages`: weight and effect of each passage, and quotations."""
 
 from __future__ import annotations
 

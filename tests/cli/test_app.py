@@ -25,7 +25,7 @@ def test_every_command_has_help_with_an_example(regard, command):
     assert f"  regard {command}" in done.out.split("\n  Example")[1]
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "effects", "passages", "explore", "check"])
+@pytest.mark.parametrize("command", [*COMMANDS, "effects", "trace", "explore", "check"])
 def test_the_text_of_a_help_breaks_where_a_line_is_full(regard, command):
     text = regard(command, "--help").out.split("\n  Example")[0]
     lines = [line.strip() for line in text.splitlines()]

@@ -262,7 +262,7 @@ def test_the_library_explains_what_the_command_prints(model):
     assert torch.equal(steps.context, again.context)
 
 
-@pytest.mark.parametrize("command", ["explain", "effects", "generate", "passages", "report"])
+@pytest.mark.parametrize("command", ["explain", "effects", "generate", "trace", "report"])
 def test_help_says_what_the_shipped_model_has_read(regard, command):
     words = " ".join(regard(command, "--help").out.replace("│", " ").split())
     assert HAS_READ in words

@@ -177,12 +177,12 @@ def test_an_encoder_has_no_next_token(regard, misused, bert, tmp_path):
     document = tmp_path / "doc.txt"
     document.write_text(TEXT)
     commands = {
-        "effects": [TEXT],
-        "generate": [TEXT],
-        "passages": ["--context", document, "--question", "the"],
+        "effects": [TEXT, "--model", bert],
+        "generate": [TEXT, "--model", bert],
+        "trace": [bert, "--file", document, "--question", "the"],
     }
     for command, arguments in commands.items():
-        line = misused(command, *arguments, "--model", bert)
+        line = misused(command, *arguments)
         assert f"is an encoder, which has no next token, as regard {command} needs one" in line
     done = regard("explain", TEXT, "--model", bert)
     assert (done.status, done.err) == (0, "")
@@ -260,9 +260,10 @@ def test_a_model_whose_weights_are_no_numbers_is_refused_in_one_line(misused, br
     assert re.search("NaN|not numbers|not finite", misused(command, TEXT, "--model", broken))
 
 
+@pytest.mark.parametrize("by", ["tokens", "passages"])
 @pytest.mark.parametrize("answer", [(), ("--answer", "the cat")])
-def test_neither_can_it_answer_a_question(misused, broken, tmp_path, answer):
+def test_neither_can_it_answer_a_question(misused, broken, tmp_path, answer, by):
     document = tmp_path / "doc.txt"
     document.write_text(TEXT)
-    command = ("passages", "--context", document, "--question", "the", "--model", broken)
+    command = ("trace", broken, "--file", document, "--question", "the", "--by", by)
     assert re.search("NaN|not numbers|not finite", misused(*command, *answer))

@@ -42,9 +42,11 @@ explain owner/model
 explain --file none.txt
 explain x --file none.txt
 effects x --over values
-passages --context none.md --question why
-passages --context {here} --question why --hidden-from all
-passages --context {here} --question why --model none.gguf
+trace --file none.md --question why
+trace --file {here} --question why --by words
+trace --file {here} --question why --by passages --hidden-from all
+trace --file {here} --question why --by passages --hops 2
+trace none.gguf --file {here} --question why
 explore --port 65536
 explore --recording none
 explore --recording {folder} --chat

@@ -101,7 +101,7 @@ def of_lines(tmp_path_factory):
         (["effects"], "a file"),
         (["generate", "--temperature", 0, "--tokens", 5], "standard input"),
         (
-            ["passages", "--question", "the\r\nmat", "--answer", "sat\rcat", "--neutral", "cat"],
+            ["trace", "--question", "the\r\nmat", "--answer", "sat\rcat", "--neutral", "cat"],
             "a file",
         ),
     ],
@@ -114,9 +114,10 @@ def test_line_ends_are_read_as_in_training(regard, of_lines, monkeypatch, option
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
         sources = {"a file": ["--file", file], "standard input": ["-"]}
         arguments = sources.get(source, [data.decode()])
-        if options[0] == "passages":
-            arguments = ["--context", file]
-        done = regard(*options, *arguments, "--model", of_lines / "model")
+        model = ["--model", of_lines / "model"]
+        if options[0] == "trace":
+            arguments, model = ["--file", file], [of_lines / "model"]
+        done = regard(*options, *arguments, *model)
         assert (done.status, done.err) == (0, "")
         outputs.append(done.out)
     assert outputs[0] == outputs[1]

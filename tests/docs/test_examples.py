@@ -136,7 +136,7 @@ def test_the_answer_flips_with_the_word_that_decides_it(says, one):
 
 @pytest.mark.parametrize("place", ["attic", "cellar", "stable", "shed"])
 def test_the_answer_about_a_document_flips_with_its_passage(says, place):
-    page = (ROOT / "docs/passages.md").read_text("utf-8")
+    page = (ROOT / "docs/trace.md").read_text("utf-8")
     names = {}
     exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], names)
     text = names["text"]

@@ -22,7 +22,7 @@ LONG = {
     *("12-cheaper-attention.md", "13-fused-attention.md", "14-encoder-and-decoder.md"),
     *("15-inside-gpt-2.md", "16-is-attention-an-explanation.md"),
     *("17-from-a-weight-to-the-answer.md", "atlas-difference.md"),
-    *("effects.md", "intervene.md", "looked-at.md", "meaning.md", "moved.md", "passages.md"),
+    *("effects.md", "intervene.md", "looked-at.md", "meaning.md", "moved.md", "trace.md"),
     "plots.md",
     *("real-models.md", "serving.md", "stories.md", "train.md"),
 }

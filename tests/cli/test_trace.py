@@ -1,5 +1,6 @@
-"""`regard passages`: which parts of a document an answer looked at, and which it needed."""
+"""`regard trace`: what an answer took from tokens and passages of a document, and needed."""
 
+import html
 import json
 import re
 import shutil
@@ -43,8 +44,8 @@ def folders(tmp_path_factory):
 def measured(regard, document):
     def call(folder, *options):
         done = regard(
-            *("passages", "--context", document, "--question", QUESTION, "--model", folder),
-            *("--json", *options),
+            *("trace", folder, "--file", document, "--question", QUESTION),
+            *("--json", *(options if "--by" in options else ("--by", "passages", *options))),
         )
         # A random model finds any answer that is given unlikely.
         assert (done.status, re.sub(f"regard: {UNLIKELY}.*\n", "", done.err)) == (0, "")
@@ -127,7 +128,7 @@ def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, mo
     context, question = text[: text.rindex(" barn.")].rsplit("\n\n", 1)
     path = tmp_path / "story.txt"
     path.write_text(context)
-    command = ("passages", "--context", path, "--question", question, "--tokens", 1)
+    command = ("trace", "--file", path, "--question", question, "--tokens", 1, "--by", "passages")
     done = regard(*command)
     assert (done.status, done.err) == (0, "")
     assert "Answer barn\n" in done.out
@@ -149,7 +150,16 @@ def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, mo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--hidden-from", "all"), "--hidden-from is 'all': expected one of question, answer"),
+        (("--by", "words"), "--by is 'words': expected one of tokens, passages"),
+        (
+            ("--by", "passages", "--hidden-from", "all"),
+            "--hidden-from is 'all': expected one of question, answer",
+        ),
+        (("--hidden-from", "answer"), "--hidden-from goes with --by passages, and --by is tokens"),
+        (("--by", "passages", "--hops", "2"), "--hops goes with --by tokens, and --by is passages"),
+        (("--measure", "look"), "--measure is 'look': expected one of attention, difference"),
+        (("--hops", "-1"), "--hops must be at least 0, but is -1"),
+        (("--out", "no/t.html"), "--out no/t.html is in no folder that exists"),
         (("--tokens", "0"), "--tokens must be at least 1, but is 0"),
         (("--answer", " "), "--answer is empty"),
         (("--answer", "\udce9"), "--answer is not UTF-8 text: byte 0xe9 at offset 0"),
@@ -158,24 +168,23 @@ def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, mo
             ("--tokens", "99"),
             "but the model's context is 101: give a shorter document or fewer --tokens",
         ),
-        (("--model", "nowhere"), "nowhere"),
     ],
 )
 def test_misuse_is_refused_in_one_line(misused, document, folders, options, message):
-    command = ("passages", "--context", document, "--question", QUESTION)
-    own = () if "--model" in options else ("--model", folders["plain"])
-    assert message in misused(*command, *own, *options)
+    command = ("trace", folders["plain"], "--file", document, "--question", QUESTION)
+    assert message in misused(*command, *options)
 
 
 def test_files_that_cannot_be_read_are_refused(misused, tmp_path, folders):
     def line(path, folder=folders["plain"]):
-        return misused("passages", "--context", path, "--question", "?", "--model", folder)
+        return misused("trace", folder, "--file", path, "--question", "?")
 
     assert "does not exist" in line(tmp_path / "none.md")
     blank = tmp_path / "blank.md"
     blank.write_text("\n \n")
     assert "white space alone" in line(blank)
     blank.write_text("A cat.")
+    assert "nowhere" in line(blank, "nowhere")
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "config.json").write_text('{"model_type": "llama"}')
@@ -189,7 +198,7 @@ def test_files_that_cannot_be_read_are_refused(misused, tmp_path, folders):
 def test_a_damaged_folder_is_named_in_one_line(misused, document, tmp_path, folders, name, content):
     folder = shutil.copytree(folders["plain"], tmp_path / "damaged")
     (folder / name).unlink() if content is None else (folder / name).write_text(content)
-    line = misused("passages", "--context", document, "--question", "?", "--model", folder)
+    line = misused("trace", folder, "--file", document, "--question", "?")
     assert f"{folder} holds no language model that transformers can read: " in line
 
 
@@ -203,9 +212,10 @@ def bloom(tmp_path_factory, folders):
     return folder
 
 
-def test_attention_that_cannot_be_recorded_is_refused_in_one_line(misused, document, bloom):
-    command = ("--question", "?", "--answer", "the cat", "--model", bloom)
-    assert "does not let it be replaced" in misused("passages", "--context", document, *command)
+@pytest.mark.parametrize("by", ["tokens", "passages"])
+def test_attention_that_cannot_be_recorded_is_refused_in_one_line(misused, document, bloom, by):
+    command = ("--question", "?", "--answer", "the cat", "--by", by)
+    assert "does not let it be replaced" in misused("trace", bloom, "--file", document, *command)
 
 
 def test_what_the_model_that_comes_with_regard_answers_outside_of_its_world_is_a_guess(
@@ -213,15 +223,16 @@ def test_what_the_model_that_comes_with_regard_answers_outside_of_its_world_is_a
 ):
     file = tmp_path / "far.txt"
     file.write_text("The stock market fell sharply on Monday.\n\nInvestors sold their bonds.\n")
-    command = ("passages", "--context", file, "--question", "Prices were", "--tokens", 2)
+    asked = ("--file", file, "--question", "Prices were", "--tokens", 2, "--by", "passages")
+    command = ("trace", *asked)
     note = "this text is unlike them, and what follows is a guess."
     words = " ".join(regard(*command).out.split())
     assert note in words
     assert "Outside them it guesses" not in words
     assert regard(*command, "--json").err.endswith(f"{note}\n")
-    assert note not in regard(*command, "--model", folders["plain"], "--json").err
+    assert note not in regard("trace", folders["plain"], *asked, "--json").err
     file.write_text(story(0).text)
-    near = ("passages", "--context", file, "--question", "Then", "--tokens", 2)
+    near = ("trace", "--file", file, "--question", "Then", "--tokens", 2, "--by", "passages")
     assert "Outside them it guesses" in " ".join(regard(*near).out.split())
     assert regard(*near, "--json").err == f"regard: {HAS_READ}\n"
 
@@ -237,11 +248,81 @@ def test_a_hybrid_model_says_what_hiding_leaves_open(regard, document, folders, 
         bos_token_id=0, eos_token_id=None, pad_token_id=None,
     )  # fmt: skip
     hf.Lfm2ForCausalLM(shape).save_pretrained(folder)
-    command = ("passages", "--context", document, "--question", QUESTION, "--answer", "one")
+    command = ("trace", folder, "--file", document, "--question", QUESTION, "--answer", "one")
     note = "tokens reach each other without attention in 2 of the model's 3 layers (conv)"
-    done = regard(*command, "--model", folder)
+    done = regard(*command)
     assert done.status == 0
     assert note in " ".join(done.out.split())
-    done = regard(*command, "--model", folder, "--json")
+    done = regard(*command, "--by", "passages", "--json")
     assert f"regard: {note}" in done.err
     assert json.loads(done.out)["layers"] == [0]
+
+
+@pytest.mark.parametrize("name", ["plain", "chat"])
+def test_numbers_of_tokens_are_those_of_the_library(measured, folders, name):
+    chat = ("--chat",) if name == "chat" else ()
+    options = ("--by", "tokens", "--hops", 2, "--steps", 2, "--answer", "the cat", *chat)
+    found = measured(folders[name], *options)
+    model = library.models.open(folders[name])
+    rest = f"{DOCUMENT.rstrip()}\n\n{QUESTION}"
+    text = f"<user>{rest}<assistant>the cat" if chat else f"{rest} the cat"
+    ids = torch.tensor(model.read(text, special=not chat).ids)
+    rows = found["tokens"]
+    document = rows[0]["token"], rows[-1]["token"] + 1
+    shown = [(row["start_character"], row["stop_character"]) for row in rows]
+    assert "".join(DOCUMENT[slice(*span)] for span in shown) == DOCUMENT.rstrip()
+    assert found["answer_tokens"][1] == len(ids)
+    answer = library.lens.Answer(slice(*found["answer_tokens"]))
+    traced = library.lens.trace(model, ids, answer, document, hops=2)
+    for measure, shares in traced.shares.items():
+        own = torch.tensor([row[measure] for row in rows]).double()
+        expected = shares[:, slice(*document)].T
+        torch.testing.assert_close(own, expected, rtol=0, atol=1e-6)
+        assert found["between"][measure][1] == pytest.approx(traced.between(measure, 1), abs=1e-6)
+    assert [len(row["difference"]) for row in rows] == [3] * len(rows)
+    orders = {
+        f"{measure}, {name}": traced.ranked(measure, hops)
+        for measure in ("attention", "moved", "toward")
+        for hops, name in ((0, "directly"), (2, "through 2 hops"))
+    }
+    lost = library.lens.deletion(model, ids, answer, orders, steps=2)
+    assert found["deleted"]["counts"] == list(lost.counts)
+    for order, change in lost.changes.items():
+        assert found["deleted"]["changes"][order] == pytest.approx(change.tolist(), abs=1e-6)
+    assert found["forwards"] == 3 + 1 + len(lost.counts) * (8 + 3)
+
+
+def test_tokens_are_shown_in_the_terminal_and_written_as_a_page(regard, tmp_path, monkeypatch):
+    text = story(6125).text
+    context, question = text[: text.rindex(" barn.")].rsplit("\n\n", 1)
+    path, out = tmp_path / "story.txt", tmp_path / "page.html"
+    path.write_text(f"{context} <&")
+    command = ("trace", "--file", path, "--question", question, "--tokens", 1, "--steps", 2)
+    done = regard(*command, "--measure", "toward", "--out", out)
+    assert (done.status, done.err) == (0, "")
+    words = " ".join(done.out.split())
+    assert "Answer barn" in words
+    assert "The document, by toward, through 1 hop" in words
+    first = done.out.split("in the text")[1].splitlines()[1]
+    assert "barn" in first
+    assert " opens offline in a browser" in words
+    page = out.read_text("utf-8")
+    assert page.count("<i id=") > 100
+    assert "<script" not in page
+    assert "http" not in page
+    assert "&lt;&amp;" in page
+    for measure in ("attention", "difference", "moved", "toward"):
+        assert page.count(f'id="m-{measure}"') == 1
+        assert page.count(f'class="list view {measure}-1"') == 1
+    plain = html.unescape(re.sub(r"<[^>]+>", "", page.split('<div class="text">')[1]))
+    shown = plain.split("Question and answer")[0].replace("↵", "")
+    assert "".join(shown.split()) == "".join(f"{context} <&".split())
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = regard(*command, "--steps", 0).out
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert "What the answer loses" not in narrow
+
+
+def test_the_document_is_not_replaced_by_its_page(misused, document):
+    line = misused("trace", "--file", document, "--question", "?", "--out", document)
+    assert "is the document, which would be lost" in line
