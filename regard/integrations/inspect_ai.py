@@ -78,7 +78,7 @@ class _Reading(ModelAPI):  # type: ignore[misc] # its class is not typed
         answer = [token for token in drawn if token not in self._model.ends]
         ids = [*asked, *answer]
         with torch.no_grad(), read_while_running(self._model, *self._readouts) as readings:
-            self._model(torch.tensor(ids))
+            self._model(torch.tensor(ids, device=self._model.device))
         output = ModelOutput.from_content(self.model_name, self._model.tokenizer.decode(answer))
         output.metadata = {"regard": {"tokens": self._model.tokenizer.tokens(ids)}}
         for name, one in readings.items():

@@ -357,9 +357,9 @@ def deletion(
             f"orders hold tokens from {places[0]} to {places[-1]}, but those before the answer are "
             f"0 to {queries[0]}"
         )
-    generator = torch.Generator("cpu").manual_seed(seed)
+    generator = torch.Generator(device="cpu").manual_seed(seed)
     drawn = [
-        [places[at] for at in torch.randperm(len(places), generator=generator).tolist()]
+        [places[at] for at in torch.randperm(len(places), generator=generator, device="cpu").tolist()]
         for _ in range(draws)
     ]
     parts = torch.logspace(0, 1, steps, base=_LAST / _FIRST, dtype=torch.float64, device="cpu")
