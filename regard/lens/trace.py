@@ -359,7 +359,7 @@ def deletion(
         )
     generator = torch.Generator(device="cpu").manual_seed(seed)
     drawn = [
-        [places[at] for at in torch.randperm(len(places), generator=generator, device="cpu").tolist()]
+        [places[at] for at in torch.randperm(len(places), generator=generator, device="cpu")]
         for _ in range(draws)
     ]
     parts = torch.logspace(0, 1, steps, base=_LAST / _FIRST, dtype=torch.float64, device="cpu")
