@@ -222,6 +222,7 @@ def gpu():
         patch.setattr(triton, "objection_to_reading", lambda problem: "this GPU has no kernels")
         # A module's parameter is to become the tensor, not to take over what it holds.
         patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
+        _contexts._plain_keys()  # cached, and asked for in inference mode as it is
         patch.setattr(torch, "inference_mode", _inference_mode)
         own, modes = _contexts._len_torch_dispatch_stack, 1  # the mode below hides no numbers
         patch.setattr(_contexts, "_len_torch_dispatch_stack", lambda: own() - modes)
