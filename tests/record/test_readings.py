@@ -124,17 +124,13 @@ def test_readouts_of_patterns_without_a_batch():
     assert reading.frame()["head"].tolist() == [2] * L + [1] * L
 
 
-def test_all_weights_in_long_form_and_in_arrow():
-    pa = pytest.importorskip("pyarrow")
+def test_all_weights_in_long_form():
     recording = recorded(torch.randn(2, 2, B, H, L, D), heads=[2, 0], rows=[1, -1])
     weights = recording.weights()
     assert weights.axes == ("layer", "batch", "head", "query", "key")
     assert torch.equal(weights.values, torch.stack(recording.dense()))
     frame = weights.frame().set_index([*weights.axes])["weight"]
     assert frame[1, 0, 2, 6, 3] == float(recording[1][0, 0, 1, 3])
-    table = pa.table(weights)
-    assert table.column_names == [*weights.axes, "weight"]
-    assert table["weight"].to_pylist() == frame.tolist()
     with pytest.raises(ValueError, match=r"the weights of these 2 layers take .* above the limit"):
         recording.weights(limit=2 * B * 2 * 2 * L * 4 - 1)
     with pytest.raises(ValueError, match="nothing was recorded; run"), regard.record() as nothing:
@@ -170,3 +166,12 @@ def test_progress_is_shown_on_stderr_and_only_on_request(capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert out == ""
     assert "reading layers" in err
+
+
+@pytest.mark.thorough  # which installs pyarrow
+def test_a_reading_in_arrow():
+    pa = pytest.importorskip("pyarrow")
+    weights = recorded(torch.randn(2, 2, B, H, L, D)).weights()
+    table = pa.table(weights)
+    assert table.column_names == [*weights.axes, "weight"]
+    assert table["weight"].to_pylist() == weights.frame()["weight"].tolist()
