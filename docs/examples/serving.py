@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 from transformers import Pipeline
 
@@ -34,18 +34,25 @@ class AnswerPipeline(Pipeline):
         """Put the question behind the document, and in a neutral text "N/A" in its place."""
         document, question = asked["document"], asked["question"]
         prompt = self.opened.read(f"{document}\n\n{question}")
+        passages = lens.split_passages(document, prompt.offsets)
+        if not passages:
+            raise ValueError("document holds white space alone")
         neutral = self.opened.read(f"{document}\n\nN/A")
         answer = self.opened.tokenizer.encode(" N/A")
         return {
             "ids": torch.tensor(prompt.ids),
-            "passages": lens.split_passages(document, prompt.offsets),
+            "passages": passages,
             "neutral": torch.tensor([*neutral.ids, *answer]),
             "of_neutral": lens.Answer(slice(len(neutral.ids), len(neutral.ids) + len(answer))),
         }
 
     def _forward(self, inputs: dict[str, Any], tokens: int) -> dict[str, Any]:
-        start = len(inputs["ids"])
+        start, context = len(inputs["ids"]), self.opened.context
+        if context is not None and start + tokens > context:
+            raise ValueError(f"{start} tokens and an answer are more than the model's {context}")
         ids = self.model.generate(inputs["ids"][None], max_new_tokens=tokens, do_sample=False)[0]
+        ended = (at for at in range(start + 1, len(ids)) if int(ids[at]) in self.opened.ends)
+        ids = ids[: next(ended, len(ids))]
         answer = lens.Answer(slice(start, len(ids)))
         parts = lens.toward(self.opened, ids, answer)
         with regard.record(self.model) as recording:
@@ -88,7 +95,10 @@ def server(answers: AnswerPipeline) -> FastAPI:
     @app.post("/answers")
     def answer(asked: Asked) -> dict[str, Any]:
         text = {"document": asked.document, "question": asked.question}
-        result: dict[str, Any] = answers(text, tokens=asked.tokens)
+        try:
+            result: dict[str, Any] = answers(text, tokens=asked.tokens)
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from error
         return result
 
     return app

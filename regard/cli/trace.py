@@ -34,7 +34,7 @@ __all__ = ["trace"]
 
 _UNLIKELY = 0.05  # probability a token below which a given answer is called poor; docs/trace.md
 _MEASURES = ("attention", "difference", "moved", "toward")
-_HOPS, _STEPS, _HIDDEN_FROM, _MEASURE = 1, 6, "question", "moved"
+_HOPS, _STEPS, _HIDDEN_FROM = 1, 6, "question"
 
 
 def trace(
@@ -151,7 +151,7 @@ def trace(
             found: _Tokens | _Passages = _passages(asked, hidden_from or _HIDDEN_FROM)
         else:
             chosen = _HOPS if hops is None else hops, _STEPS if steps is None else steps
-            found = _tokens(asked, measure or _MEASURE, *chosen)
+            found = _tokens(asked, measure, *chosen)
     if out is not None and isinstance(found, _Tokens):
         found.write(out, asked)
     lines = asked.notes(found.log_probability, given=answer is not None)
@@ -358,7 +358,7 @@ class _Tokens:
         }
 
 
-def _tokens(asked: _Asked, measure: str, hops: int, steps: int) -> _Tokens:
+def _tokens(asked: _Asked, measure: str | None, hops: int, steps: int) -> _Tokens:
     """Trace the answer to the tokens of the document."""
     from regard import lens
     from regard.lens.trace import log_probability
@@ -376,10 +376,12 @@ def _tokens(asked: _Asked, measure: str, hops: int, steps: int) -> _Tokens:
             for at in sorted({0, hops})
             for name in found.shares
         }
-        if measure in found.missing:
+        if measure is not None and measure in found.missing:
             raise MisuseError(
-                f"--measure {measure} is not known of this model: {found.missing[measure]}"
+                f"--measure {measure} is not known of this model: {found.missing[measure]}; give "
+                "--measure attention"
             )
+        measure = measure or ("moved" if "moved" in found.shares else "attention")
         lost = None
         if steps and len(next(iter(orders.values()))) > 1:
             lost = lens.deletion(asked.model, asked.ids, asked.target, orders, steps=steps)
@@ -393,7 +395,7 @@ def _tokens(asked: _Asked, measure: str, hops: int, steps: int) -> _Tokens:
         answer=asked.said,
         neutral=asked.neutral,
         lost=lost,
-        forwards=3 + (1 if lost is None else lost.forwards),
+        forwards=2 + ("toward" in found.shares) + (1 if lost is None else lost.forwards),
     )
     start, size = asked.reading.start, len(asked.document)
     offsets = tuple(

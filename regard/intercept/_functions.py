@@ -87,7 +87,8 @@ class FunctionCalls:
 
     def stop(self) -> None:
         """Restore the functions, unless another thread still needs them."""
-        del _this_thread.handlers
+        if getattr(_this_thread, "handlers", None) is self._handlers:  # else it is another thread
+            del _this_thread.handlers
         with _lock:
             _blocks.remove(self)
             if not _blocks:

@@ -350,13 +350,16 @@ def deletion(
             raise ValueError(f"{name} must be at least 1, but is {number}")
     queries = answer.queries(len(ids))
     places = sorted(next(iter(orders.values()), ()))
-    if len(places) < 2 or any(sorted(order) != places for order in orders.values()):
+    once = len(set(places)) == len(places) > 1
+    if not once or any(sorted(order) != places for order in orders.values()):
         raise ValueError("orders must hold the same tokens, each once, and at least two of them")
     if not 0 <= places[0] <= places[-1] <= queries[0]:
         raise ValueError(
             f"orders hold tokens from {places[0]} to {places[-1]}, but those before the answer are "
             f"0 to {queries[0]}"
         )
+    if "random" in orders:
+        raise ValueError('orders has a "random" one, which is the name of those that are drawn')
     generator = torch.Generator(device="cpu").manual_seed(seed)
     drawn = [
         [places[at] for at in torch.randperm(len(places), generator=generator, device="cpu")]

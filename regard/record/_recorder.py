@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -211,8 +211,11 @@ def observed(
                 stack.enter_context(observe_contexts(_ignore))
             stack.enter_context(calls)
             yield
-    finally:
-        finish()
+    except BaseException:
+        with suppress(RecordError):  # the block's own error is raised
+            finish()
+        raise
+    finish()
     if recorder.calls == 0:
         raise RecordError(_nothing_seen(model))
 

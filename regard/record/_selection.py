@@ -110,12 +110,17 @@ def selection_of(
     return selection
 
 
-def require_as_seen(tensor: Tensor, writes: int) -> None:
+def require_as_seen(
+    tensor: Tensor,
+    writes: int,
+    then: str = "recorded, so their weights are lost; record with offload='cpu', which copies them",
+) -> None:
     """Check that a tensor of the model still holds its numbers.
 
     Args:
         tensor: the tensor, which is not an inference tensor.
         writes: its version when it was seen.
+        then: how the error goes on after "after they were".
 
     Raises:
         RecordError: if it was written to or freed since.
@@ -124,8 +129,7 @@ def require_as_seen(tensor: Tensor, writes: int) -> None:
     if freed or version(tensor) != writes:
         what = "freed" if freed else "written to"
         raise RecordError(
-            f"the model's tensors of shape {tuple(tensor.shape)} were {what} after they were "
-            "recorded, so their weights are lost; record with offload='cpu', which copies them"
+            f"the model's tensors of shape {tuple(tensor.shape)} were {what} after they were {then}"
         )
 
 

@@ -43,8 +43,8 @@ class WaitingSteps:
     def add(self, problem: Problem) -> bool:
         """Let a call wait, if its keys are all the keys so far; return whether it does.
 
-        It does not if its rows can't be read together with others', or if its keys may be written
-        to before: those of a buffer.
+        It does not wait where its row can't be read together with others, where its keys lie in a
+        buffer that the model may write to, or where keys changed since the step before it.
         """
         rows = problem.rows
         bounds = rows.bounds
@@ -54,6 +54,11 @@ class WaitingSteps:
             return False
         if native.objection_to_reading(problem) is not None:
             return False
+        before = self._problem
+        if before is not None:
+            key = problem.key[..., : before.keys, :]
+            if key.shape != before.key.shape or not torch.equal(key, before.key):
+                return False
         start = min(max(bounds.first_start or 0, 0), problem.keys)
         self._problem = problem
         self._queries.append(problem.query.clone())
@@ -69,7 +74,12 @@ class WaitingSteps:
         problem = self._problem
         if problem is None:
             return None
-        require_as_seen(problem.key, 0)
+        require_as_seen(
+            problem.key,
+            0,
+            "attended to, before their steps were read; write to them after the block, or take the "
+            "readouts of regard.record(..., offload='cpu'), which copies them",
+        )
         table = torch.tensor(self._bounds, dtype=torch.int64, device="cpu").T[:, None, None]
         rows = replace(problem.rows, bounds=IndexBounds(*table.unbind()))
         joined = replace(problem, query=torch.cat(self._queries, dim=-2), rows=rows)

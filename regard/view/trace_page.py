@@ -208,6 +208,8 @@ def _tokens(text: TracedText, views: list[tuple[str, int]], part: tuple[int, int
         sums = [sum(values[start:stop]) for _, values in columns]
         said = f"{start}" + ", a sink" * bool(sinks & set(range(start, stop)))
         for measure in text.found.shares:
+            if measure == "difference" and start >= text.found.document[1]:
+                continue  # it is of the document's tokens
             own = (value for view, value in zip(views, sums, strict=True) if view[0] == measure)
             said += f"\n{measure} {' → '.join(figure(measure, value) for value in own)}"
         parts = (round(100 * one / top) for one, top in zip(sums, tops, strict=True))

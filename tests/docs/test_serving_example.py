@@ -122,5 +122,6 @@ def test_nothing_is_mixed_between_requests(example, answers, requests):
 
 def test_a_request_beyond_the_limits_is_refused(example, answers):
     with served(example.server(answers)) as address, httpx.Client(base_url=address) as client:
-        for wrong in ({"tokens": 65}, {"document": ""}, {"question": "x" * 2001}):
+        wrongs = ({"tokens": 65}, {"document": ""}, {"document": " \n"}, {"question": "x" * 2001})
+        for wrong in (*wrongs, {"document": "the cat " * 99}):
             assert client.post("/answers", json=asked(1) | wrong).status_code == 422

@@ -299,10 +299,9 @@ def spoiled_manifest(**changes):
     return do
 
 
-SPOILED = {
-    "training": {"tokens": 9, "bytes": 9, "sha256": ""},
-    "validation": {"tokens": 9, "bytes": None, "sha256": ""},
-}
+WHOLE = {"tokens": 9, "bytes": 9, "sha256": "0" * 64}
+NO_BYTES = {"training": WHOLE, "validation": WHOLE | {"bytes": None}}
+NO_CHECKSUM = {"training": WHOLE | {"sha256": "\ud800"}, "validation": WHOLE}
 
 
 def flip(name):
@@ -326,9 +325,10 @@ def cut(folder):
         (spoiled_manifest(version=9), "'regard corpus', version 9, and this regard reads"),
         (spoiled_manifest(parts={}), r"corpus\.json is damaged: it has no 'training'"),
         (
-            spoiled_manifest(parts=SPOILED),
+            spoiled_manifest(parts=NO_BYTES),
             r"corpus\.json is damaged: its validation has bytes None",
         ),
+        (spoiled_manifest(parts=NO_CHECKSUM), "damaged: its training has no checksum"),
         (spoiled_manifest(source=3), r"corpus\.json is damaged: its source"),
         (spoiled_manifest(dtype="object"), r"corpus\.json is damaged: it has no 'object'"),
         (lambda f: (f / "corpus.json").write_bytes(b"[" * 100_000), r"corpus\.json is damaged"),

@@ -221,3 +221,13 @@ def test_what_an_answer_took_is_what_it_loses(smollm2):
     lost = deletion(smollm2, ids, answer, orders, steps=3).means
     random = lost.pop("random")
     assert all(mean < random - 0.5 for mean in lost.values()), (lost, random)
+
+
+def test_orders_of_deletion_hold_each_token_once_and_random_is_no_name_of_theirs():
+    model = regard.models.open()
+    ids = torch.tensor(model.read("Tom had a red kite. Tom wanted the red kite").ids)
+    answer = regard.lens.Answer(slice(-1, None))
+    with pytest.raises(ValueError, match="the same tokens, each once"):
+        regard.lens.deletion(model, ids, answer, {"twice": [3, 3, 2]})
+    with pytest.raises(ValueError, match="the name of those that are drawn"):
+        regard.lens.deletion(model, ids, answer, {"random": [3, 2]})

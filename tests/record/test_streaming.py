@@ -259,6 +259,39 @@ def test_keys_written_to_while_their_steps_wait_are_refused():
         _ = run.layers  # nor are they left out
 
 
+def test_a_step_whose_older_keys_changed_is_read_by_itself():
+    layer, (query, key) = Attend(), sequence(41)
+    with read_while_running(layer, regard.readouts.Entropy()) as run:
+        layer(query[..., :3, :], key[..., :3, :].clone(), is_causal=True)
+        for place in range(3, 41):
+            own = key[..., : place + 1, :].clone()
+            if place >= 30:  # as a cache that keeps old keys in fewer bits
+                own[..., 7, :] = own[..., 7, :].round()
+            layer(query[..., place : place + 1, :], own.clone())
+    weights = []
+    for place in range(3, 41):
+        own = key[..., : place + 1, :].double()
+        if place >= 30:
+            own[..., 7, :] = own[..., 7, :].round()
+        scores = query[..., place : place + 1, :].double() @ own.mT / key.shape[-1] ** 0.5
+        weights.append(torch.special.entr(scores.softmax(-1)).sum(-1))
+    expected = torch.cat(weights, -1)
+    found = torch.cat(run["entropy"].parts, -1)[..., 3:]
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+
+
+def test_an_error_of_the_block_is_not_hidden_by_keys_that_were_written_to():
+    layer, (query, key) = Attend(), sequence(11)
+
+    def interrupted():
+        with read_while_running(layer, regard.readouts.Entropy()):
+            steps_with_own_keys(layer, query, key).add_(1)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        interrupted()
+
+
 class Cross(nn.Module):
     def __init__(self):
         super().__init__()

@@ -8,6 +8,7 @@ one after another, with an end token after each document where the tokenizer has
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,9 @@ def _require_ours(folder: Path, manifest: dict[str, Any], tokenizer: Tokenizer) 
             count = manifest["parts"][part][name]
             if type(count) is not int or not 0 < count < 2**63:
                 raise ValueError(f"its {part} has {name} {count!r}")
-        if not isinstance(manifest["parts"][part]["sha256"], str):
-            raise TypeError(f"its {part} has no checksum")
+        checksum = manifest["parts"][part]["sha256"]
+        if not (isinstance(checksum, str) and re.fullmatch("[0-9a-f]{64}", checksum)):
+            raise ValueError(f"its {part} has no checksum")
     if not isinstance(manifest["source"], dict):
         raise TypeError(f"its source is {manifest['source']!r}")
     if type(manifest["split"]["validation"]) is not float:

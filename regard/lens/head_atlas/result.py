@@ -297,9 +297,10 @@ class Atlas:
         state = State.load(folder / _STATE)
         try:
             content = json.loads((folder / _TABLE).read_bytes())
+            texts = {int(one): text for one, text in content["tokens"].items()}
             return cls(
                 state,
-                tokens={int(one): text for one, text in content["tokens"].items()},
+                tokens={one: texts[one] for one in token_ids(state)},
                 sources={int(one): text for one, text in content["sources"].items()},
                 probes=content["probes"],
                 needed=content["needed"],

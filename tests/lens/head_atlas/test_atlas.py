@@ -203,11 +203,13 @@ def test_numbers_out_of_range_are_refused(model, options, message):
 def test_it_is_saved_and_loaded_without_the_model(whole, tmp_path):
     whole.save(tmp_path)
     same(Atlas.load(tmp_path), whole)
-    rows = json.loads((tmp_path / "atlas.json").read_bytes())["rows"]
-    assert rows == whole.rows
-    (tmp_path / "atlas.json").write_text("{}")
-    with pytest.raises(Error, match="is no table of an atlas"):
-        Atlas.load(tmp_path)
+    content = json.loads((tmp_path / "atlas.json").read_bytes())
+    assert content["rows"] == whole.rows
+    content["tokens"].popitem()
+    for damaged in ("{}", json.dumps(content)):
+        (tmp_path / "atlas.json").write_text(damaged)
+        with pytest.raises(Error, match="is no table of an atlas"):
+            Atlas.load(tmp_path)
     (tmp_path / "atlas.safetensors").write_bytes(b"no state")
     with pytest.raises(Error, match="is no state of an atlas, or is damaged"):
         Atlas.load(tmp_path)
