@@ -7,7 +7,6 @@ gguf. transformers' own way to such a model holds the weights several times.
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -19,7 +18,6 @@ from textwrap import shorten
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from regard._extras import needing
@@ -33,7 +31,6 @@ from regard.models.text import PretrainedTokenizer
 
 __all__ = ["load_gguf", "load_pretrained"]
 
-_UNREADABLE = (OSError, ValueError, KeyError, IndexError, SafetensorError)
 """Exceptions of the libraries for files that are missing, damaged, or of an unknown model."""
 _SHOWN = 200  # characters of their messages
 _ROWS = 2**12  # rows of an embedding that are dequantised at a time
@@ -369,7 +366,7 @@ def _reading(path: Path) -> Iterator[None]:
     """Report what the libraries raise for a path as a `CheckpointError` of one line."""
     try:
         yield
-    except CheckpointError:
+    except (CheckpointError, MemoryError):
         raise
     except ModuleNotFoundError as error:
         raise CheckpointError(
@@ -377,7 +374,7 @@ def _reading(path: Path) -> Iterator[None]:
         ) from None
     except ImportError as error:  # of a checkpoint that another library quantised
         raise CheckpointError(f"{path} needs a library that is not installed: {error}") from None
-    except (*_UNREADABLE, json.JSONDecodeError, NotImplementedError, RuntimeError) as error:
+    except Exception as error:  # for a damaged file they raise every kind, a bare one among them
         reason = shorten(str(error) or type(error).__name__, _SHOWN, placeholder=" …")
         raise CheckpointError(
             f"{path} holds no language model that transformers can read: {reason}; take one with "

@@ -167,6 +167,25 @@ def test_a_gguf_of_another_version_is_not_called_damaged(gguf_file, tmp_path):
     assert "damaged" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("config.json", "num_attention_heads", 5),
+        ("config.json", "rms_norm_eps", -1),
+        ("config.json", "dtype", "float86"),
+        ("config.json", "num_attention_heads", 0),
+        ("config.json", "hidden_size", 2**70),
+        ("tokenizer_config.json", "tokenizer_class", 3),
+    ],
+)
+def test_a_damaged_folder_is_refused_in_a_line(folder, tmp_path, file, name, value):
+    other = shutil.copytree(folder, tmp_path / "other")
+    content = json.loads((other / file).read_text()) | {name: value}
+    (other / file).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"[^\n]*other holds no language model[^\n]*$"):
+        regard.models.open(other)
+
+
 def test_weights_that_are_missing_are_named(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "more")
     config = json.loads((tmp_path / "more/config.json").read_text())
