@@ -45,5 +45,5 @@ print(extra)
     not Path("/proc/self/status").exists(), reason="a process's peak memory is read from /proc"
 )
 def test_a_span_amid_a_long_text():
-    script = SCRIPT.format(length=2048, first=375, stop=625, query=1125)
-    assert float(run_script(script)) < 48  # MiB, where the weights would be 192
+    script = SCRIPT.format(length=4096, first=750, stop=1250, query=2250)
+    assert float(run_script(script)) < 64  # MiB, where the weights would be 768

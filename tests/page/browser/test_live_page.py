@@ -108,7 +108,6 @@ def test_the_tour_within_a_page_stays_where_it_is_seen(pages, file, tmp_path):
         assert page.evaluate("scrollY") == 0
 
 
-@pytest.mark.thorough
 def test_a_text_is_typed_in_at_once_where_the_address_says_so(pages, settled, file):
     with pages(viewport={"width": 1280, "height": 720}, offline=True) as page:
         page.goto(f"{file}#p=opening&type=1")
