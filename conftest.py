@@ -20,7 +20,6 @@ from pathlib import Path
 import hypothesis
 import jaxtyping
 import pandas as pd  # noqa: F401 - annotations name it; it must not see TYPE_CHECKING
-import pytest
 import rich.console  # noqa: F401 - likewise
 import torch
 
@@ -29,10 +28,8 @@ gc.disable()  # what is imported and collected stays; looking through it again a
 collect_ignore = []
 if find_spec("kvpress") is None:  # it has an environment of its own: make kvpress
     collect_ignore += ["experiments/regard_experiments/kv/kvpress.py"]
-# Integrations whose library is not there: those that import it, and one whose example needs it.
-for library in ("inspect_ai", "lightning", "xarray"):
-    if find_spec(library) is None:
-        collect_ignore += [f"regard/integrations/{library}.py"]
+if find_spec("lightning") is None:
+    collect_ignore += ["regard/integrations/lightning.py"]
 collect_ignore_glob = [] if find_spec("triton") else ["experiments/regard_experiments/gpu/triton/*"]
 if not torch.cuda.is_available():  # Triton asks for it when it is imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -83,9 +80,9 @@ for name, examples in {"regard": 15, "thorough": 80}.items():
 hypothesis.settings.load_profile("regard")
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Count calls anew in each file, of which the first of each function are checked."""
-    sys.modules["support.typecheck"].count_for(item.path)
+def pytest_runtest_setup() -> None:
+    """Count calls anew in each test, of which the first of each function are checked."""
+    sys.modules["support.typecheck"].calls.clear()
 
 
 def pytest_collection_finish() -> None:

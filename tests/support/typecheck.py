@@ -11,7 +11,6 @@ import inspect
 import random
 import re
 import warnings
-from pathlib import Path
 
 import jaxtyping
 from beartype import beartype
@@ -24,20 +23,12 @@ codemain.getrandbits = random.Random(0).getrandbits
 
 _JAXTYPED = jaxtyping.jaxtyped
 
-# Of the calls of a function in a file of tests the first is checked, and then one in some: to check
-# the first of each test, too, took a third of the core's tests' time. A prime number, so that no
-# rhythm, such as that of a model's layers, keeps some calls away from it for ever.
-_EVERY = 61
+# Of the calls of a function in a test the first few are checked, and then one in some: to check all
+# of them took a third of the tests' time.
+_FIRST, _EVERY = 4, 16
 
-_calls: dict[object, int] = {}  # in the current file
-_file: list[Path] = []
-
-
-def count_for(file: Path):
-    """Begin to count anew where a test is of another file than the one before it."""
-    if _file != [file]:
-        _file[:] = [file]
-        _calls.clear()
+calls: dict[object, int] = {}
+"""How often each function was called in the current test."""
 
 
 def checked(function):
@@ -93,9 +84,10 @@ def _sampled(function, checker):
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        count = _calls.get(call, 0)
-        _calls[call] = count + 1
-        return (function if count % _EVERY else checker)(*args, **kwargs)
+        count = calls.get(call, 0)
+        calls[call] = count + 1
+        is_checked = count < _FIRST or count % _EVERY == 0
+        return (checker if is_checked else function)(*args, **kwargs)
 
     return call
 
