@@ -91,7 +91,7 @@ def hops_of(
     Args:
         span: as `span_of` returns it, of rows and their shares.
         answer: the rows to explain.
-        between: the rows that hand on what falls on them.
+        between: the rows that propagate what falls on them.
         document: the tokens that are looked at.
         hops: their number.
     """

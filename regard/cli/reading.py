@@ -37,10 +37,16 @@ class Reading:
         self._model, self._chat, self._system = model, chat, system
         self._prompt = prompt_of(model, content, chat=chat, system=system)
         self._text = self._prompt.text
-        if self._text.count(content) != 1:
+        count = self._text.count(content)
+        if count == 0:
             raise MisuseError(
-                "the model's chat template changes the document, so its passages cannot be placed; "
-                "give a document without white space at its ends"
+                "the model's chat template changes document and question, so that tokens cannot be "
+                "placed; give a --question without white space at its end"
+            )
+        if count > 1:
+            raise MisuseError(
+                "document and question stand in the model's prompt more than once, so that tokens "
+                "cannot be placed; give a --system that does not repeat them"
             )
         self.start = self._text.index(content)
         """Index in the text of the document's first character."""

@@ -69,7 +69,7 @@ def trace(
     hops: Annotated[
         int | None,
         typer.Option(
-            help="Of tokens: how often what falls on question and answer is handed on to where "
+            help="Of tokens: how often what falls on question and answer is propagated to where "
             "those looked; by default once. 0 is what the answer took directly."
         ),
     ] = None,
@@ -200,8 +200,8 @@ def _check(
         require_choice("--hidden-from", hidden_from, ("question", "answer"))
     if measure is not None:
         require_choice("--measure", measure, _MEASURES)
-    if out is not None and not out.parent.is_dir():
-        raise MisuseError(f"--out {out} is in no folder that exists: make it first")
+    if out is not None:
+        _check_out(out)
     for name, number, least in (
         ("--hops", hops, 0),
         ("--steps", steps, 0),
@@ -213,6 +213,13 @@ def _check(
         raise MisuseError("--answer is empty: give a word, or leave it out")
     if not neutral.strip():
         raise MisuseError("--neutral is empty: give a word, or leave it out")
+
+
+def _check_out(out: Path) -> None:
+    if not out.parent.is_dir():
+        raise MisuseError(f"--out {out} is in no folder that exists: make it first")
+    if out.is_dir():
+        raise MisuseError(f"--out {out} is a folder: name a file, such as {out / 'trace.html'}")
 
 
 @dataclass(frozen=True)
@@ -272,12 +279,23 @@ class _Asked:
     def pieces(self) -> list[str]:
         """What each token adds to the text."""
         text, end, pieces = self.reading.text, 0, []
-        for at, (_, stop) in enumerate(self.encoded.offsets):
+        for _, stop in self.encoded.offsets:
             last = min(stop, len(text))
             pieces.append(text[end:last])
             end = max(end, last)
-            if at >= self.span[0] and not pieces[-1]:
-                pieces[-1] = self.model.tokenizer.decode(self.encoded.ids[at : at + 1])
+        if self.encoded.offsets[self.span[0]][1] <= len(text):  # the model's own: it has no places
+            pieces[slice(*self.span)] = self._own_pieces()
+        return pieces
+
+    def _own_pieces(self) -> list[str]:
+        """What each token of the model's own answer adds; nothing before a character is whole."""
+        decode, ids = self.model.tokenizer.decode, self.encoded.ids
+        first = max(0, self.span[0] - 4)  # a decoder strips the space that begins a text
+        shown, pieces = len(decode(ids[first : self.span[0]])), []
+        for stop in range(self.span[0] + 1, self.span[1] + 1):
+            whole = decode(ids[first:stop]).rstrip("\ufffd")
+            pieces.append(whole[shown:])
+            shown = max(shown, len(whole))
         return pieces
 
     def notes(self, log_probability: float, *, given: bool) -> list[str]:

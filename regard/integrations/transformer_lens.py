@@ -71,16 +71,26 @@ class CacheNames(Mapping[str, Tensor]):
                 self._get[f"blocks.{layer.index}.attn.hook_{name}"] = partial(get, layer)
 
     def __getitem__(self, name: str | tuple[str, int]) -> Float[Tensor, "B ..."]:
-        full = name if isinstance(name, str) else f"blocks.{name[1]}.attn.hook_{name[0]}"
+        full = _full(name)
         if full not in self._get:
-            raise KeyError(f"{full!r} is not in the recording; there is {[*self._get]}")
+            raise KeyError(f"{full!r} is not in the recording, which has {[*self._get]}")
         return self._get[full]()
+
+    def __contains__(self, name: object) -> bool:
+        return _full(name) in self._get  # without the tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._get)
 
     def __len__(self) -> int:
         return len(self._get)
+
+
+def _full(name: object) -> object:
+    """Return a name as TransformerLens' cache writes it; of two parts, hook and layer."""
+    if isinstance(name, tuple) and len(name) == 2:
+        return f"blocks.{name[1]}.attn.hook_{name[0]}"
+    return name
 
 
 def _query(layer: Layer) -> Float[Tensor, "B L H D"]:

@@ -55,7 +55,8 @@ def array(
     sizes = dict(zip(reading.axes, values.shape, strict=True))
     coordinates = {axis: _labels(reading, axis, size) for axis, size in sizes.items()}
     found = xr.DataArray(values, coordinates, reading.axes, name=reading.name)
-    for axis, given in (("query", tokens), ("key", source_tokens or tokens)):
+    of_keys = tokens if source_tokens is None else source_tokens
+    for axis, given in (("query", tokens), ("key", of_keys)):
         if given is not None and axis in sizes:
             texts = _texts(given, axis, coordinates)
             label = (("batch", axis), texts) if "batch" in sizes else (axis, texts[0])

@@ -203,11 +203,7 @@ def toward(
         >>> parts.sources.shape, len(parts.largest(3))  # 4 blocks of 5 heads, 4 tokens
         (torch.Size([4, 5, 4]), 3)
     """
-    if not isinstance(model, PlacedModel):
-        raise TypeError(
-            f"model must be a regard.models.LanguageModel, but is {type(model).__name__}; "
-            "regard.models.open(...) makes one"
-        )
+    require_placed(model)
     places = model.places
     if places.unembed is None or not places.blocks:
         raise Error(f"{model!r} has no next token, or its places were not found: {places}")
@@ -238,6 +234,15 @@ def toward(
             "something between its last block and its logits that was not found"
         )
     return parts
+
+
+def require_placed(model: object) -> None:
+    """Refuse what is no language model of `regard.models`, with the cure."""
+    if not isinstance(model, PlacedModel):
+        raise TypeError(
+            f"model must be a regard.models.LanguageModel, but is {type(model).__name__}; "
+            "regard.models.open(...) makes one"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

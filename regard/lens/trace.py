@@ -2,7 +2,7 @@
 
 The queries that predict an answer look at its document, and at what stands between: a question, a
 line of thought, the answer's own tokens. What they take from those was taken from the document
-before. So what falls on a token between is handed on, a stated number of times, to where that token
+before. So what falls on a token between is propagated, a stated number of times, to where it
 itself looked or moved from.
 
 Everything is a product of a vector with lazy patterns, of the queries after the document alone: in
@@ -29,7 +29,7 @@ from regard.lens.sink_keys import mean_weights_of, sinks_of_layers
 from regard.lens.spans.links import Span
 from regard.lens.spans.passages import check_spans
 from regard.lens.targets import Answer
-from regard.lens.toward import PlacedModel, toward
+from regard.lens.toward import PlacedModel, require_placed, toward
 from regard.pattern import Pattern
 from regard.pattern.weighted import WeightedPattern
 from regard.record import read_layers, record, token_names
@@ -116,7 +116,7 @@ def trace(
     answer to such tokens, and those to the text, is the recursive attribution of FlashTrace (Pan et
     al. 2026, arXiv:2602.01914); with its own measure in place of the weights it would be theirs.
     These measures, and their rows' own shares as P, are a definition of our own. Tokens of the
-    document hand nothing on.
+    document propagate nothing.
 
     Two forward passes, and one for the neutral text.
 
@@ -125,12 +125,13 @@ def trace(
         ids: document, what stands between, and the answer.
         answer: the answer, tokens at the end of the text.
         document: start and stop of the document, in tokens, before the answer.
-        hops: how often shares are handed on.
+        hops: how often shares are propagated.
         neutral: ids that are the same up to the document's end, with a neutral text in place of
             what follows, and the neutral answer in them, as for `passage_weights`; None leaves out
             the measure ``difference``.
 
     Raises:
+        Error: for weights that are not finite.
         RecordError: for attention that cannot be recorded.
         TypeError: for arguments of the wrong type.
         ValueError: for a document that reaches into the answer, fewer than no hops, and a neutral
@@ -146,6 +147,12 @@ def trace(
         >>> [found.tokens[at] for at in found.ranked("toward", 0)[:2]]  # directly
         [' kite', ' drum']
     """
+    require_placed(model)
+    if not isinstance(answer, Answer):
+        raise TypeError(
+            f"answer must be a regard.lens.Answer, such as Answer(slice(-2, None)), but is "
+            f"{answer!r}"
+        )
     check_whole(hops, "hops")
     if hops < 0:
         raise ValueError(f"hops must be at least 0, but is {hops}")
@@ -162,21 +169,23 @@ def trace(
     except (TypeError, Error) as error:
         keep, missing["moved"] = [], str(error)
     run = _Run(model, ids, answer, stop, keep=keep, finds_sinks=True)
-    shares = {"attention": run.handed_on(run.weights(run.direct), hops, run.weights)}
+    shares = {"attention": run.propagated(run.weights(run.direct), hops, run.weights)}
     if neutral is not None:
         other = _Run(model, *neutral, stop)
-        weights = other.handed_on(other.weights(other.direct), hops, other.weights)
+        weights = other.propagated(other.weights(other.direct), hops, other.weights)
         shares["difference"] = torch.full_like(shares["attention"], torch.nan)
         shares["difference"][:, :stop] = shares["attention"][:, :stop] - weights[:, :stop]
     if "moved" in missing:
         missing["toward"] = missing["moved"]
     else:
-        shares["moved"] = run.handed_on(run.moved(run.direct), hops, run.moved)
+        shares["moved"] = run.propagated(run.moved(run.direct), hops, run.moved)
         try:
             added = toward(model, ids, answer).sources.sum((0, 1))
-            shares["toward"] = run.handed_on(added, hops, run.moved)
+            shares["toward"] = run.propagated(added, hops, run.moved)
         except Error as error:
             missing["toward"] = str(error)
+    if not bool(shares["attention"].isfinite().all()):
+        raise Error("the weights of the answer's tokens are not finite: those of the model are not")
     return Trace(
         shares=shares,
         missing=missing,
@@ -194,7 +203,7 @@ class _Run:
         model: the model.
         ids: the text.
         answer: the answer in it.
-        stop: end of the document; tokens after it hand on what falls on them.
+        stop: end of the document; tokens after it propagate what falls on them.
         keep: what is kept of the values: `norms`, if they are known.
         finds_sinks: whether the keys on which heads rest are found, by all queries.
     """
@@ -246,15 +255,15 @@ class _Run:
         """Return what heads move to the queries, each query's as shares of all, summed likewise."""
         return _product(share / torch.where(self._sums > 0, self._sums, 1), self._moved)
 
-    def handed_on(
-        self, direct: Float[Tensor, " L"], hops: int, hand_on: Callable[[Tensor], Tensor]
+    def propagated(
+        self, direct: Float[Tensor, " L"], hops: int, once: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "n+1 L"]:
-        """Return shares after each hop, from none on; what is on a token between is handed on."""
+        """Return shares after each hop, from none on; what is on a token between is propagated."""
         found, passing = [direct], direct
         for _ in range(hops):
             share = self._none()
             share[self._between.start - self._rows.start :] = passing[self._between]
-            passing = hand_on(share)
+            passing = once(share)
             rest = found[-1].clone()
             rest[self._between] = 0
             found.append(rest + passing)

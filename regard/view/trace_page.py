@@ -277,7 +277,7 @@ def _curves(text: TracedText, hops: list[int]) -> Iterator[str]:
         '<p class="note">The first tokens of an order are taken out of the text, and the model '
         "reads what is left: the change of the answer’s log-probability, in nats, which is "
         f"{signed(lost.log_probability)} with the whole text. The lower a curve, the more the "
-        "answer rests on what the measure names. random: the mean of three orders at random. "
+        "answer rests on what the measure names. random: a mean over orders at random. "
         f"{lost.forwards} forward passes.</p></section>"
     )
 
@@ -347,7 +347,7 @@ def _meanings(text: TracedText) -> str:
     if found.hops:
         rows.append(
             f"<p><b>{after(found.hops)}</b>: what falls on question and answer themselves is "
-            "handed on to where those tokens looked, or moved from. On them are, "
+            "propagated to where those tokens looked, or moved from. On them are, "
             + "; ".join(
                 f"of {name}, {figure(name, found.between(name, 0))} directly and "
                 f"{figure(name, found.between(name))} {after(found.hops)}"

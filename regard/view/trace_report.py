@@ -24,7 +24,7 @@ MEANINGS = {
     "attention": "the weight that the answer's tokens give to it, a mean over all heads",
     "difference": "that weight less the one under a neutral question and answer",
     "moved": "weight times length of the value, as a share of all that heads move to the answer",
-    "toward": "what heads add from it to the answer's logits; below 0 it speaks against the answer",
+    "toward": "what heads add from it to the answer's logits; below 0 they lower them",
 }
 _FIRST = 10  # tokens in the table
 _WHOLE = (
@@ -96,10 +96,9 @@ def figure(measure: str, value: float) -> str:
     >>> figure("moved", 0.0123), figure("difference", -0.0123), figure("toward", -1.234)
     ('1.23 %', '−1.23 %', '−1.23')
     """
-    sign = "−" if value < 0 else "+" if measure == "toward" else ""
     if measure == "toward":
-        return f"{sign}{abs(value):.2f}"
-    return f"{sign}{100 * abs(value):.2f} %"
+        return signed(value)
+    return f"{signed(100 * value).removeprefix('+')} %"
 
 
 def in_context(text: TracedText, at: int, around: int = 3) -> tuple[str, str, str]:
@@ -144,7 +143,7 @@ def trace_report(text: TracedText, measure: str) -> Iterator[RenderableType]:
         yield _curve(text.lost)
         yield Text(
             "Change of the answer's log-probability, in nats, if the first tokens are taken out of "
-            f"the text; as it is {signed(text.lost.log_probability)}. random: the mean of three "
+            f"the text; as it is {signed(text.lost.log_probability)}. random: a mean over "
             "orders at random.",
             "dim",
         )

@@ -160,6 +160,7 @@ def test_passages_stand_in_the_order_of_need_and_are_quoted(regard, tmp_path, mo
         (("--measure", "look"), "--measure is 'look': expected one of attention, difference"),
         (("--hops", "-1"), "--hops must be at least 0, but is -1"),
         (("--out", "no/t.html"), "--out no/t.html is in no folder that exists"),
+        (("--out", "/"), "--out / is a folder: name a file, such as /trace.html"),
         (("--tokens", "0"), "--tokens must be at least 1, but is 0"),
         (("--answer", " "), "--answer is empty"),
         (("--answer", "\udce9"), "--answer is not UTF-8 text: byte 0xe9 at offset 0"),
@@ -326,3 +327,12 @@ def test_tokens_are_shown_in_the_terminal_and_written_as_a_page(regard, tmp_path
 def test_the_document_is_not_replaced_by_its_page(misused, document):
     line = misused("trace", "--file", document, "--question", "?", "--out", document)
     assert "is the document, which would be lost" in line
+
+
+def test_the_page_has_the_model_s_own_answer_as_it_is_decoded(regard, folders, document, tmp_path):
+    out = tmp_path / "trace.html"
+    asked = ("--file", document, "--question", QUESTION, "--tokens", 5, "--steps", 0, "--json")
+    said = json.loads(regard("trace", folders["plain"], *asked, "--out", out).out)["answer"]
+    shown = re.sub("<[^>]*>", "", out.read_text().split("Question and answer")[1])
+    text = html.unescape(shown.split("The tokens with most")[0]).replace("↵", "")
+    assert text.strip().endswith(said.rstrip("\ufffd").strip())

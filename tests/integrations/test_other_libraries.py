@@ -46,7 +46,10 @@ def test_the_names_of_transformer_lens():
         found = names[f"blocks.1.attn.hook_{name}"]
         torch.testing.assert_close(found, tensor.float(), rtol=1e-5, atol=1e-5)
         assert torch.equal(names[name, 1], found)
-    with pytest.raises(KeyError, match=r"'blocks.2.attn.hook_q' is not in the recording; there is"):
+        assert (name, 1) in names
+    assert ("pattern", 2) not in names
+    assert 0 not in names
+    with pytest.raises(KeyError, match=r"'blocks.2.attn.hook_q' is not in the recording, which has"):
         names["q", 2]
 
 

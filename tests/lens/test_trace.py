@@ -42,7 +42,7 @@ def found(model, ids):
 
 
 def by_hand(direct, matrix, stop, end):
-    """Shares after each hop: what is on tokens between is taken off and handed on by its row."""
+    """Shares after each hop: what is on tokens between is taken off and propagated by its row."""
     seen, passing = [direct], direct
     for _ in range(HOPS):
         share = torch.zeros_like(passing)
@@ -75,7 +75,7 @@ def test_shares_are_products_with_the_matrices_in_full(model, ids, found):
         torch.testing.assert_close(shares[name], own, rtol=0, atol=2e-5)
     for name in ("attention", "moved"):
         torch.testing.assert_close(shares[name].sum(-1).float(), torch.ones(HOPS + 1))
-    assert float(shares["moved"][0, stop:].sum()) > 0.1  # so that there is something to hand on
+    assert float(shares["moved"][0, stop:].sum()) > 0.1  # so that there is something to propagate
     assert found[0].between("moved") == pytest.approx(float(shares["moved"][-1, stop:].sum()))
     assert found[0].between("moved") < found[0].between("moved", 0) / 2
 
