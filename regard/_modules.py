@@ -39,8 +39,8 @@ def has_own_hooks(module: nn.Module) -> bool:
 def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
     """Return a module's hook that does nothing when another thread runs the module.
 
-    To that thread a hook that is removed meanwhile may come without the arguments that it was
-    registered for.
+    Torch may call a hook on another thread without its keyword arguments while this thread removes
+    it.
     """
     thread = get_ident()
 

@@ -55,7 +55,7 @@ def trace(
     by: Annotated[
         str,
         typer.Option(
-            help="Color each token, or list paragraphs with what the answer needs of each.",
+            help="Colour each token, or list paragraphs with what the answer needs of each.",
             metavar="tokens|passages",
         ),
     ] = "tokens",
@@ -91,7 +91,7 @@ def trace(
     neutral: Annotated[
         str,
         typer.Option(
-            help="Text in place of question and of answer, of the run that weights are less.",
+            help="Text in place of question and answer in the run whose weights are subtracted.",
             metavar="TEXT",
         ),
     ] = "N/A",

@@ -26,7 +26,7 @@ _TOKENIZERS = ({TOKENIZER}, {VOCABULARY, MERGES}, {"vocab.txt"}, {"tokenizer.mod
 """The files of a tokenizer, the preferred ones first."""
 _SECONDS = 10.0
 """Timeout of a request to the hub; the library has the same for a file's size."""
-# As the hub checks names itself; its library takes longer to import than a wrong name should cost.
+# The hub's own rule for names; its library takes too long to import to refuse a misspelt one.
 _NAME = re.compile(r"(?!.*(--|\.\.))\w[\w.-]{,95}(/\w[\w.-]{,95})?(?<![.-])(?<!\.git)", re.ASCII)
 
 

@@ -27,7 +27,7 @@ class CacheNames(Mapping[str, Tensor]):
     kept:
 
     * ``hook_q`` ``(B, L, H, D)`` and ``hook_k`` ``(B, S, G, D)``; of a model with rotary positions
-      ``hook_rot_q`` and ``hook_rot_k``, since a recording has them as they were compared,
+      ``hook_rot_q`` and ``hook_rot_k``, since a recording has them after the rotation,
     * ``hook_attn_scores`` ``(B, H, L, S)``, scaled, −inf where a key is hidden,
     * ``hook_pattern`` ``(B, H, L, S)``, the weights,
     * ``hook_v`` ``(B, S, G, D)`` and ``hook_z`` ``(B, L, H, D)``, if the values were kept:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from textwrap import shorten
@@ -16,7 +16,7 @@ from regard.view.shade import shade
 from regard.view.tokens import readable, visible
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 __all__ = ["MEANINGS", "TracedText", "after", "figure", "in_context", "order_name", "trace_report"]
 
@@ -32,6 +32,7 @@ _WHOLE = (
 )
 _AROUND = 15  # tokens that are shown on either side of one of the first
 _QUOTE = 300  # characters of an answer
+_QUOTED = 16  # characters around a token, at least, beside all measures
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def trace_report(text: TracedText, measure: str) -> Iterator[RenderableType]:
     yield _shaded(text, measure, hops)
     yield _legend(figure(measure, text.largest(measure, hops)))
     yield Text("\nThe tokens with most", "bold")
-    yield _table(text, measure, hops)
+    yield _Fitting(lambda width: _table(text, measure, hops, width))
     between = [found.between(measure, at) for at in (0, hops)][: 1 + (hops > 0)]
     yield Text(
         f"{measure}: {MEANINGS[measure]}. On question and answer themselves are "
@@ -140,7 +141,8 @@ def trace_report(text: TracedText, measure: str) -> Iterator[RenderableType]:
         yield Text(f"{name} is not known of this model: {why}", "dim")
     if text.lost is not None:
         yield Text("\nWhat the answer loses if they are deleted", "bold")
-        yield _curve(text.lost)
+        lost = text.lost
+        yield _Fitting(lambda width: _curve(lost, width))
         yield Text(
             "Change of the answer's log-probability, in nats, if the first tokens are taken out of "
             f"the text; as it is {signed(text.lost.log_probability)}. random: a mean over "
@@ -192,32 +194,56 @@ def _legend(largest: str) -> Text:
     return line.append(f" of the largest, {largest}; underlined: sinks", "dim")
 
 
-def _table(text: TracedText, measure: str, hops: int) -> Table:
-    found = text.found
+@dataclass(frozen=True)
+class _Fitting:
+    """A table made for the width that there is, so that no number is cut."""
+
+    make: Callable[[int], Table]
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Table]:
+        yield self.make(options.max_width)
+
+
+def _table(text: TracedText, measure: str, hops: int, width: int) -> Table:
+    """Return the first tokens, by all measures or, where these do not fit, by the chosen one."""
+    found, first = text.found, text.found.ranked(measure, hops)[:_FIRST]
+    columns = {"token": [str(at) for at in first]}
+    columns |= {
+        name: [figure(name, text.values(name, hops)[at]) for at in first] for name in found.shares
+    }
+    if _wide(columns) + _QUOTED > width:
+        columns = {name: columns[name] for name in ("token", measure)}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("token", justify="right", no_wrap=True)
-    for name in found.shares:
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("in the text", no_wrap=True, overflow="ellipsis")
-    values = {name: text.values(name, hops) for name in found.shares}
-    for at in found.ranked(measure, hops)[:_FIRST]:
+    room = max(1, width - _wide(columns) - 2)
+    table.add_column("in the text", no_wrap=True, overflow="ellipsis", max_width=room)
+    for at, *numbers in zip(first, *columns.values(), strict=True):
         before, token, behind = in_context(text, at)
         table.add_row(
-            str(at),
-            *(figure(name, own[at]) for name, own in values.items()),
-            Text.assemble((before, "dim"), (visible(token), "bold"), (behind, "dim")),
+            *numbers, Text.assemble((before, "dim"), (visible(token), "bold"), (behind, "dim"))
         )
     return table
 
 
-def _curve(lost: Deletion) -> Table:
+def _wide(columns: Mapping[str, Sequence[str]]) -> int:
+    """Return the characters that columns take, with two after each."""
+    return sum(2 + max(map(len, (name, *cells))) for name, cells in columns.items())
+
+
+def _curve(lost: Deletion, width: int) -> Table:
+    """Return the changes at all counts or, where these do not fit, at every other one and so on."""
+    means = sorted(lost.means.items(), key=_by_mean)
+    columns = {"first by": [name for name, _ in means], "mean": [signed(mean) for _, mean in means]}
+    rows = [lost.changes[name].tolist() for name, _ in means]
+    counts = {str(n): [signed(row[k]) for row in rows] for k, n in enumerate(lost.counts)}
+    while _wide(columns | counts) > width and counts:
+        counts = {name: counts[name] for name in [*counts][1::2]}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("first by", no_wrap=True)
-    for name in ("mean", *map(str, lost.counts)):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, mean in sorted(lost.means.items(), key=_by_mean):
-        values = (mean, *lost.changes[name].tolist())
-        table.add_row(name, *(signed(value) for value in values))
+    for name in columns | counts:
+        table.add_column(name, justify="left" if name == "first by" else "right", no_wrap=True)
+    for row in zip(*(columns | counts).values(), strict=True):
+        table.add_row(*row)
     return table
 
 

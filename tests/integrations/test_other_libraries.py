@@ -49,7 +49,7 @@ def test_the_names_of_transformer_lens():
         assert (name, 1) in names
     assert ("pattern", 2) not in names
     assert 0 not in names
-    with pytest.raises(KeyError, match=r"'blocks.2.attn.hook_q' is not in the recording, which has"):
+    with pytest.raises(KeyError, match=r"'blocks.2.attn.hook_q' is not in the recording"):
         names["q", 2]
 
 
