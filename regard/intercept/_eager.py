@@ -130,9 +130,7 @@ class EagerCode:
 
 def _is_compiled(module: nn.Module) -> bool:
     """Return whether a module, its call or its ``forward`` was compiled."""
-    own = module.__dict__  # asked at every call of a module: quicker than attributes
-    if "_compiled_call_impl" not in own and "forward" not in own:
-        return "_orig_mod" in own.get("_modules", ())
+    own = vars(module)  # faster than hasattr for missing attributes
     return (
         "_orig_mod" in own.get("_modules", ())
         or own.get("_compiled_call_impl") is not None

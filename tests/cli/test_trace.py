@@ -321,6 +321,7 @@ def test_tokens_are_shown_in_the_terminal_and_written_as_a_page(regard, tmp_path
     monkeypatch.setenv("COLUMNS", "40")
     narrow = regard(*command, "--steps", 0).out
     assert max(map(len, narrow.splitlines())) <= 40
+    assert not re.search(r"\d…", narrow)  # no number is cut
     assert "What the answer loses" not in narrow
 
 
