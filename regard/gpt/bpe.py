@@ -47,6 +47,12 @@ class BPETokenizer(Tokenizer):
             raise ValueError(
                 f"inner is a {type(inner.model).__name__} tokenizer; expected byte-level BPE"
             )
+        highest = max(inner.get_vocab().values(), default=-1)
+        if highest >= inner.get_vocab_size():
+            raise ValueError(
+                f"inner has {inner.get_vocab_size()} tokens and ids up to {highest}; expected ids "
+                "without a gap"
+            )
         self._inner = inner
         added = inner.get_added_tokens_decoder()  # these are not in the byte alphabet
         self._data = [

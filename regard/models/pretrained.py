@@ -198,6 +198,11 @@ def load_gguf(
             size = sum(prod(one.shape) for one in stored) * dtype.itemsize
             _require_memory(size, _name(dtype), file)
         config = AutoConfig.for_model(**parsed["config"])
+        if config.num_hidden_layers > len(stored):  # which would take for ever to make
+            raise CheckpointError(
+                f"{file} is damaged: it has {len(stored)} tensors and says that it has "
+                f"{config.num_hidden_layers} layers; fetch it again"
+            )
         with no_init_weights():
             module = AutoModelForCausalLM.from_config(config, dtype=dtype)
         module.tie_weights()

@@ -158,3 +158,12 @@ def test_a_tokenizer_of_another_kind_is_refused(bpe, tmp_path):
     words = json.loads(bpe.to_json()) | {"pre_tokenizer": {"type": "Whitespace"}}
     with pytest.raises(ValueError, match="expected byte-level BPE"):
         BPETokenizer.from_json(json.dumps(words))
+
+
+def test_ids_have_no_gap():
+    content = json.loads(BPETokenizer.train(["a cat"], vocab_size=257).to_json())
+    vocabulary = content["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 999
+    content["model"]["merges"] = []
+    with pytest.raises(ValueError, match="has 257 tokens and ids up to 999; expected ids without"):
+        BPETokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)))

@@ -158,6 +158,16 @@ def test_a_gguf_whose_header_is_overwritten_is_damaged(gguf_file, tmp_path, plac
         regard.models.open(tmp_path / "other.gguf")
 
 
+def test_a_gguf_that_says_it_has_more_layers_than_tensors_is_damaged(gguf_file, tmp_path):
+    data = gguf_file.read_bytes()
+    key = b"llama.block_count"
+    place = data.index(key) + len(key) + 4  # behind the type
+    other = tmp_path / "other.gguf"
+    other.write_bytes(data[:place] + (2**26).to_bytes(4, "little") + data[place + 4 :])
+    with pytest.raises(CheckpointError, match="and says that it has 67108864 layers; fetch"):
+        regard.models.open(other)
+
+
 def test_a_gguf_of_another_version_is_not_called_damaged(gguf_file, tmp_path):
     data = bytearray(gguf_file.read_bytes())
     data[4] = 9
