@@ -28,8 +28,10 @@ gc.disable()  # what is imported and collected stays; looking through it again a
 collect_ignore = []
 if find_spec("kvpress") is None:  # it has an environment of its own: make kvpress
     collect_ignore += ["experiments/regard_experiments/kv/kvpress.py"]
-if find_spec("lightning") is None:
-    collect_ignore += ["regard/integrations/lightning.py"]
+# Integrations whose library is not there: those that import it, and one whose example needs it.
+for library in ("inspect_ai", "lightning", "xarray"):
+    if find_spec(library) is None:
+        collect_ignore += [f"regard/integrations/{library}.py"]
 collect_ignore_glob = [] if find_spec("triton") else ["experiments/regard_experiments/gpu/triton/*"]
 if not torch.cuda.is_available():  # Triton asks for it when it is imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
