@@ -23,6 +23,11 @@ except ModuleNotFoundError as missing:
 __all__ = ["reading"]
 
 _TOKENS = 128  # of an answer, if the evaluation names no largest number
+# What changes an answer, or asks for more of it.
+_UNKNOWN = (
+    *("stop_seqs", "num_choices", "best_of", "logprobs", "top_logprobs", "logit_bias"),
+    *("frequency_penalty", "presence_penalty", "response_schema"),
+)
 
 
 def reading(model: LanguageModel, *readouts: Readout[Any, Any]) -> Model:
@@ -39,8 +44,8 @@ def reading(model: LanguageModel, *readouts: Readout[Any, Any]) -> Model:
 
     Raises:
         ModuleNotFoundError: where this module is imported without inspect-ai.
-        ValueError: in a sample, for a conversation that the model has no template for, and for
-            tools or strings to stop at, which it does not know.
+        ValueError: in a sample, for a conversation that the model has no template for, for tools,
+            and for options that it does not know, such as strings to stop at.
 
     Example:
         >>> import inspect_ai, regard  # doctest: +SKIP
@@ -66,10 +71,10 @@ class _Reading(ModelAPI):  # type: ignore[misc] # its class is not typed
         config: GenerateConfig,
     ) -> ModelOutput:
         """Answer a sample's messages."""
-        if tools or config.stop_seqs:
-            raise ValueError(
-                "tools and stop_seqs must be empty: this model answers until max_tokens"
-            )
+        refused = ["tools"] * bool(tools)
+        refused += [name for name in _UNKNOWN if getattr(config, name, None)]
+        if refused:
+            raise ValueError(f"{', '.join(refused)}: this model does not know that; leave it out")
         given = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
         given["seed"] = config.seed
         sampling = Sampling(**{name: one for name, one in given.items() if one is not None})

@@ -28,10 +28,10 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480, 230, 46, 12, 12, 34  # of a
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #faf9f6; --panel: #fff; --ink: #1c1b1a; --soft: #67635c;
-  --line: #e2dfd7; --more: #e5793a; --less: #3f87b5; --accent: #b3431e; --attention: #b3431e;
+  --line: #e2dfd7; --more: #e5793a; --less: #4790bf; --accent: #b3431e; --attention: #b3431e;
   --difference: #00736a; --moved: #7444b4; --toward: #22658c; --random: #8a857c; }
 @media (prefers-color-scheme: dark) { :root { --paper: #141312; --panel: #1c1b19; --ink: #ece9e3;
-  --soft: #a39d93; --line: #35322d; --more: #c2571f; --less: #2f6f99; --accent: #f08a5d;
+  --soft: #a39d93; --line: #35322d; --more: #a9491a; --less: #2f6f99; --accent: #f08a5d;
   --attention: #f08a5d; --difference: #58c3b6; --moved: #bd96fe; --toward: #7cc0e8;
   --random: #8d877d; } }
 * { box-sizing: border-box; }

@@ -169,5 +169,6 @@ def test_inspect_ai_keeps_the_readouts_of_each_sample(inspect_ai):
         assert found[name]["axes"] == axes
     expected = recording.read(regard.readouts.Entropy())["entropy"].values
     assert torch.equal(torch.tensor(found["entropy"]["values"]), expected)
-    with pytest.raises(ValueError, match="tools and stop_seqs must be empty"):
-        answered(api, text, stop_seqs=["."])
+    for options in ({"tools": ["a tool"]}, {"stop_seqs": ["."]}, {"num_choices": 2}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))}: this model does not know"):
+            answered(api, text, **options)
