@@ -27,6 +27,7 @@ __all__ = [
     "READOUTS",
     "RESTING",
     "Sinks",
+    "enough_others",
     "mean_weights",
     "mean_weights_of",
     "resting",
@@ -232,8 +233,12 @@ def mean_weights(
     # How many queries see a key follows from the sum and the mean of what they give it.
     others = torch.where(mean > 0, received / mean, 0).round() - 1
     means = (received - itself).clamp_min(0) / others.clamp_min(1)
-    fewest = (PART * others.amax(-1, keepdim=True)).clamp_min(OTHERS)
-    return torch.where(others >= fewest, means, torch.nan)
+    return torch.where(enough_others(others), means, torch.nan)
+
+
+def enough_others(others: Tensor) -> Bool[Tensor, "H S"]:
+    """Return True where the number of other queries that see a key, ``(H, S)``, is enough."""
+    return others >= (PART * others.amax(-1, keepdim=True)).clamp_min(OTHERS)
 
 
 def _joined(

@@ -46,14 +46,32 @@ struct Received : Readout {
   }
 };
 
-// The same, and the number of queries that see each key.
+// The same, and the number of queries that see each key. Without matrices a row sees ranges of keys:
+// what changes from one key to the next is counted, and summed at the end.
 struct MeanReceived : Received {
+  static bool has_matrix(const regard_problem &p) { return p.allowed.data || p.bias.data; }
+
+  static size_t memory(const regard_problem &p, const regard_readout &) {
+    return size_t(p.spans.count) * sizeof(KeyRange);
+  }
   static int64_t sums(const regard_problem &p, const regard_readout &) {
-    return 2 * padded(p.keys);
+    return padded(p.keys) + padded(p.keys + 1);
+  }
+
+  static void begin(const ReadoutState &at, const QueryBlock &queries) {
+    if (has_matrix(at.p)) return;
+    for (int r = 0; r < queries.count; r++) {
+      double *changes = at.sums_of(queries.head[r]) + padded(at.p.keys);
+      for_each_visible_range(at.p, queries, r, at.kept<KeyRange>(), [&](KeyRange keys) {
+        changes[keys.start] += 1;
+        changes[keys.stop] -= 1;
+      });
+    }
   }
 
   static void weights(const ReadoutState &at, const WeightBlock &block) {
     Received::weights(at, block);
+    if (!has_matrix(at.p)) return;
     const QueryBlock &queries = block.queries;
     for_each_head(queries, [&](int64_t head, int from, int to) {
       floats added[VECTORS][LANES];  // terms of some keys, −∞ where one is hidden
@@ -77,10 +95,15 @@ struct MeanReceived : Received {
 
   static void finish(const regard_problem &p, const regard_readout &request, int64_t head,
                      const Sums &sums) {
-    const double *total = sums.total(2 * padded(p.keys));
-    for (int64_t part = 0; part < 2; part++)
-      for (int64_t k = 0; k < p.keys; k++)
-        request.result[(2 * head + part) * p.keys + k] = float(total[part * padded(p.keys) + k]);
+    const double *received = sums.total(MeanReceived::sums(p, request));
+    const double *counts = received + padded(p.keys);
+    float *result = request.result + 2 * head * p.keys;
+    double seers = 0;
+    for (int64_t k = 0; k < p.keys; k++) {
+      seers = has_matrix(p) ? counts[k] : seers + counts[k];
+      result[k] = float(received[k]);
+      result[p.keys + k] = float(seers);
+    }
   }
 };
 

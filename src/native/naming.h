@@ -93,7 +93,8 @@ class Namer {
     for (int64_t key = 0; key < length_; key++) sinks[key] = whole.sinks[key];
     const Beside beside(p, whole);
     if (beside.has_sinks) logsumexp = nullptr;
-    result = own.read<Arithmetic>(beside.problem, logsumexp, separators_, ids_);
+    const Zeros<int64_t> copies = find_copies();
+    result = own.read<Arithmetic>(beside.problem, logsumexp, separators_, copies.data);
     if (result != REGARD_DONE) return result;
     result = even.read<Arithmetic>(uniform(beside.problem), nullptr, separators_, nullptr);
     if (result != REGARD_DONE) return result;
@@ -205,7 +206,7 @@ class Namer {
 
     template <class Arithmetic>
     int read(const regard_problem &p, const float *logsumexp, const float *marks,
-             const int64_t *ids) {
+             const int64_t *copies) {
       const regard_readout list[] = {
           {REGARD_MASS, separators.data, nullptr, marks, 0, 0, 0, 0},
           {REGARD_ENTROPY, entropy.data, nullptr, nullptr, 0, 0, 0, 0},
@@ -213,9 +214,9 @@ class Namer {
           {REGARD_LAG, current.data, nullptr, nullptr, 0, 0, 0, 0},
           {REGARD_LAG, previous.data, nullptr, nullptr, 1, 0, 0, 0},
           {REGARD_MEAN_RECEIVED, received.data, nullptr, nullptr, 0, 0, 0, 0},
-          {REGARD_REPEATS, repeats.data, nullptr, ids, 0, 0, 0, 0},
+          {REGARD_REPEATS, repeats.data, nullptr, copies, 0, 0, 0, 0},
       };
-      const regard_readouts readouts = {logsumexp, 0, p.keys, ids ? 7 : 6, list, nullptr};
+      const regard_readouts readouts = {logsumexp, 0, p.keys, copies ? 7 : 6, list, nullptr};
       return regard::REGARD_SET::read<Arithmetic>(Reading(p, readouts));
     }
 
@@ -233,6 +234,20 @@ class Namer {
       return repeats[6 * length + ((successors * 2 + others) * 2 + weight) * length + key];
     }
   };
+
+  // Where each position's token stands first, and next; see REGARD_REPEATS.
+  Zeros<int64_t> find_copies() const {
+    Zeros<int64_t> copies(2 * length_), count(tokens_), last(tokens_);
+    for (int64_t q = 0; q < length_; q++) {
+      const int64_t token = ids_[q], before = last[token];
+      const bool is_first = count[token]++ == 0;
+      copies[q] = is_first ? q : copies[before];
+      if (!is_first) copies[length_ + before] = q;
+      copies[length_ + q] = length_;
+      last[token] = q;
+    }
+    return copies;
+  }
 
   // The uniform pattern with the same mask. Spans may hide keys but not shift scores, and there is
   // no bias.

@@ -39,20 +39,14 @@ struct Offsets : Readout {
 
   static void count(const ReadoutState &at, const QueryBlock &queries, int r) {
     KeyRange *hidden = (KeyRange *)(at.kept<float>() + diagonals(at.request));
-    int32_t start = queries.start[r];
-    const int32_t stop = queries.stop[r], ranges = hidden_ranges(at.p, queries, r, hidden);
-    for (int32_t n = 0; n < ranges; n++) {
-      count_keys(at, queries, r, {start, min(stop, hidden[n].start)});
-      start = max(start, hidden[n].stop);
-    }
-    count_keys(at, queries, r, {start, stop});
+    for_each_visible_range(at.p, queries, r, hidden,
+                           [&](KeyRange keys) { count_keys(at, queries, r, keys); });
   }
 
   // Counts the keys of a range without hidden keys.
   static void count_keys(const ReadoutState &at, const QueryBlock &queries, int r, KeyRange keys) {
     double *counts = at.sums_of(queries.head[r]) + width(at.request);
     const int64_t n = at.request.size, position = queries.position[r];
-    if (keys.empty()) return;
     const int64_t low = max(int64_t(0), position - keys.stop + 1);
     const int64_t high = min(n, position - keys.start + 1);
     if (low >= high) return;
@@ -66,21 +60,6 @@ struct Offsets : Readout {
       counts[back] += sees;
       counts[back + 1] -= sees;
     }
-  }
-
-  // The ranges of keys that spans hide from a row, in ascending order of their starts.
-  static int32_t hidden_ranges(const regard_problem &p, const QueryBlock &queries, int r,
-                               KeyRange *ranges) {
-    int32_t count = 0;
-    for_each_span(queries, queries.start[r], queries.stop[r], [&](const BlockSpan &span) {
-      if (p.spans.added[span.number] != HIDDEN) return;
-      const KeyRange range = span_of(p, queries, span.number, r);
-      if (range.empty()) return;
-      int32_t n = count++;
-      for (; n > 0 && ranges[n - 1].start > range.start; n--) ranges[n] = ranges[n - 1];
-      ranges[n] = range;
-    });
-    return count;
   }
 
   static bool looks_at(const ReadoutState &at, const QueryBlock &queries, int32_t first,

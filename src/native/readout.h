@@ -91,4 +91,36 @@ REGARD_INLINE bool visible(const regard_problem &p, const QueryBlock &queries, i
   return !p.bias.data || ((const float *)p.bias.data)[at(p.bias)] != HIDDEN;
 }
 
+// The ranges of keys that spans hide from a row, in ascending order of their starts.
+static int32_t hidden_ranges(const regard_problem &p, const QueryBlock &queries, int r,
+                             KeyRange *ranges) {
+  int32_t count = 0;
+  for_each_span(queries, queries.start[r], queries.stop[r], [&](const BlockSpan &span) {
+    if (p.spans.added[span.number] != HIDDEN) return;
+    const KeyRange range = span_of(p, queries, span.number, r);
+    if (range.empty()) return;
+    int32_t n = count++;
+    for (; n > 0 && ranges[n - 1].start > range.start; n--) ranges[n] = ranges[n - 1];
+    ranges[n] = range;
+  });
+  return count;
+}
+
+// Calls call(range) for the ranges of keys that a row sees, apart from matrices. The memory is of
+// a range for each span.
+template <class Call>
+static void for_each_visible_range(const regard_problem &p, const QueryBlock &queries, int r,
+                                   KeyRange *memory, Call call) {
+  int32_t start = queries.start[r];
+  const int32_t stop = queries.stop[r], ranges = hidden_ranges(p, queries, r, memory);
+  const auto visit = [&](KeyRange range) {
+    if (!range.empty()) call(range);
+  };
+  for (int32_t n = 0; n < ranges; n++) {
+    visit({start, min(stop, memory[n].start)});
+    start = max(start, memory[n].stop);
+  }
+  visit({start, stop});
+}
+
 }  // namespace regard::REGARD_SET

@@ -12,6 +12,7 @@
 namespace regard::REGARD_SET {
 
 struct Repeats : Readout {
+  static constexpr bool of_whole_blocks = true;
   static constexpr int ALL = 0, COPIES = 1, SUCCESSORS = 2, PAIRS = 3;
   static constexpr int COUNT = 0, WEIGHT = 1, SUMS = 2;
 
@@ -26,23 +27,26 @@ struct Repeats : Readout {
   // Per row of a block. A vector may begin at any row.
   struct Memory {
     static constexpr int ROWS = QUERIES + LANES;
-    int32_t *token, *place;
-    double *sums;  // (SUMS, PAIRS, ranges, ROWS)
+    int32_t *place, *copy[2];  // the next copy, and the next one whose successor is to come
+    double *sums;              // (SUMS, PAIRS, ranges, ROWS)
     int ranges;
 
     Memory(const regard_problem &p, char *memory) : ranges(Repeats::ranges(p)) {
       sums = (double *)memory;
-      token = (int32_t *)(sums + SUMS * PAIRS * ranges * ROWS);
-      place = token + ROWS;
+      place = (int32_t *)(sums + SUMS * PAIRS * ranges * ROWS);
+      for (const int following : {0, 1}) copy[following] = place + (following + 1) * ROWS;
     }
     static size_t size(const regard_problem &p) {
       const size_t numbers = SUMS * PAIRS * size_t(Repeats::ranges(p));
-      return ROWS * (numbers * sizeof(double) + 2 * sizeof(int32_t));
+      return ROWS * (numbers * sizeof(double) + 3 * sizeof(int32_t));
     }
     double *of(int sum, int pairs, int range) const {
       return sums + ((sum * PAIRS + pairs) * ranges + range) * ROWS;
     }
   };
+
+  // The range of a distance.
+  static int range_of(int32_t distance) { return 30 - __builtin_clz(uint32_t(distance)); }
 
   static size_t memory(const regard_problem &p, const regard_readout &) { return Memory::size(p); }
   static int64_t sums(const regard_problem &p, const regard_readout &) {
@@ -52,76 +56,140 @@ struct Repeats : Readout {
   static void begin(const ReadoutState &at, const QueryBlock &queries) {
     memset(at.memory, 0, Memory::size(at.p));
     const Memory memory(at.p, at.memory);
-    const int64_t *tokens = (const int64_t *)at.request.operand;
+    const int64_t *first_copies = (const int64_t *)at.request.operand;
     for (int r = 0; r < queries.count; r++) {
       memory.place[r] = int32_t(queries.query[r]);
-      memory.token[r] = int32_t(tokens[queries.query[r]]);
+      for (int32_t *copies : memory.copy) copies[r] = int32_t(first_copies[queries.query[r]]);
     }
   }
 
+  // Whether every row sees all keys of a block.
+  static bool sees_all(const ReadoutState &at, const WeightBlock &block) {
+    const QueryBlock &queries = block.queries;
+    const int32_t stop = block.key + block.keys;
+    return !at.p.allowed.data && !at.p.bias.data && queries.common_start <= block.key &&
+           stop <= queries.common_stop && !touched_by_spans(queries, block.key, stop);
+  }
+
   static void scores(const ReadoutState &at, const WeightBlock &block) {
-    add(at, block, COUNT, [&](const float *score) REGARD_INLINE_LAMBDA {
+    if (sees_all(at, block))  // pairs are counted with their weights
+      return add_all(at, block, COUNT,
+                     [](const float *) REGARD_INLINE_LAMBDA { return broadcast(1.0f); });
+    for_each_repeated(at, block, [&](int pairs, int r, int32_t key, float score) {
+      add_repeated(at, block, COUNT, pairs, r, key, score != HIDDEN);
+    });
+    add_all(at, block, COUNT, [](const float *score) REGARD_INLINE_LAMBDA {
       return load(score) != broadcast(HIDDEN) ? broadcast(1.0f) : floats{};
     });
   }
   static void weights(const ReadoutState &at, const WeightBlock &block) {
-    add(at, block, WEIGHT, [&](const float *weight) REGARD_INLINE_LAMBDA { return load(weight); });
+    const bool counts = sees_all(at, block);
+    for_each_repeated<true>(at, block, [&](int pairs, int r, int32_t key, float weight) {
+      if (counts) add_repeated(at, block, COUNT, pairs, r, key, 1);
+      add_repeated(at, block, WEIGHT, pairs, r, key, weight);
+    });
+    add_all(at, block, WEIGHT,
+            [](const float *weight) REGARD_INLINE_LAMBDA { return load(weight); });
   }
+
+  // Calls visit(pairs, row, key, number) for the copies and successors among a block's keys;
+  // `moves`: whether the block is done with then.
+  template <bool moves = false, class Visit>
+  static void for_each_repeated(const ReadoutState &at, const WeightBlock &block, Visit visit) {
+    const Memory memory(at.p, at.memory);
+    const int64_t *next_copies = (const int64_t *)at.request.operand + at.p.keys;
+    for (const int following : {0, 1})
+      for (int r = 0; r < block.queries.count; r++) {
+        const int32_t stop =
+            min(block.key + block.keys, memory.place[r] - 1) - following;
+        int32_t copy = memory.copy[following][r];
+        for (; copy < stop; copy = int32_t(next_copies[copy])) {
+          const int32_t key = copy + following, k = key - block.key;
+          if (k < 0 || key == 0) continue;
+          visit(following ? SUCCESSORS : COPIES, r, key, block.weights[k * QUERIES + r]);
+        }
+        if (moves) memory.copy[following][r] = copy;
+      }
+  }
+
+  // Adds a number to the sums of its row and range, and of its key.
+  REGARD_INLINE void add_repeated(const ReadoutState &at, const WeightBlock &block, int sum,
+                                  int pairs, int r, int32_t key, float number) {
+    const Memory memory(at.p, at.memory);
+    memory.of(sum, pairs, range_of(memory.place[r] - key))[r] += number;
+    at.sums_of(block.queries.head[r])[(sum * PAIRS + pairs) * padded(at.p.keys) + key] += number;
+  }
+
+  // Rows of a head among a block's, and their sums over all keys of a range.
+  struct SomeRows {
+    int first = 0;  // row of the block
+    ints place, marked;
+    int32_t nearest, farthest;  // places
+    floats sum = {};
+
+    SomeRows() {}
+    SomeRows(const Memory &memory, int row, int rows)
+        : first(row), place(load(memory.place + row)), marked(lane_numbers() < rows),
+          nearest(place[0]), farthest(place[0]) {
+      for (int i = 1; i < min(rows, LANES); i++)
+        nearest = min(nearest, place[i]), farthest = max(farthest, place[i]);
+    }
+
+    // Whether all distances to some keys are in one range, and none is its shortest.
+    bool in_one_range(int32_t first_key, int32_t last_key) const {
+      const int32_t shortest = nearest - last_key;
+      return shortest > 2 && range_of(shortest - 1) == range_of(farthest - first_key);
+    }
+  };
 
   // Adds value(address) of each pair to the sums of its row and range, and of its key.
   template <class Value>
-  static void add(const ReadoutState &at, const WeightBlock &block, int sum, Value value) {
-    const int64_t step = padded(at.p.keys);
+  static void add_all(const ReadoutState &at, const WeightBlock &block, int sum, Value value) {
+    const Memory memory(at.p, at.memory);
     for_each_head(block.queries, [&](int64_t head, int first, int last) {
-      double *of_keys = at.sums_of(head) + sum * PAIRS * step + block.key;
-      for (int r = first; r < last; r += LANES)
-        add_rows(at, block, sum, r, lane_numbers() < last - r, value, of_keys);
+      double *of_keys = at.sums_of(head) + (sum * PAIRS + ALL) * padded(at.p.keys) + block.key;
+      SomeRows rows[VECTORS];
+      int vectors = 0;
+      for (int r = first; r < last; r += LANES) rows[vectors++] = SomeRows(memory, r, last - r);
+      for (int32_t group = 0; group < block.keys; group += LANES) {
+        const int32_t stop = min(group + LANES, block.keys);
+        const int32_t first_key = block.key + group, last_key = block.key + stop - 1;
+        floats columns[LANES] = {};
+        for (int v = 0; v < vectors; v++) {
+          SomeRows &some = rows[v];
+          const auto of_key = [&](int32_t k, ints chosen) REGARD_INLINE_LAMBDA {
+            const floats own =
+                (floats)((ints)value(block.weights + k * QUERIES + some.first) & chosen);
+            some.sum += own, columns[k - group] += own;
+          };
+          if (first_key > 0 && some.in_one_range(first_key, last_key)) {
+            for (int32_t k = group; k < stop; k++) of_key(k, some.marked);
+            continue;
+          }
+          for (int32_t k = group; k < stop; k++) {
+            if (block.key + k == 0) continue;
+            const ints distance = some.place - (block.key + k);
+            const ints far = (distance >= 2) & some.marked;
+            of_key(k, far);
+            const ints ends_range = far & ((distance & (distance - 1)) == 0);
+            if (any(ends_range)) add_range(memory, sum, some, distance, ends_range);
+          }
+        }
+        add_to(of_keys + group, sum_each(columns), stop - group);
+      }
+      for (int v = 0; v < vectors; v++) {
+        const ints distance = rows[v].place - (block.key + block.keys - 1);
+        add_range(memory, sum, rows[v], distance, (distance >= 2) & rows[v].marked);
+      }
     });
   }
 
-  // The marked rows among [r, r + LANES).
-  template <class Value>
-  REGARD_INLINE void add_rows(const ReadoutState &at, const WeightBlock &block, int sum, int r,
-                              ints marked, Value value, double *of_keys) {
-    const Memory memory(at.p, at.memory);
-    const int64_t *tokens = (const int64_t *)at.request.operand;
-    const ints place = load(memory.place + r), token = load(memory.token + r);
-    floats of_rows[PAIRS] = {};
-    for (int32_t group = 0; group < block.keys; group += LANES) {
-      const int32_t stop = min(group + LANES, block.keys);
-      floats columns[PAIRS][LANES] = {};
-      for (int32_t k = group; k < stop; k++) {
-        const int32_t key = block.key + k;
-        if (key == 0) continue;
-        const ints distance = place - key, far = (distance >= 2) & marked;
-        const floats all = (floats)((ints)value(block.weights + k * QUERIES + r) & far);
-        const floats pairs[PAIRS] = {
-            all, (floats)((ints)all & (token == broadcast(int32_t(tokens[key])))),
-            (floats)((ints)all & (token == broadcast(int32_t(tokens[key - 1]))))};
-        REGARD_UNROLLED_FOR (int i = 0; i < PAIRS; i++) {
-          of_rows[i] += pairs[i];
-          columns[i][k - group] = pairs[i];
-        }
-        const ints ends_range = far & ((distance & (distance - 1)) == 0);
-        if (any(ends_range)) add_range(memory, sum, r, distance, ends_range, of_rows);
-      }
-      for (int i = 0; i < PAIRS; i++)
-        add_to(of_keys + i * padded(at.p.keys) + group, sum_each(columns[i]), stop - group);
-    }
-    const ints distance = place - (block.key + block.keys - 1);
-    add_range(memory, sum, r, distance, (distance >= 2) & marked, of_rows);
-  }
-
   // Adds the sums of marked lanes for the range of their distances, and sets them to 0.
-  static void add_range(const Memory &memory, int sum, int r, ints distances, ints marked,
-                        floats *of_rows) {
-    for (int i = 0; i < LANES; i++) {
-      if (!marked[i]) continue;
-      const int range = 30 - __builtin_clz(uint32_t(distances[i]));
-      for (int pairs = 0; pairs < PAIRS; pairs++)
-        memory.of(sum, pairs, range)[r + i] += of_rows[pairs][i];
-    }
-    for (int pairs = 0; pairs < PAIRS; pairs++) of_rows[pairs] = marked ? floats{} : of_rows[pairs];
+  static void add_range(const Memory &memory, int sum, SomeRows &rows, ints distances,
+                        ints marked) {
+    for (int i = 0; i < LANES; i++)
+      if (marked[i]) memory.of(sum, ALL, range_of(distances[i]))[rows.first + i] += rows.sum[i];
+    rows.sum = marked ? floats{} : rows.sum;
   }
 
   static float *result_of(const regard_problem &p, const regard_readout &request, int64_t head) {

@@ -151,13 +151,13 @@ class ControlledRepeats(Readout[_State, tuple[Controlled, Controlled]]):
         return controlled(state.copies), controlled(state.successors)
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
-        """Return the spec, with tokens numbered; None, to stream, if the pattern is no text's."""
+        """Return the spec, with each token's copies; None, to stream, if it is no text's pattern."""
         length = len(self.ids)
         if not length == sizes.queries == sizes.keys:
             return None
-        numbers = self.ids.to(sizes.device).unique(return_inverse=True)[1]
+        copies = _first_and_next_copies(self.ids.to(sizes.device))
         return KernelSpec(
-            kind=Kind.REPEATS, shape=((_OF_ROW + _OF_KEY) * length,), operand=numbers.contiguous()
+            kind=Kind.REPEATS, shape=((_OF_ROW + _OF_KEY) * length,), operand=copies
         )
 
     def from_kernel(
@@ -265,6 +265,18 @@ def targets(
     tensor([[0, 1, 0, 0]], dtype=torch.int32)
     """
     return _far(ids, rows, columns) & _repeated(ids, rows, columns, following=following)
+
+
+def _first_and_next_copies(ids: Int[Tensor, " L"]) -> Int[Tensor, "2 L"]:
+    """Return the first position with each position's token, and the next one; L for none."""
+    number, order = ids.unique(return_inverse=True)[1].sort(stable=True)
+    is_last = torch.ones_like(number, dtype=torch.bool)
+    is_last[:-1] = number[1:] != number[:-1]
+    starts = order[is_last.roll(1)]
+    first, following = torch.empty_like(order), torch.empty_like(order)
+    first[order] = starts[number]
+    following[order] = torch.where(is_last, len(ids), order.roll(-1))
+    return torch.stack([first, following])
 
 
 def _repeated(

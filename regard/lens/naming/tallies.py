@@ -5,7 +5,7 @@ Axes: H heads of a layer, T tokens of the text, K distinct tokens of all texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,16 +17,14 @@ from regard._shapes import Bool, Float, Int
 from regard.lens.naming.evidence import Tally
 from regard.lens.naming.repeats import Controlled, ControlledRepeats, with_targets
 from regard.lens.naming.roles import VARIED
-from regard.lens.sink_keys import READOUTS, RESTING, mean_weights
+from regard.lens.naming.sink_search import Read, SinkSearch
 from regard.pattern import Pattern
 from regard.pattern.readouts import Distance, Entropy, Lag, LagWeights, Mass, Readout, Received
 
 __all__ = ["Read", "Tallier", "TextTallies", "uniform_pattern"]
 
-Read = Callable[..., tuple[Any, ...]]
-"""A function of a pattern and readouts."""
-
 _NEAR = (Lag(1), Lag(0), Lag(-1))  # the key before a query, its own, and the one behind
+_ITSELF = 3 + 1  # place of the query's own key among the readouts
 _ROWS = 128  # of a mask that are counted at once
 
 
@@ -85,11 +83,8 @@ class Tallier:
             whole: likewise, of the pattern with its sinks.
             uniform: likewise, of uniform heads beside the sinks.
         """
-        first, *of_keys = read(pattern, Mass(0), *READOUTS, *whole)
-        of_whole = tuple(of_keys[len(READOUTS) :])
-        del of_keys[len(READOUTS) :]
-        sinks, resting = _resting(pattern, *of_keys)
-        beside = pattern.without(sinks) if bool(sinks.any()) else pattern
+        seers, seen, sees_first = _sight(pattern)
+        search = SinkSearch(pattern, seers, read)
         known = self._separators is not None
         repeats: tuple[ControlledRepeats, ...] = ()
         if known and any(with_targets(self._ids, following=one).any() for one in (False, True)):
@@ -99,24 +94,35 @@ class Tallier:
             later_marks = self._separators.clone()
             later_marks[0] = False  # the first token has a share of its own
             marks = (Mass(later_marks),)
-        entropy, distance, received, *others = read(
-            beside, Entropy(), Distance(), Received(), *_NEAR, *marks, *repeats, *also
-        )
+        readouts = (Entropy(), Distance(), Received(), *_NEAR, *marks, *repeats, *also)
+        beside = search.beside()
+        results = read(beside, *readouts)
+        logsumexp = beside.logsumexp
+        while len(wrong := search.correct(logsumexp, results[2], results[_ITSELF].weights)):
+            part = search.beside(wrong)
+            results = _replaced(results, wrong, read(part, *readouts))
+            logsumexp = _replaced(logsumexp, wrong, part.logsumexp)
+            beside = search.beside()
+        first = search.weights[0]
+        entropy, distance, received, *others = results
         near, others = _weights_of(others[: len(_NEAR)]), others[len(_NEAR) :]
         further = tuple(others[len(others) - len(also) :])
         del others[len(others) - len(also) :]
-        evenly = uniform_pattern(beside)
-        highest, far, *of_even = evenly.read(Entropy(), Distance(), *_NEAR, *marks, *uniform)
-        seen_near, of_even = _weights_of(of_even[: len(_NEAR)]), of_even[len(_NEAR) :]
-        of_marks, of_uniform = of_even[: len(marks)], tuple(of_even[len(marks) :])
-        seers, seen, sees_first = _sight(pattern)
+        evenly, alike = _uniform_beside(pattern, beside, search.sinks)
+        highest, far, *of_even = (
+            one[alike]
+            for one in _flat(evenly.read(Entropy(), Distance(), *_NEAR, *marks, *uniform))
+        )
+        seen_near = {lag.d: one for lag, one in zip(_NEAR, of_even, strict=False)}
+        of_marks = of_even[len(_NEAR) : len(_NEAR) + len(marks)]
+        of_uniform = tuple(of_even[len(_NEAR) + len(marks) :])
         later = torch.ones_like(first, dtype=torch.bool)
         later[:, 0] = False  # the first token sees only itself
         chosen = later & (highest > 0)  # more than one key is visible
         even = (-highest).exp()  # a uniform head's weight on each visible key
         spread = torch.where(chosen, entropy / highest.clamp_min(1e-9), 0)
         result = {
-            "resting": self._tally(later, resting.expand_as(first)),
+            "resting": self._tally(later, search.resting.expand_as(first)),
             "first_token": self._tally(
                 later & (seen > 1), first, uniform=sees_first / seen.clamp_min(1)
             ),
@@ -141,13 +147,13 @@ class Tallier:
             result["induction"] = self._of_targets(successors, even, following=True)
         return TextTallies(
             tallies=result,
-            sinks=sinks,
+            sinks=search.sinks,
             beside=beside,
             uniform=of_uniform,
             entropy=entropy,
             received=received,
             also=further,
-            whole=of_whole,
+            whole=tuple(read(pattern, *whole)) if whole else (),
         )
 
     def _of_targets(
@@ -206,25 +212,40 @@ def uniform_pattern(pattern: Pattern) -> Pattern:
     return Pattern.of(flat, None)
 
 
+def _replaced(results: Any, heads: Int[Tensor, " h"], part: Any) -> Any:
+    """Return results with those of some heads in the place of theirs; tensors, or tuples of them."""
+    if isinstance(results, Tensor):
+        return results.index_copy(0, heads, part)
+    parts = [_replaced(old, heads, new) for old, new in zip(results, part, strict=True)]
+    return type(results)(*parts) if hasattr(results, "_fields") else tuple(parts)
+
+
+def _uniform_beside(
+    pattern: Pattern, beside: Pattern, sinks: Bool[Tensor, "H T"]
+) -> tuple[Pattern, Int[Tensor, " H"]]:
+    """Return uniform patterns over the keys beside the sinks, and which of them is each head's.
+
+    Heads that see the same keys share one.
+    """
+    if not pattern.problem.rows.are_shared:
+        return uniform_pattern(beside), torch.arange(len(sinks), device=sinks.device)
+    alike = sinks.unique(dim=0, return_inverse=True)[1]
+    index = torch.arange(len(sinks), device=sinks.device)
+    firsts = torch.full((int(alike.max()) + 1,), len(sinks), device=sinks.device)
+    firsts.scatter_reduce_(0, alike, index, "amin")
+    return uniform_pattern(Pattern.of(beside.problem.select(firsts), None)), alike
+
+
+def _flat(results: Sequence[Any]) -> list[Tensor]:
+    """Return the weights in place of those of a `Lag`."""
+    return [one.weights if isinstance(one, LagWeights) else one for one in results]
+
+
 def _hidden_only(bias: Tensor | None) -> Tensor | None:
     """Return a bias of −∞ where the given bias is −∞, and 0 elsewhere."""
     if bias is None:
         return None
     return torch.zeros_like(bias).masked_fill(bias <= torch.finfo(bias.dtype).min, -torch.inf)
-
-
-def _resting(
-    pattern: Pattern,
-    received: Float[Tensor, "H T"],
-    mean: Float[Tensor, "H T"],
-    itself: LagWeights,
-) -> tuple[Bool[Tensor, "H T"], Float[Tensor, "H 1"]]:
-    """Return each head's sinks, and their mean share of the rows after the first."""
-    sinks = mean_weights(received, mean, itself.weights) > RESTING
-    # The sum of the rows' shares is that of what the sinks receive.
-    first = pattern.crop((0, 1), (0, pattern.shape[-1])).dense()[:, 0]
-    later = torch.where(sinks, received - first, 0).sum(-1, keepdim=True)
-    return sinks, (later / max(1, pattern.shape[-2] - 1)).clamp(0, 1)
 
 
 def _weights_of(near: Sequence[LagWeights]) -> dict[int, Float[Tensor, "H T"]]:
