@@ -26,8 +26,8 @@ from regard.gpt.stories import stories
 if TYPE_CHECKING:
     from regard.models import LanguageModel
 
-LENGTH, DOCUMENTS = 512, 2
-TARGETS = {"toward": 1.5, "atlas": 1.5}
+LENGTH, DOCUMENTS, LONG = 512, 2, 4096
+TARGETS = {"toward": 1.5, "atlas": 1.5, "heads()": 0.25}
 NEAR = 1e-3  # of the largest part: how far two ways to the same parts may lie apart
 
 
@@ -50,6 +50,11 @@ def lenses(report: Report) -> None:
     require_same(model, ids[0])
     _rows(report, _toward(model, ids[0]))
     _rows(report, _atlas(model, ids))
+    report.table(
+        f"lenses: SmolLM2, {LONG} tokens, beside the forward; processor time",
+        *(("what", 34), ("ms", 9), ("of the forward", 16), ("half of the rounds", 18)),
+    )
+    _rows(report, _heads(model))
 
 
 def _rows(report: Report, tasks: dict[str, Callable[[], object]]) -> None:
@@ -83,6 +88,18 @@ def _atlas(model: LanguageModel, ids: Tensor) -> dict[str, Callable[[], object]]
         "forward": forward,
         "atlas": partial(regard.lens.atlas, model, texts, effects=0.0, probes=False),
         "three numbers, by eager": by_hand,
+    }
+
+
+def _heads(model: LanguageModel) -> dict[str, Callable[[], object]]:
+    text = "".join(story.text for story in stories(0, LONG // 70))
+    ids = torch.tensor(model.tokenizer.encode(text))[:LONG]
+    names = model.tokenizer.tokens(ids.tolist())
+    with torch.no_grad(), regard.record(model.module, tokens=names) as recording:
+        model.module(ids[None])
+    return {
+        "forward": partial(model.module, ids[None], logits_to_keep=1),
+        "heads()": partial(regard.lens.heads, recording, progress=False),
     }
 
 

@@ -46,8 +46,8 @@ struct Received : Readout {
   }
 };
 
-// The same, and the number of queries that see each key. Without matrices a row sees ranges of keys:
-// what changes from one key to the next is counted, and summed at the end.
+// The same, and the number of queries that see each key. Without matrices a row sees ranges of
+// keys: what changes from one key to the next is counted, and summed at the end.
 struct MeanReceived : Received {
   static bool has_matrix(const regard_problem &p) { return p.allowed.data || p.bias.data; }
 

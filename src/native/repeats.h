@@ -43,6 +43,11 @@ struct Repeats : Readout {
     double *of(int sum, int pairs, int range) const {
       return sums + ((sum * PAIRS + pairs) * ranges + range) * ROWS;
     }
+    template <class Pair>
+    void add(int pairs, int range, int row, Pair numbers) const {
+      of(COUNT, pairs, range)[row] += numbers.count;
+      of(WEIGHT, pairs, range)[row] += numbers.weight;
+    }
   };
 
   // The range of a distance.
@@ -75,49 +80,61 @@ struct Repeats : Readout {
     if (sees_all(at, block))  // pairs are counted with their weights
       return add_all(at, block, COUNT,
                      [](const float *) REGARD_INLINE_LAMBDA { return broadcast(1.0f); });
-    for_each_repeated(at, block, [&](int pairs, int r, int32_t key, float score) {
-      add_repeated(at, block, COUNT, pairs, r, key, score != HIDDEN);
-    });
+    add_repeated<false>(at, block, [](float score) { return Pair{float(score != HIDDEN), 0}; });
     add_all(at, block, COUNT, [](const float *score) REGARD_INLINE_LAMBDA {
       return load(score) != broadcast(HIDDEN) ? broadcast(1.0f) : floats{};
     });
   }
   static void weights(const ReadoutState &at, const WeightBlock &block) {
-    const bool counts = sees_all(at, block);
-    for_each_repeated<true>(at, block, [&](int pairs, int r, int32_t key, float weight) {
-      if (counts) add_repeated(at, block, COUNT, pairs, r, key, 1);
-      add_repeated(at, block, WEIGHT, pairs, r, key, weight);
-    });
+    const float count = sees_all(at, block);
+    add_repeated<true>(at, block, [&](float weight) { return Pair{count, weight}; });
     add_all(at, block, WEIGHT,
             [](const float *weight) REGARD_INLINE_LAMBDA { return load(weight); });
   }
 
-  // Calls visit(pairs, row, key, number) for the copies and successors among a block's keys;
-  // `moves`: whether the block is done with then.
-  template <bool moves = false, class Visit>
-  static void for_each_repeated(const ReadoutState &at, const WeightBlock &block, Visit visit) {
+  // What a pair adds to a count and a weight.
+  struct Pair {
+    float count = 0, weight = 0;
+
+    void add(Pair other) { count += other.count, weight += other.weight; }
+  };
+
+  // Adds value(number) of the copies and successors among a block's keys to the sums of their rows
+  // and ranges, and of the keys; `moves`: whether the block is done with then.
+  template <bool moves, class Value>
+  static void add_repeated(const ReadoutState &at, const WeightBlock &block, Value value) {
     const Memory memory(at.p, at.memory);
     const int64_t *next_copies = (const int64_t *)at.request.operand + at.p.keys;
-    for (const int following : {0, 1})
-      for (int r = 0; r < block.queries.count; r++) {
-        const int32_t stop =
-            min(block.key + block.keys, memory.place[r] - 1) - following;
-        int32_t copy = memory.copy[following][r];
-        for (; copy < stop; copy = int32_t(next_copies[copy])) {
-          const int32_t key = copy + following, k = key - block.key;
-          if (k < 0 || key == 0) continue;
-          visit(following ? SUCCESSORS : COPIES, r, key, block.weights[k * QUERIES + r]);
+    for (const int following : {0, 1}) {
+      const int pairs = following ? SUCCESSORS : COPIES;
+      for_each_head(block.queries, [&](int64_t head, int first, int last) {
+        Pair of_keys[READ_BLOCK];
+        for (int r = first; r < last; r++) {
+          const int32_t place = memory.place[r];
+          const int32_t stop = min(block.key + block.keys, place - 1) - following;
+          int32_t copy = memory.copy[following][r];
+          if (copy >= stop) continue;
+          Pair of_row;
+          int range = 0;
+          for (; copy < stop; copy = int32_t(next_copies[copy])) {
+            const int32_t key = copy + following, k = key - block.key;
+            if (k < 0 || key == 0) continue;
+            const int own = range_of(place - key);
+            if (own != range) memory.add(pairs, range, r, of_row), of_row = {}, range = own;
+            const Pair one = value(block.weights[k * QUERIES + r]);
+            of_row.add(one), of_keys[k].add(one);
+          }
+          memory.add(pairs, range, r, of_row);
+          if (moves) memory.copy[following][r] = copy;
         }
-        if (moves) memory.copy[following][r] = copy;
-      }
-  }
-
-  // Adds a number to the sums of its row and range, and of its key.
-  REGARD_INLINE void add_repeated(const ReadoutState &at, const WeightBlock &block, int sum,
-                                  int pairs, int r, int32_t key, float number) {
-    const Memory memory(at.p, at.memory);
-    memory.of(sum, pairs, range_of(memory.place[r] - key))[r] += number;
-    at.sums_of(block.queries.head[r])[(sum * PAIRS + pairs) * padded(at.p.keys) + key] += number;
+        const int64_t step = padded(at.p.keys);
+        double *counts = at.sums_of(head) + pairs * step + block.key;
+        for (int32_t k = 0; k < block.keys; k++) {
+          counts[k] += of_keys[k].count;
+          counts[PAIRS * step + k] += of_keys[k].weight;
+        }
+      });
+    }
   }
 
   // Rows of a head among a block's, and their sums over all keys of a range.

@@ -154,7 +154,12 @@ class LayerReading:
             whole=headvis.readouts(length),
             uniform=(Offsets(length), Received()),
         )
-        rest, moved = _of_values(pattern, tokens, text.sinks, norm)
+        pattern = text.pattern
+        rest = _rest(tokens, text)
+        moved = None
+        if norm is not None:
+            moved = pattern @ norm.to(pattern.dtype).masked_fill(text.sinks, 0)[..., None]
+            moved = moved[..., 0]
         rows = _Rows(pattern, tokens, text.sinks, norm, rest.sum(-1), moved, effects)
         largest: Tensor = text.also[0]
         saved = None if effects is None else (-effects).nan_to_num(nan=-torch.inf)
@@ -187,20 +192,12 @@ class LayerReading:
         )
 
 
-def _of_values(
-    pattern: Pattern,
-    tokens: WindowTokens,
-    sinks: Bool[Tensor, "H T"],
-    norm: Float[Tensor, "H T"] | None,
-) -> tuple[Float[Tensor, "H T 3"], Float[Tensor, "H T"] | None]:
-    """Return each row's share on sinks by kind, and the norm that it moves beside them."""
-    kinds = tokens.kinds.to(sinks.device)
-    of_keys = [sinks & (kinds == kind) for kind in range(len(KINDS))]
-    columns = [one.to(pattern.dtype) for one in of_keys]
-    if norm is not None:
-        columns.append(norm.to(pattern.dtype).masked_fill(sinks, 0))
-    sums = pattern @ torch.stack(columns, dim=-1)
-    return sums[..., : len(KINDS)], None if norm is None else sums[..., -1]
+def _rest(tokens: WindowTokens, text: TextTallies) -> Float[Tensor, "H T 3"]:
+    """Return each row's share on sinks by kind."""
+    rest = torch.zeros(*text.sinks.shape, len(KINDS), device=text.sinks.device)
+    for key, weights in text.on_sinks.items():
+        rest[..., tokens.kinds[key]] += weights
+    return rest
 
 
 def _sums(tally: Tally) -> Float[Tensor, "H 5"]:

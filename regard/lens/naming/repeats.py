@@ -151,14 +151,12 @@ class ControlledRepeats(Readout[_State, tuple[Controlled, Controlled]]):
         return controlled(state.copies), controlled(state.successors)
 
     def kernel_spec(self, sizes: Sizes) -> KernelSpec | None:
-        """Return the spec, with each token's copies; None, to stream, if it is no text's pattern."""
+        """Return the spec, with each token's copies; None, to stream, if this is no text."""
         length = len(self.ids)
         if not length == sizes.queries == sizes.keys:
             return None
         copies = _first_and_next_copies(self.ids.to(sizes.device))
-        return KernelSpec(
-            kind=Kind.REPEATS, shape=((_OF_ROW + _OF_KEY) * length,), operand=copies
-        )
+        return KernelSpec(kind=Kind.REPEATS, shape=((_OF_ROW + _OF_KEY) * length,), operand=copies)
 
     def from_kernel(
         self, tensors: tuple[Tensor, ...], sizes: Sizes

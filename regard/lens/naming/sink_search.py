@@ -54,17 +54,32 @@ class SinkSearch:
         """True for the keys on which a head rests."""
         self._candidates = (means > _CANDIDATE * RESTING) & self._enough
         self._scores: dict[int, Float[Tensor, "H T"]] = {}
-        self.weights: dict[int, Float[Tensor, "H T"]] = {}
-        """The weight of each row on the first key and on keys on which some head rests."""
+        self._logsumexp: Float[Tensor, "H T"] | None = None
+        self._weights: dict[int, Float[Tensor, "H T"]] = {}
+
+    @property
+    def on_sinks(self) -> dict[int, Float[Tensor, "H T"]]:
+        """Of keys on which some head rests, the weight of each row; 0 in heads that do not."""
+        keys = self.sinks.any(0).nonzero().flatten().tolist()
+        return {key: torch.where(self.sinks[:, key, None], self._weights[key], 0) for key in keys}
 
     @property
     def resting(self) -> Float[Tensor, "H 1"]:
         """Mean share on each head's sinks of the rows after the first."""
         share = torch.zeros(len(self.sinks), 1, dtype=torch.float64, device=self.sinks.device)
-        for key, weights in self.weights.items():
-            own = weights[:, 1:].double().sum(-1, keepdim=True)
-            share += torch.where(self.sinks[:, key, None], own, 0)
+        for weights in self.on_sinks.values():
+            share += weights[:, 1:].double().sum(-1, keepdim=True)
         return (share / max(1, self._pattern.shape[-2] - 1)).clamp(0, 1).float()
+
+    @property
+    def first(self) -> Float[Tensor, "H T"]:
+        """The weight of each row on the first key."""
+        return self._weights[0]
+
+    @property
+    def pattern(self) -> Pattern:
+        """The pattern, whose log-sum-exps are known once `correct` was called."""
+        return Pattern.of(self._pattern.problem, self._logsumexp, given=False)
 
     def beside(self, heads: Int[Tensor, " h"] | None = None) -> Pattern:
         """The pattern without the sinks, of all heads or of some."""
@@ -99,14 +114,15 @@ class SinkSearch:
         for key in keys:
             own = torch.where(self.sinks[:, key, None], self._scores[key], -torch.inf)
             whole = torch.logaddexp(whole, own)
+        self._logsumexp = whole
         found = torch.zeros_like(self.sinks)
-        self.weights = {}
+        self._weights = {}
         for key in keys:
             # A row without visible keys has the log-sum-exp −∞.
             weights = (self._scores[key] - whole).exp().nan_to_num(nan=0, posinf=0).clamp(max=1)
             mean = (weights.double().sum(-1) - weights[:, key]) / others[:, key]
             found[:, key] = (mean > RESTING) & self._enough[:, key]
-            self.weights[key] = weights
+            self._weights[key] = weights
         changed = (found != self.sinks).any(-1).nonzero().flatten()
         self.sinks = found
         return changed

@@ -5,7 +5,7 @@ Axes: H heads of a layer, T tokens of the text, K distinct tokens of all texts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,10 @@ class TextTallies:
     tallies: dict[str, Tally]
     sinks: Bool[Tensor, "H T"]
     """True for the keys on which a head rests."""
+    on_sinks: Mapping[int, Float[Tensor, "H T"]]
+    """Of keys on which some head rests, the weight of each row; 0 in heads that do not."""
+    pattern: Pattern
+    """The pattern, whose log-sum-exps are known."""
     beside: Pattern
     """The pattern without the sinks."""
     entropy: Float[Tensor, "H T"]
@@ -103,7 +107,7 @@ class Tallier:
             results = _replaced(results, wrong, read(part, *readouts))
             logsumexp = _replaced(logsumexp, wrong, part.logsumexp)
             beside = search.beside()
-        first = search.weights[0]
+        first = search.first
         entropy, distance, received, *others = results
         near, others = _weights_of(others[: len(_NEAR)]), others[len(_NEAR) :]
         further = tuple(others[len(others) - len(also) :])
@@ -145,15 +149,18 @@ class Tallier:
             ((copies, successors),) = others
             result["duplicate_token"] = self._of_targets(copies, even, following=False)
             result["induction"] = self._of_targets(successors, even, following=True)
+        whole_pattern = search.pattern
         return TextTallies(
             tallies=result,
             sinks=search.sinks,
+            on_sinks=search.on_sinks,
+            pattern=whole_pattern,
             beside=beside,
             uniform=of_uniform,
             entropy=entropy,
             received=received,
             also=further,
-            whole=tuple(read(pattern, *whole)) if whole else (),
+            whole=tuple(read(whole_pattern, *whole)) if whole else (),
         )
 
     def _of_targets(
@@ -213,7 +220,7 @@ def uniform_pattern(pattern: Pattern) -> Pattern:
 
 
 def _replaced(results: Any, heads: Int[Tensor, " h"], part: Any) -> Any:
-    """Return results with those of some heads in the place of theirs; tensors, or tuples of them."""
+    """Return results with those of some heads replaced: tensors, or tuples of them."""
     if isinstance(results, Tensor):
         return results.index_copy(0, heads, part)
     parts = [_replaced(old, heads, new) for old, new in zip(results, part, strict=True)]
