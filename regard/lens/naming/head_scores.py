@@ -5,7 +5,7 @@ Axes: B batch, H heads of a layer, T tokens of one text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +50,13 @@ class _Text(NamedTuple):
     """Number of padding tokens before it."""
 
 
+class _Words(NamedTuple):
+    """The tokens of a sequence as numbers, and the separators among them."""
+
+    ids: Int[Tensor, " T"]
+    separators: Bool[Tensor, " T"]
+
+
 def score_heads(
     layers: Sequence[Layer],
     names: Tokens | None,
@@ -68,9 +75,10 @@ def score_heads(
         read: takes readouts of a pattern, as `Pattern.read` does.
     """
     scores: list[HeadScores] = []
+    words = None if names is None else list(_numbered_words(names))
     with bar(len(layers), progress=progress) as advance:
         for layer in layers:
-            texts = [_without_padding(text) for text in _texts(layer, names)]
+            texts = [_without_padding(text) for text in _texts(layer, words)]
             scores += _of_layer(layer, texts, read)
             advance(1)
     return Heads(scores)
@@ -170,23 +178,29 @@ def _numbered(texts: Sequence[_Text]) -> list[Int[Tensor, " T"]]:
     ]
 
 
-def _texts(layer: Layer, names: Tokens | None) -> list[_Text]:
+def _numbered_words(names: Tokens) -> Iterator[_Words]:
+    """Yield the numbers of each sequence's tokens, and which of them are separators."""
+    numbers = {name: number for number, name in enumerate(sorted({n for t in names for n in t}))}
+    separates = torch.tensor([is_separator(name) for name in numbers], device="cpu")
+    for text in names:
+        ids = torch.tensor([numbers[name] for name in text], device="cpu")
+        yield _Words(ids, separates[ids])
+
+
+def _texts(layer: Layer, words: Sequence[_Words] | None) -> list[_Text]:
     """Return each sequence of the batch."""
     texts = texts_of(layer, "heads are scored")
-    if names is None:
+    if words is None:
         return [_Text(text, None, None) for text in texts]
     length = layer.pattern.shape[-1]
-    if len(names) not in (1, len(texts)) or any(len(n) != length for n in names):
+    if len(words) not in (1, len(texts)) or any(len(one.ids) != length for one in words):
         raise RecordError(
-            f"tokens names {len(names)} sequence(s) of {sorted({len(n) for n in names})} "
+            f"tokens names {len(words)} sequence(s) of {sorted({len(one.ids) for one in words})} "
             f"positions, but {layer.name or 'a layer'} attended over {len(texts)} of "
             f"{length}; record one run at a time"
         )
-    numbers = {name: number for number, name in enumerate(sorted({n for t in names for n in t}))}
-    separates = torch.tensor([is_separator(name) for name in numbers], device="cpu")
-    ids = [torch.tensor([numbers[name] for name in text], device="cpu") for text in names]
-    every = ids * len(texts) if len(ids) == 1 else ids
-    return [_Text(text, own, separates[own]) for text, own in zip(texts, every, strict=True)]
+    every = list(words) * len(texts) if len(words) == 1 else words
+    return [_Text(text, *own) for text, own in zip(texts, every, strict=True)]
 
 
 def _without_padding(text: _Text) -> _Text:

@@ -240,7 +240,7 @@ def _uniform_beside(
     index = torch.arange(len(sinks), device=sinks.device)
     firsts = torch.full((int(alike.max()) + 1,), len(sinks), device=sinks.device)
     firsts.scatter_reduce_(0, alike, index, "amin")
-    return uniform_pattern(Pattern.of(beside.problem.select(firsts), None)), alike
+    return Pattern.of(uniform_pattern(beside).problem.select(firsts), None), alike
 
 
 def _flat(results: Sequence[Any]) -> list[Tensor]:
