@@ -1,16 +1,18 @@
 """What lenses cost beside the forward pass of their model, and beside what one would write oneself.
 
-One would have the model store its weights, by eager attention, and take values by hooks. The model
-is SmolLM2, of transformers, where its weights are here.
+One would have the model store its weights, by eager attention, and take values by hooks; or have
+TransformerLens keep them, where it is installed. The model is SmolLM2, of transformers, where its
+weights are here.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -84,11 +86,34 @@ def _atlas(model: LanguageModel, ids: Tensor) -> dict[str, Callable[[], object]]
     def by_hand() -> list[Tensor]:
         return [_read_by_hand(model.module, document) for document in ids]
 
-    return {
+    tasks: dict[str, Callable[[], object]] = {
         "forward": forward,
         "atlas": partial(regard.lens.atlas, model, texts, effects=0.0, probes=False),
         "three numbers, by eager": by_hand,
     }
+    if find_spec("transformer_lens") is not None:
+        tasks["three numbers, by TransformerLens"] = _by_transformer_lens(model, ids)
+    return tasks
+
+
+def _by_transformer_lens(model: Any, ids: Tensor) -> Callable[[], object]:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    with TemporaryDirectory() as folder:  # it reads no model that is in memory
+        model.module.save_pretrained(folder)
+        model.tokenizer.inner.save_pretrained(folder)
+        bridge = TransformerBridge.boot_transformers(folder, device="cpu")
+
+    def read() -> list[Tensor]:
+        read = []
+        for document in ids:
+            _, cache = bridge.run_with_cache(
+                document[None], names_filter=lambda name: name.endswith("hook_pattern")
+            )
+            read.append(_numbers(cache.values()))
+        return read
+
+    return read
 
 
 def _heads(model: LanguageModel) -> dict[str, Callable[[], object]]:
@@ -154,6 +179,10 @@ def _read_by_hand(module: Any, ids: Tensor) -> Tensor:
     """Entropy, weight on the first token and on the previous one, means of each head."""
     with _eager(module):
         weights = module(ids[None], output_attentions=True).attentions
+    return _numbers(weights)
+
+
+def _numbers(weights: Iterable[Tensor]) -> Tensor:
     rows = []
     for weight in weights:
         entropy = torch.special.entr(weight[0]).sum(-1).mean(-1)
