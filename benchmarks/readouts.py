@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -60,6 +61,9 @@ HEADS_WITH_FORWARD = {"2 heads": (2, 2), "4 heads that share their keys": (4, 1)
 _SECONDS = 20.0  # of its rounds: what is added is a difference of times, which takes many
 ADDED = 0.5
 """What the three may add to the forward, as a multiple of its time."""
+SDPA_LENGTH = 8192
+SDPA_ADDED = 0.35
+"""What a key receives may add to torch's forward, where a model calls that."""
 # Targets, as multiples of the forward's time.
 TARGETS = {
     "received, image": 0.7,
@@ -99,6 +103,12 @@ def readouts(report: Report, lengths: Sequence[int] = LENGTHS) -> None:
                 *(("what, and by which call", 44), ("ms", 9), ("of our forward", 16)),
             )
             _rows_with_forward(report, length, *heads)
+    for name, heads in HEADS_WITH_FORWARD.items():
+        report.table(
+            f"readouts where a model calls SDPA, at {SDPA_LENGTH}: {name}; what is added",
+            *(("what", 44), ("ms", 9), ("of torch's forward", 18)),
+        )
+        _rows_of_sdpa(report, *heads)
 
 
 def _rows(report: Report, length: int) -> None:
@@ -179,6 +189,46 @@ def _rows_with_forward(report: Report, length: int, heads: int, key_heads: int) 
     for name, taken in seconds.items():
         target = ADDED if "entropy" in name else None
         of_heads = f"L = {length}, {heads}/{key_heads} heads, {name}"
+        ratio = report.at_most(of_heads, taken / forward - 1, target)
+        report.row(name, milliseconds(taken - forward), ratio)
+
+
+def _rows_of_sdpa(report: Report, heads: int, key_heads: int) -> None:
+    query = torch.randn(1, heads, SDPA_LENGTH, DIM)
+    key, value = torch.randn(2, 1, key_heads, SDPA_LENGTH, DIM).unbind()
+    hidden = torch.ones(SDPA_LENGTH, SDPA_LENGTH, dtype=torch.bool).triu(1)
+    grouped = heads != key_heads
+
+    def attend() -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
+
+    def while_running(read: tuple[Readout[Any, Any], ...]) -> object:
+        with read_while_running(None, *read) as run:
+            attend()
+        return run
+
+    def recorded() -> object:
+        with regard.record() as recording:
+            attend()
+        return recording[0].received()
+
+    def by_hand() -> list[Tensor]:
+        scores = (query @ key.mT / DIM**0.5).masked_fill_(hidden, -torch.inf)
+        return [attend(), scores.softmax(-1).sum(-2)]
+
+    tasks: dict[str, Callable[[], object]] = {"torch's forward": attend}
+    tasks |= {
+        f"{name}, read_while_running": partial(while_running, read)
+        for name, read in WITH_FORWARD.items()
+    }
+    tasks |= {"received, record": recorded, "received, by hand, weights stored": by_hand}
+    with torch.no_grad():
+        seconds = interleaved(tasks, seconds_of_rounds=_SECONDS, clock=time.process_time).seconds
+    forward = seconds.pop("torch's forward")
+    report.row("torch's forward", milliseconds(forward))
+    for name, taken in seconds.items():
+        target = SDPA_ADDED if name == "received, read_while_running" else None
+        of_heads = f"SDPA, {heads}/{key_heads} heads, {name}"
         ratio = report.at_most(of_heads, taken / forward - 1, target)
         report.row(name, milliseconds(taken - forward), ratio)
 

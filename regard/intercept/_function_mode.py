@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
-from regard._contexts import must_dispatch
+from regard._contexts import must_dispatch, wants_gradient
 from regard.attention import attention, attention_with_pattern
 from regard.backends import choose_checked
 from regard.intercept._call import Call, PendingContext, attention_call, sdpa_call
@@ -82,29 +82,39 @@ class FunctionMode(TorchFunctionMode):
         def own() -> Tensor:
             return F.scaled_dot_product_attention(*args, **kwargs)
 
-        if not self._interceptor.needs_output:
+        if self._interceptor.needs_output:
+            context, _ = computed(self._interceptor, self._read_sdpa(*args, **kwargs), own)
+        elif self._interceptor.reads and not _needs_gradient(*args, *kwargs.values()):
+            call = self._read_sdpa(*args, **kwargs)
+            context = self._computed_and_read(call, own, _pending_context(call, None))
+        else:
             result = own()
             self._interceptor.notify(self._read_sdpa(*args, **kwargs))
             return result
         query = args[0] if args else kwargs["query"]
-        context, _ = computed(self._interceptor, self._read_sdpa(*args, **kwargs), own)
         shape = (
             *query.shape[:-1],
             context.shape[-1],
         )  # grouped heads may be folded into the queries
         return context.reshape(shape) if context.numel() == math.prod(shape) else context
 
+    def _computed_and_read(
+        self, call: Call, own: Callable[[], Any], pending: PendingContext | None
+    ) -> Any:
+        """Return the result of a call, which observers may compute while they read its weights."""
+        if pending is None:
+            result = own()
+            self._interceptor.notify(call)
+            return result
+        self._interceptor.notify(call.with_(pending=pending))
+        return own() if pending.context is None else pending.context
+
     def _attention(self, func: Callable[..., Any], *args: Any, **options: Any) -> Any:
         call, backend = attention_call(*args, **options), options.get("backend")
         if not self._interceptor.needs_output:
             reads = func is attention and self._interceptor.reads
             pending = _pending_context(call, backend) if reads else None
-            if pending is not None:
-                self._interceptor.notify(call.with_(pending=pending))
-                return func(*args, **options) if pending.context is None else pending.context
-            result = func(*args, **options)
-            self._interceptor.notify(call)
-            return result
+            return self._computed_and_read(call, lambda: func(*args, **options), pending)
         if func is attention:
             return computed(self._interceptor, call, lambda: attention(*args, **options), backend)[
                 0
@@ -194,13 +204,20 @@ def without(mode: TorchFunctionMode) -> Iterator[None]:
             _push_mode(other)
 
 
+def _needs_gradient(*arguments: Any) -> bool:
+    tensors = (argument for argument in arguments if isinstance(argument, Tensor))
+    return torch.is_grad_enabled() and any(map(wants_gradient, tensors))
+
+
 def _pending_context(call: Call, backend: str | None) -> PendingContext | None:
     """Return a context to be computed together with readouts; None if that gains nothing."""
     query = call.query
     if query.device.type != "cpu" or call.dropout > 0 or query.shape[-2] < _FEWEST_ROWS:
         return None
+    if must_dispatch():
+        return None
     problem = call.attention()
-    if problem.differentiable or must_dispatch():
+    if problem.differentiable:
         return None
     return PendingContext(problem) if choose_checked(problem, backend).name == "native" else None
 

@@ -56,8 +56,11 @@ def read_while_running(
     Queries and keys are released after each call, so memory does not grow with the number of
     layers. Only up to 32 steps of a generation wait, to be read in one pass, with the keys of the
     latest: at most 4 MiB a layer, which the model's cache mostly holds itself. Over the steps of a
-    generation, results per row are appended and sums over queries are accumulated. On a CPU the
-    results are bit-equal to those of `Recording.read` afterwards.
+    generation, results per row are appended and sums over queries are accumulated.
+
+    On a CPU, without gradients, calls of `regard.attention` and of torch's SDPA with 64 queries or
+    more are computed in the pass that reads them, by this package's kernels: outputs of SDPA are
+    the same up to rounding. The results of a call are bit-equal to those of `Recording.read`.
 
     Args:
         model: read only the calls of this model; None reads all calls on this thread.

@@ -297,16 +297,44 @@ def calls_of(model, run, **options):
 
 
 def test_what_comes_before_a_change_is_skipped_where_modules_hand_on_outputs_alone(ids):
-    """But for the layers before the first, a run shows that nothing else is handed on."""
+    """But in the first run; and runs of all other layers show that nothing else is handed on."""
     config = GPTConfig(vocab_size=VOCAB, context=17, layers=LAYERS, heads=3, dim=24)
-    unchanged, changed = LAYERS, LAYERS * (LAYERS + 1) // 2
-    shown = changed - LAYERS
+    unchanged, shown = LAYERS, LAYERS - 1
     for model, inputs, heads in (
         (GPT(config).eval(), ids, 3),
         (randomize(Model()).eval(), {"input_ids": ids[None]}, 2),
     ):
-        assert calls_of(model, inputs) == unchanged + changed + shown
-        assert calls_of(model, inputs, batch_size=1) == unchanged + heads * changed + shown
+        first, rest = LAYERS, LAYERS - (heads == 2)  # all but the first two are one batch
+        assert calls_of(model, inputs) == unchanged + first + shown + rest
+        each = heads * LAYERS * (LAYERS + 1) // 2
+        assert calls_of(model, inputs, batch_size=1) == unchanged + shown + each
+
+
+def test_a_block_runs_on_the_copies_that_differ_before_its_end(ids):
+    model, sizes = randomize(Model()).eval(), []
+    with observe_calls(lambda call: sizes.append(len(call.query))):
+        regard.lens.effects(model, {"input_ids": ids[None]}, TARGET)
+    changed = [HEADS * layer for layer in range(1, LAYERS)]  # those of the first layer came before
+    assert sizes[1 - LAYERS :] == changed
+
+
+class Remembered(Model):
+    """Blocks that get tensors with an entry per copy in an object, where nobody looks for them."""
+
+    class block(Block):
+        def forward(self, x, beside):
+            return x + beside.first * self.attn(x)
+
+    def forward(self, input_ids):
+        x = self.embedding(input_ids)
+        beside = SimpleNamespace(first=x[:, :1].clone())
+        for block in self.blocks:
+            x = block(x, beside)
+        return self.unembedding(x)
+
+
+def test_a_block_that_cannot_run_on_a_part_of_the_batch_runs_on_all_of_it(ids):
+    assert_same(randomize(Remembered()).eval(), {"input_ids": ids[None]}, TARGET)
 
 
 class Unlisted(Model):
@@ -326,7 +354,7 @@ class Unlisted(Model):
 
 def test_a_model_without_a_list_of_blocks_runs_whole(ids):
     model = randomize(Unlisted()).eval()
-    assert calls_of(model, {"input_ids": ids[None]}) == LAYERS + LAYERS * LAYERS
+    assert calls_of(model, {"input_ids": ids[None]}) == LAYERS + LAYERS
 
 
 class Context:

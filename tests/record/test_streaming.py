@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.caches import (
     CAUSAL,
     PROMPT,
@@ -394,6 +395,58 @@ def test_contexts_are_computed_with_what_is_read(options, groups, monkeypatch):
     assert torch.equal(actual, expected)
     for name, reading in wanted.items():
         assert all(map(torch.equal, run[name].parts, reading.parts)), name
+
+
+class Called(nn.Module):
+    """A call of torch's function."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, query, key, value):
+        return F.scaled_dot_product_attention(query, key, value, **self.options)
+
+
+SDPA = [
+    {"is_causal": True},
+    {"is_causal": True, "scale": 0.7},
+    {"attn_mask": torch.ones(131, 131, dtype=torch.bool).tril() & (torch.arange(131) < 97)},
+    {"attn_mask": torch.linspace(-2, 2, 131).expand(131, -1)},
+]
+
+
+@pytest.mark.skipif(native.why_missing() is not None, reason="needs the kernels")
+@pytest.mark.parametrize("options", SDPA, ids=", ".join)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_contexts_of_sdpa_are_computed_with_what_is_read(options, groups, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(3, 2, 131, 17, generator=generator)
+    tensors = query, *torch.randn(2, 3, groups, 131, 17, generator=generator)
+    model = Called(**options, enable_gqa=groups == 1)
+    with regard.record(model) as recording:
+        expected = model(*tensors)
+    assert torch.equal(expected, model(*tensors))
+    readouts = regard.readouts.Received(), regard.readouts.Entropy(), regard.readouts.TopK(4)
+    wanted = recording.read(*readouts)
+    monkeypatch.setattr(native, "read", lambda *_, **__: pytest.fail("a second pass"))
+    with read_while_running(model, *readouts) as run:
+        actual = model(*tensors)
+    # Sums of at most 131 products, by kernels that add in different orders.
+    torch.testing.assert_close(actual, expected, rtol=0, atol=2e-6)
+    for name, reading in wanted.items():
+        assert all(map(torch.equal, run[name].parts, reading.parts)), name
+
+
+@pytest.mark.parametrize("trained", ["query", "value"])
+def test_gradients_pass_through_sdpa_that_is_read(trained):
+    tensors = [*torch.randn(3, 2, 131, 17, generator=torch.Generator().manual_seed(0)).unbind()]
+    tensors[["query", "key", "value"].index(trained)].requires_grad_()
+    model = Called(is_causal=True)
+    with read_while_running(model, regard.readouts.Entropy()):
+        actual = model(*tensors)
+    assert actual.requires_grad
+    assert torch.equal(actual, model(*tensors))
 
 
 @pytest.mark.parametrize("options", [{"heads": [1, 0]}, {"rows": [100, 5]}, {"layers": [1]}])

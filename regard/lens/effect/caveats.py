@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from regard._modules import unwrapped
-from regard.lens.effect.blocks import tensors_in
+from regard.lens.effect.blocks import equal, tensors_in
 
 __all__ = ["Draws", "hybrid_note", "same_draws", "warn_of_hybrid"]
 
@@ -58,7 +58,7 @@ class Draws:
             for seed in (0, 1):
                 with same_draws(self._model, seed):
                     results.append([*tensors_in(run())])
-            if all(_equal(one, other) for one, other in zip(*results, strict=False)):
+            if all(equal(one, other) for one, other in zip(*results, strict=False)):
                 return
             why = "its results differ from run to run"
         message = (
@@ -80,10 +80,6 @@ def same_draws(model: nn.Module, seed: int = 0) -> Iterator[None]:
 def _states(model: nn.Module) -> list[Tensor]:
     """Return the states of the generators that a model may draw from."""
     return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, _gpus(model))]
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _gpus(model: nn.Module) -> list[int]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Float
-from regard.lens.effect.runs import ModelRuns, Unchanged, chunks
+from regard.lens.effect.runs import ModelRuns, Unchanged
 from regard.lens.spans.weights import select
 from regard.record.layer import Layer
 from regard.record.readings import bar
@@ -41,13 +41,11 @@ def measured(
         The target under each change − the unchanged target; CPU, float64.
     """
     values = torch.zeros(len(changes), dtype=torch.float64, device="cpu")
-    for layer in unchanged.layers:
-        here = [number for number, (index, _) in enumerate(changes) if index == layer.index]
-        for chunk in chunks(len(here), size if runs.batches else 1):
-            entries = [here[number] for number in chunk]
-            some = [changes[number][1] for number in entries]
-            values[entries] = runs.changed(layer, some) - unchanged.number
-            report(len(entries))
+    layers = {layer.index: layer for layer in unchanged.layers}
+    firsts = [layers[index] for index, _ in changes]
+    for some, targets in runs.each(firsts, [change for _, change in changes], size):
+        values[some] = targets - unchanged.number
+        report(len(some))
     return values
 
 

@@ -23,13 +23,14 @@ from regard._shapes import Float
 from regard.intercept import Call, change_calls, last_logits, replace_attention
 from regard.intervene import Intervention
 from regard.intervene.changer import ModelChanger
-from regard.lens.effect.blocks import CachedBlocks, tensors_in
+from regard.lens.effect.blocks import CachedBlocks, NotCopiesError, tensors_in
 from regard.lens.effect.caveats import Draws
 from regard.lens.targets import Target, last_logits_for, last_positions, numbers, target_of
 from regard.record import Recording, record
 from regard.record.layer import Layer
 
-_TOKENS = 8192  # maximum of a batch; more are not faster
+_TOKENS = 2048  # maximum of a batch; with more, activations are no longer in the cache
+_FEW = 4  # changes that are made in whole runs
 _BYTES = 2**29  # maximum size of a batch's logits
 
 
@@ -86,10 +87,6 @@ def _bits(tensor: Tensor) -> int:
     return int(words.sum()) + int(octets[whole:].sum())
 
 
-class _NotCopiesError(Exception):
-    """A call to be changed whose batch does not consist of the copies of the text."""
-
-
 class _BatchCheck:
     """Refuses to change a batch entry that may not be a copy of the text.
 
@@ -111,12 +108,12 @@ class _BatchCheck:
 
     @contextmanager
     def of(self, copies: int) -> Iterator[None]:
-        """Check the changed calls of a run on several copies."""
-        self._copies = copies
+        """Check the changed calls of a run, or of a part of it, on so many copies."""
+        before, self._copies = self._copies, copies
         try:
             yield
         finally:
-            self._copies = None
+            self._copies = before
 
     def may_change(self, modules: Sequence[nn.Module], run: int) -> bool:  # noqa: ARG002 - of a Changer
         """Return False: torch's fused operators stay as they are."""
@@ -126,7 +123,7 @@ class _BatchCheck:
         """Check a call before it is changed.
 
         Raises:
-            _NotCopiesError: if it is to be changed, and its batch may not consist of the copies.
+            NotCopiesError: if it is to be changed, and its batch may not consist of the copies.
         """
         size = call.query.shape[0] if call.query.ndim == 4 else None
         caller = id(call.modules[-1]) if call.modules else 0
@@ -136,7 +133,7 @@ class _BatchCheck:
         if call.repeated or not self._changer.may_change(call.modules, call.run):
             return
         if size != self._copies or self._alone[caller] != {1}:
-            raise _NotCopiesError
+            raise NotCopiesError
 
 
 class ModelRuns:
@@ -173,8 +170,8 @@ class ModelRuns:
         self._blocks = CachedBlocks(model)
         self._places: dict[tuple[str, int], int] = {}
         self._result: _Result | None = None
-        self._has_changed = self._has_batched = False
-        self._is_same: dict[int, bool] = {}
+        self._has_batched = self._skips = False
+        self._splits = True
 
     @property
     def length(self) -> int | None:
@@ -205,8 +202,7 @@ class ModelRuns:
         """
         self._changer.changes.clear()
         self._batch.begin()
-        self._has_changed = self._has_batched = False
-        self._is_same.clear()
+        self._has_batched = False
         draws, cache = Draws(self.model), self._cache_before(start)
         observes = keep and self._has_inputs and cache is None
         with (
@@ -266,78 +262,114 @@ class ModelRuns:
 
         self._call, self._may_skip = call, False
 
-    def changed(self, first: Layer, changes: Sequence[Callable[..., None]]) -> Float[Tensor, " B"]:
-        """Run the text under each of several changes.
+    def each(
+        self, firsts: Sequence[Layer], changes: Sequence[Callable[..., None]], size: int
+    ) -> Iterator[tuple[list[int], Float[Tensor, " B"]]]:
+        """Run the text under each of several changes, several at a time.
+
+        Blocks before a change are skipped if unchanged runs without them give the same; see
+        `_may_skip_before`.
 
         Args:
-            first: the first layer that any of them changes.
+            firsts: the first layer that each change is of.
             changes: functions that state a change, given an `Intervention` and the ``batch`` entry.
+            size: maximum number of copies of the text in a batch.
 
-        Returns:
-            The target under each change.
+        Yields:
+            The numbers of the changes of a batch, and the target under each of them.
         """
-        if self.batches and len(changes) > 1:
+        starts = [self._places[layer.kind, layer.index] for layer in firsts]
+        left = sorted(range(len(changes)), key=starts.__getitem__)
+        begins = sorted(set(starts))
+
+        def run(count: int) -> tuple[list[int], Tensor]:
+            some = left[:count]
+            del left[:count]
+            return some, self._changed([starts[n] for n in some], [changes[n] for n in some])
+
+        self._skips = False
+        # To find whether blocks can be skipped takes about a run, of which a change saves a part.
+        if self._may_skip and self._blocks.can_skip(begins[-1]) and len(left) > _FEW:
+            # Two copies are enough to show which tensors have an entry per copy.
+            yield run(min(size, 2) if self.batches else 1)
+            self._skips = self._may_skip_before(begins)
+        while left:
+            yield run(min(size, len(left)) if self.batches else 1)
+
+    def _changed(
+        self, starts: Sequence[int], changes: Sequence[Callable[..., None]]
+    ) -> Float[Tensor, " B"]:
+        """Run the text under changes, each from so many attention calls on, ascending."""
+        while self.batches and len(changes) > 1:
             try:
-                return self._together(first, changes)
+                return self._together(starts, changes)
             except Exception as error:
-                # Some models take only one sequence. Other errors are raised again by single runs.
-                if self._has_batched and not isinstance(error, _NotCopiesError):
+                if self._skips and self._splits and starts[0] < starts[-1]:
+                    self._splits = False  # a block may get part of a batch in no way seen here
+                elif not self._has_batched or isinstance(error, NotCopiesError):
+                    # Some models take only one sequence. Single runs raise other errors again.
+                    self.batches = False
+                else:
                     raise
-                self.batches = False
-        return torch.cat([self._together(first, [change]) for change in changes])
+        return torch.cat(
+            [
+                self._together([start], [change])
+                for start, change in zip(starts, changes, strict=True)
+            ]
+        )
 
     def _together(
-        self, first: Layer, changes: Sequence[Callable[..., None]]
+        self, starts: Sequence[int], changes: Sequence[Callable[..., None]]
     ) -> Float[Tensor, " B"]:
         """Run a batch with a copy of the text per change."""
-        copies, place = len(changes), self._places[first.kind, first.index]
-        skips = self._skips(place, copies)
+        copies = len(changes)
         self._changer.changes.clear()
         intervention = Intervention(self._changer)
         for copy, change in enumerate(changes):
             change(intervention, batch=copy if copies > 1 else None)
+        skips = self._skips and (copies == 1 or self._blocks.knows_batch)
         with (
             self._batch.of(copies) if copies > 1 else nullcontext(),
-            self._blocks.skip(place, copies) if skips else self._blocks.learn(copies),
+            self._blocks.skip(starts, self._batch.of if self._splits else None)
+            if skips
+            else self._blocks.learn(copies),
         ):
             output = self._run(copies)
         self._changer.require_all_used()
         result = numbers(self._number(output), copies).detach().cpu()
-        self._has_changed, self._has_batched = True, self._has_batched or copies > 1
+        self._has_batched = self._has_batched or copies > 1
         return result
 
     def _run(self, copies: int) -> Any:
         """Run the model on a number of copies of the text."""
         return self._call(self.model, copies, **self._options)
 
-    def _skips(self, place: int, copies: int) -> bool:
-        """Return True if a run may skip the blocks before an attention call.
+    def _may_skip_before(self, begins: Sequence[int]) -> bool:
+        """Return True if runs that skip what comes before attention calls give the same result.
 
-        The first changed run skips nothing. It shows which outputs are batched, and leaves its own
-        values in any state that blocks mutate, so that a model that reads such state gives another
-        result than the unchanged run when blocks are skipped.
+        Blocks between two of the calls run unchanged, after a changed run, which left its own
+        values in any state that blocks mutate: a block that reads such state gives another result
+        when those before it are skipped. The last blocks come first, since an unchanged run of
+        blocks leaves the values again that a later block expects.
+
+        Args:
+            begins: the numbers of attention calls before these, ascending.
         """
-        if place == 0 or not self._may_skip or not self._has_changed:
-            return False
-        if copies > 1 and not self._blocks.knows_batch:
-            return False
-        if not self._blocks.can_skip(place, copies):
-            return False
-        if place not in self._is_same:
-            self._is_same[place] = self._is_same_without(place)
-        return self._is_same[place]
-
-    def _is_same_without(self, place: int) -> bool:
-        """Return True if an unchanged run that skips blocks gives the same result."""
         self._changer.changes.clear()
-        try:
-            # The unchanged run had a mode too: under a mode torch uses no fused operators.
-            with BaseTorchFunctionMode(), self._blocks.skip(place, 1):
-                output = self._run(1)
-                number = numbers(self._number(output), 1)[0]
-        except Exception:  # noqa: BLE001 - without the skipped blocks it may fail in any way
-            return False
-        return _Result.of(output, number) == self._result
+        for start, stop in zip(reversed(begins), [None, *reversed(begins[1:])], strict=True):
+            if not self._blocks.can_skip(start):
+                break
+            try:
+                # The unchanged run had a mode too: under a mode torch uses no fused operators.
+                with BaseTorchFunctionMode(), self._blocks.only_between(start, stop) as same:
+                    output = self._run(1)
+                    number = numbers(self._number(output), 1)[0]
+                    same.append(_Result.of(output, number) == self._result)
+            except Exception:  # noqa: BLE001 - without the skipped blocks it may fail in any way
+                return False
+            if not all(same):
+                return False
+        return True
 
 
 def _mixes_batch(model: nn.Module) -> bool:
@@ -412,9 +444,3 @@ def _copies(inputs: Mapping[str, Any], copies: int) -> dict[str, Any]:
         return value.repeat(copies, *(1,) * (value.ndim - 1))
 
     return {name: each(value) for name, value in inputs.items()}
-
-
-def chunks(count: int, size: int) -> Iterator[range]:
-    """Split ``range(count)`` into ranges of at most the size."""
-    for start in range(0, count, size):
-        yield range(start, min(start + size, count))

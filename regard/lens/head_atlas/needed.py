@@ -41,7 +41,7 @@ from regard._shapes import Bool, Float, Int
 from regard.intervene import Intervention
 from regard.lens.effect.contexts import Replacement, contexts
 from regard.lens.effect.measure import Progress, no_grad, reports
-from regard.lens.effect.runs import ModelRuns, chunks
+from regard.lens.effect.runs import ModelRuns
 from regard.lens.naming.evidence import beside_control
 from regard.lens.naming.heads import Heads, HeadScores
 from regard.lens.naming.repeats import with_targets
@@ -329,14 +329,13 @@ def _losses(
     with no_grad(), runs.open():
         unchanged = runs.unchanged()
         result: dict[Place | None, Tensor] = {None: target.of_last(1)[0]}
-        for layer in unchanged.layers:
-            here = [place for place in off if place[0] == layer.index]
-            for chunk in chunks(len(here), unchanged.batch_size if runs.batches else 1):
-                some = [here[number] for number in chunk]
-                means_of = runs.changed(layer, [partial(switch_off, place) for place in some])
-                # Runs that check a model come before those of the copies.
-                losses = target.of_last(len(some))
-                assert torch.equal(losses.mean(dim=-1), means_of), "these copies are the last"
-                result |= dict(zip(some, losses, strict=True))
-                report(len(some))
+        layers = {layer.index: layer for layer in unchanged.layers}
+        firsts = [layers[place[0]] for place in off]
+        changes = [partial(switch_off, place) for place in off]
+        for some, means_of in runs.each(firsts, changes, unchanged.batch_size):
+            # Runs that check a model come before those of the copies.
+            losses = target.of_last(len(some))
+            assert torch.equal(losses.mean(dim=-1), means_of), "these copies are the last"
+            result |= dict(zip([off[number] for number in some], losses, strict=True))
+            report(len(some))
     return result
