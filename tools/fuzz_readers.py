@@ -3,7 +3,8 @@
 ``python tools/fuzz_readers.py [--reader NAME] [--seconds N]`` makes small files, changes bytes of
 them and reads them. Whatever else is raised, takes longer than `LIMIT` or more memory than `MEMORY`
 is a finding: it is printed, and the damaged file is kept in build/fuzz. Names and numbers decide
-the damage: ``--reader NAME --number N`` makes one input again, but of a run, which has times in it.
+the damage: ``--reader NAME --number N`` makes one input again, but of a run, which has times in it,
+and ``--first N`` goes on behind the N inputs of an earlier call.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from time import monotonic
+from time import process_time
 from types import FrameType
 
 import torch
@@ -157,13 +158,13 @@ def _raised(reader: Reader, folder: Path) -> BaseException | None:
         signal.signal(signal.SIGPROF, before)
 
 
-def fuzz(name: str, seconds: float) -> int:
+def fuzz(name: str, seconds: float, first: int = 0) -> int:
     """Read damaged files for so long, print each kind of finding once, and return their number."""
     kinds: dict[tuple[str, str], int] = {}
     with prepared(name) as give:
-        end, number = monotonic() + seconds, 0
-        for number in count():
-            if monotonic() > end:
+        end, number = process_time() + seconds, first
+        for number in count(first):
+            if process_time() > end:
                 break
             if (found := give(number)) is not None:
                 kind = (found.what.partition(":")[0], found.place)
@@ -171,7 +172,7 @@ def fuzz(name: str, seconds: float) -> int:
                     print(f"  {name} {number} ({found.file}): {found.what} at {found.place}")
                 kinds[kind] = kinds.get(kind, 0) + 1
     total = f"{sum(kinds.values())} findings of {len(kinds)} kinds"
-    print(f"{name}: {number} inputs, {total}", flush=True)
+    print(f"{name}: {number - first} inputs from {first} on, {total}", flush=True)
     return len(kinds)
 
 
@@ -187,14 +188,15 @@ def main() -> int:
     """Fuzz the readers, or make one input again; the status is 1 if anything was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--reader", choices=READERS, help="this one alone")
-    parser.add_argument("--seconds", type=float, default=60, help="for each reader")
+    parser.add_argument("--seconds", type=float, default=60, help="of the processor, for each")
+    parser.add_argument("--first", type=int, default=0, help="number of the first input")
     parser.add_argument("--number", type=int, help="make this input of --reader again")
     given = parser.parse_args()
     if sys.platform == "linux":
         _limit_memory()
     if given.number is None or given.reader is None:
         names = [given.reader] if given.reader else [*READERS]
-        return int(sum(fuzz(name, given.seconds) for name in names) > 0)
+        return int(sum(fuzz(name, given.seconds, given.first) for name in names) > 0)
     with prepared(given.reader) as give:
         found = give(given.number)
     print(found or "read, or refused as it should be")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import torch
@@ -30,7 +31,17 @@ from regard.lens import Answer
 from regard.lens.targets import last_logits_for, target_of
 from regard.models import LanguageModel
 
-__all__ = ["curve", "gap", "magnitude_aligned", "removed", "rise", "scores"]
+__all__ = [
+    "Asked",
+    "by_chance",
+    "curve",
+    "gap",
+    "magnitude_aligned",
+    "removed",
+    "rise",
+    "row_of",
+    "traced",
+]
 
 QUESTIONS, STEPS = 20, 10
 
@@ -81,33 +92,55 @@ def gap(most_first: Tensor, least_first: Tensor) -> float:
     return _area(least_first - most_first)
 
 
-def scores(
-    model: LanguageModel,
-    ids: Tensor,
-    answer: Answer,
-    places: Sequence[int],
-    neutral: tuple[Tensor, Answer],
-    seed: int,
-) -> Iterator[tuple[str, Tensor]]:
-    """Yield scores of the tokens at some places, by name: high where the answer rests on one."""
+@dataclass(frozen=True)
+class Asked:
+    """A question on a document and its answer, in tokens.
+
+    Attributes:
+        ids: the text with both.
+        answer: the tokens that are explained.
+        places: tokens of the document.
+        neutral: the text with a neutral question and answer, and that answer.
+    """
+
+    ids: Tensor
+    answer: Answer
+    places: Sequence[int]
+    neutral: tuple[Tensor, Answer]
+
+
+def traced(model: LanguageModel, asked: Asked, hops: int = 1) -> Iterator[tuple[str, Tensor]]:
+    """Yield what an answer took from each token of its document, by `trace` and by FlashTrace."""
+    ids, places = asked.ids, list(asked.places)
     first, last = places[0], places[-1] + 1
-    found = regard.lens.trace(model, ids, answer, (first, last), neutral=neutral)
+    ways = ["directly", "through 1 hop", *(f"through {hop} hops" for hop in range(2, hops + 1))]
+    found = regard.lens.trace(
+        model, ids, asked.answer, (first, last), hops=hops, neutral=asked.neutral
+    )
     for measure, shares in found.shares.items():
-        yield f"`{measure}`, directly", shares[0, list(places)]
-        yield f"`{measure}`, through 1 hop", shares[1, list(places)]
+        for way, share in zip(ways, shares[:, places], strict=True):
+            yield f"`{measure}`, {way}", share
     if isinstance(getattr(model.module, "model", None), nn.Module):
         # FlashTrace explains the answer's own positions, not the queries that predict them.
         span, rows = span_of(layers_of(model.module, ids)), range(*found.answer)
-        theirs = hops_of(span, rows, range(last, rows[0]), places, 1)
-        yield "FlashTrace, rewritten, directly", theirs[0, list(places)]
-        yield "FlashTrace, rewritten, through 1 hop", theirs[1, list(places)]
-    spans = [(place, place + 1) for place in places]
-    effects = regard.lens.effects(model.module, ids, answer, over=spans, progress=False)
+        theirs = hops_of(span, rows, range(last, rows[0]), places, hops)
+        for way, share in zip(ways, theirs[:, places], strict=True):
+            yield f"FlashTrace, rewritten, {way}", share
+
+
+def by_chance(asked: Asked, seed: int) -> tuple[str, Tensor]:
+    """Return scores that are drawn."""
+    generator = torch.Generator().manual_seed(seed)
+    return "none: a random order", torch.rand(len(asked.places), generator=generator)
+
+
+def scores(model: LanguageModel, asked: Asked, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield scores of a document's tokens, by name: high where the answer rests on one."""
+    yield from traced(model, asked)
+    spans = [(place, place + 1) for place in asked.places]
+    effects = regard.lens.effects(model.module, asked.ids, asked.answer, over=spans, progress=False)
     yield "what hiding the token costs, measured", -effects.values
-    yield (
-        "none: a random order",
-        torch.rand(len(places), generator=torch.Generator().manual_seed(seed)),
-    )
+    yield by_chance(asked, seed)
 
 
 def shortened(document: Document) -> str:
@@ -116,26 +149,29 @@ def shortened(document: Document) -> str:
     return "\n\n".join(document.text.split("\n\n")[first : first + 2])
 
 
-def read(
-    model: LanguageModel, document: Document, asked: tuple[str, str] | None = None
-) -> tuple[Tensor, Answer, list[int]]:
-    """Return the ids of a document, its first question and the answer, and what can be removed.
+def read(model: LanguageModel, document: Document) -> Asked:
+    """Return a document's first question and its answer, in tokens of the chat template."""
+    own, content = document.questions[0], shortened(document)
 
-    `asked` is another question and answer.
-    """
-    first = document.questions[0]
-    question, answer = asked or (first.text, first.answer)
-    content, text = shortened(document), f"{shortened(document)}\n\n{question}"
-    prompt = model.read(text, chat=True).text
-    whole = model.read(prompt + answer, special=False)
-    start, stop = prompt.index(text), prompt.index(text) + len(content)
-    own = [n for n, (_, end) in enumerate(whole.offsets) if end > len(prompt)]
-    places = [n for n, (at, end) in enumerate(whole.offsets) if start <= at < end <= stop]
-    return torch.tensor(whole.ids), Answer(slice(own[0], own[-1] + 1)), places
+    def tokens(question: str, answer: str) -> tuple[Tensor, Answer, list[int]]:
+        text = f"{content}\n\n{question}"
+        prompt = model.read(text, chat=True).text
+        whole = model.read(prompt + answer, special=False)
+        start = prompt.index(text)
+        said = [n for n, (_, end) in enumerate(whole.offsets) if end > len(prompt)]
+        places = [
+            n
+            for n, (at, end) in enumerate(whole.offsets)
+            if start <= at < end <= start + len(content)
+        ]
+        return torch.tensor(whole.ids), Answer(slice(said[0], said[-1] + 1)), places
+
+    ids, answer, places = tokens(own.text, own.answer)
+    return Asked(ids, answer, places, tokens(NEUTRAL, NEUTRAL)[:2])
 
 
 def measured(
-    model: LanguageModel, document: Document, seed: int
+    model: LanguageModel, asked: Asked, seed: int
 ) -> Iterator[tuple[str, tuple[float, float, float]]]:
     """Yield RISE, MAS and gap of each score.
 
@@ -144,16 +180,29 @@ def measured(
     """
     if (blank := model.tokenizer.end) is None:
         raise ValueError(f"{model.name} has no end token, by which others could be replaced")
-    ids, answer, places = read(model, document)
-    neutral = read(model, document, (NEUTRAL, NEUTRAL))[:2]
-    for name, own in scores(model, ids, answer, places, neutral, seed):
+    ids, answer, places = asked.ids, asked.answer, list(asked.places)
+    ends = curve(model.module, ids, answer, [[], places], blank)  # the same in every order
+
+    def curve_of(order: Sequence[int]) -> tuple[Tensor, list[Sequence[int]]]:
+        gone = removed(order, STEPS)
+        between = curve(model.module, ids, answer, gone[1:-1], blank)
+        return torch.cat([ends[:1], between, ends[1:]]), gone
+
+    for name, own in scores(model, asked, seed):
         whole = torch.zeros(len(ids), dtype=torch.float64)
-        whole[list(places)] = own.double()
+        whole[places] = own.double()
         ranked = sorted(places, key=lambda place: -float(whole[place]))
-        gone = removed(ranked, STEPS)
-        most = curve(model.module, ids, answer, gone, blank)
-        least = curve(model.module, ids, answer, removed(ranked[::-1], STEPS), blank)
+        most, gone = curve_of(ranked)
+        least, _ = curve_of(ranked[::-1])
         yield name, (rise(most), magnitude_aligned(most, whole, gone), gap(most, least))
+
+
+def row_of(name: str, rows: Sequence[Sequence[float]]) -> str:
+    """Return a row of a table: the mean of each column with its standard error."""
+    values = torch.tensor(rows)
+    errors = values.std(0) / len(rows) ** 0.5
+    cells = (f"{one:.2f} ± {error:.2f}" for one, error in zip(values.mean(0), errors, strict=True))
+    return f"| {name} | {' | '.join(cells)} |"
 
 
 def main() -> int:
@@ -164,19 +213,13 @@ def main() -> int:
     options = parser.parse_args()
     model = regard.models.open(options.model)
     found: dict[str, list[tuple[float, float, float]]] = {}
-    for seed, document in enumerate(
-        islice((d for d in documents() if d.is_ours), options.questions)
-    ):
-        for name, row in measured(model, document, seed):
+    ours = (document for document in documents() if document.is_ours)
+    for seed, document in enumerate(islice(ours, options.questions)):
+        for name, row in measured(model, read(model, document), seed):
             found.setdefault(name, []).append(row)
             print(seed, name, *(f"{one:.2f}" for one in row), file=sys.stderr, flush=True)
     for name, rows in found.items():
-        values = torch.tensor(rows)
-        errors = values.std(0) / len(rows) ** 0.5
-        cells = (
-            f"{one:.2f} ± {error:.2f}" for one, error in zip(values.mean(0), errors, strict=True)
-        )
-        print(f"| {name} | {' | '.join(cells)} |")
+        print(row_of(name, rows))
     return 0
 
 
