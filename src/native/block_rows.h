@@ -9,6 +9,8 @@
 // number of vectors and rows.
 #pragma once
 
+#include <functional>
+
 #include "blocks.h"
 #include "row_totals.h"
 
@@ -51,39 +53,61 @@ REGARD_INLINE ints exchange_middles(ints x, std::index_sequence<i...>) {
   return __builtin_shufflevector(x, x, int(i % 4 == 1 ? i + 1 : i % 4 == 2 ? i - 1 : i)...);
 }
 
-// Each vector has its floats, the whole numbers in the order of a panel's pairs, and the pairs of
-// scale and sum of each run, where the sum is that of the numbers as they were rounded.
+// Reduces the lanes in pairs, by halves.
+template <class Vector, class Combine>
+REGARD_INLINE auto of_lanes(Vector x, Combine combine) {
+  std::remove_cvref_t<decltype(x[0])> list[LANES];
+  memcpy(list, &x, sizeof list);
+  REGARD_UNROLLED_FOR (int count = LANES / 2; count > 0; count /= 2)
+    REGARD_UNROLLED_FOR (int i = 0; i < count; i++) list[i] = combine(list[i], list[i + count]);
+  return list[0];
+}
+
+constexpr int BLOCK_VECTORS = VECTORS_OF_REGISTERS;
+
+// The floats of each vector; then, of each BLOCK_VECTORS together, the pairs of whole numbers in
+// the order of a panel's, (width / 2, together); then likewise the scale and the sum of each run,
+// (width / RUN, together, 2), where the sum is that of the numbers as they were rounded.
 template <>
 struct Inputs<BlockProducts> {
   float *data;
   int64_t count, width;
 
   static int64_t whole(int64_t width) { return (width + RUN - 1) / RUN * RUN; }
-  static int64_t stride(int64_t width) { return whole(width) * 3 / 2 + whole(width) / RUN * 2; }
   static int64_t size(int64_t count, int64_t inputs) {
-    return count * stride(padded_inputs(inputs));
+    const int64_t numbers = whole(padded_inputs(inputs));
+    return count * (numbers * 3 / 2 + numbers / RUN * 2);
   }
-  float *row(int64_t v) const { return data + v * stride(width); }
-  int16_t *numbers(int64_t v) const { return (int16_t *)(row(v) + whole(width)); }
-  float *pairs(int64_t v) const { return row(v) + whole(width) * 3 / 2; }
+  float *row(int64_t v) const { return data + v * whole(width); }
+  // Of the vectors together from `first` on.
+  int32_t *pairs(int64_t first) const { return (int32_t *)row(count) + first * (whole(width) / 2); }
+  float *factors(int64_t first) const {
+    return row(count) + count * (whole(width) / 2) + first * (whole(width) / RUN * 2);
+  }
 
   __attribute__((always_inline)) void set(int64_t v, int64_t i, floats x) const {
     store(row(v) + i, x);
   }
   void complete(int64_t v) const {
     memset(row(v) + width, 0, size_t(whole(width) - width) * sizeof(float));
-    for (int64_t i = 0; i < whole(width); i += RUN)
-      round(row(v) + i, numbers(v) + i, pairs(v) + i / RUN * 2);
+    const int64_t first = v / BLOCK_VECTORS * BLOCK_VECTORS;
+    const int64_t together = min(count - first, int64_t(BLOCK_VECTORS));
+    int32_t *to = pairs(first) + v - first;
+    float *of_run = factors(first) + 2 * (v - first);
+    for (int64_t i = 0; i < whole(width); i += RUN) {
+      int32_t list[PAIRS_OF_RUN];
+      round(row(v) + i, list, of_run + i / RUN * 2 * together);
+      REGARD_UNROLLED_FOR (int k = 0; k < PAIRS_OF_RUN; k++) to[(i / 2 + k) * together] = list[k];
+    }
   }
-  static void round(const float *from, int16_t *to, float *pair) {
+  static void round(const float *from, int32_t *to, float *factors) {
     floats most = {};
     ints nonfinite = {};
     REGARD_UNROLLED_FOR (int i = 0; i < RUN; i += LANES) {
       most = max(most, abs(load(from + i)));
       nonfinite |= is_nonfinite(load(from + i));
     }
-    float largest = 0;
-    REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) largest = max(largest, most[i]);
+    const float largest = of_lanes(most, max<float>);
     const float limit = 32767, least = 0x1p-100f;  // below which the factor could overflow
     const bool is_finite = !any(nonfinite);
     const floats factor = broadcast(is_finite && largest >= least ? limit / largest : 0);
@@ -95,12 +119,10 @@ struct Inputs<BlockProducts> {
       total += whole;
       const narrow_shorts narrowed =
           __builtin_convertvector(exchange_middles(whole, all_lanes()), narrow_shorts);
-      memcpy(to + i, &narrowed, sizeof narrowed);
+      memcpy(to + i / 2, &narrowed, sizeof narrowed);
     }
-    int32_t of_run = 0;
-    REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) of_run += total[i];
-    pair[0] = is_finite ? largest / limit : NAN;  // so that no result is finite
-    pair[1] = pair[0] * float(of_run);
+    factors[0] = is_finite ? largest / limit : NAN;  // so that no result is finite
+    factors[1] = factors[0] * float(of_lanes(total, std::plus<int32_t>()));
   }
   template <class Get>
   __attribute__((always_inline)) void set_all(int64_t v, int64_t inputs, Get element) const {
@@ -130,90 +152,104 @@ REGARD_INLINE ints add_products(shorts a, shorts b, ints to) {
 #endif
 }
 
-// Adds the products of a panel's first runs with some vectors, from their run `first` on, to totals
-// (vectors, LANES).
-template <int vectors, bool halves, bool has_offset>
-__attribute__((noinline)) void add_panel(const Panel &panel, int runs,
-                                         const Inputs<BlockProducts> &x, int64_t vector,
-                                         int64_t first, float *to) {
+constexpr int PANELS = 2;  // multiplied together: each number of x is loaded once for both
+
+// Adds the products of the first runs of panels with some vectors, from their run `first` on, to
+// totals (vectors, PANELS, LANES).
+template <int panels, int vectors, bool halves, bool has_offset>
+__attribute__((noinline)) void add_panels(const Panel *panel, int runs,
+                                          const Inputs<BlockProducts> &x, int64_t vector,
+                                          int64_t first, float *to) {
   constexpr int parts = halves ? 2 : 1, pairs = PAIRS_OF_RUN / parts;
   constexpr int chains = vectors == 1 ? 4 : 1;  // or each product would wait for the one before
-  const int16_t *numbers[vectors];
-  const float *factors[vectors];
-  floats totals[vectors];
-  REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
-    numbers[v] = x.numbers(vector + v) + first * RUN;
-    factors[v] = x.pairs(vector + v) + first * 2;
-    totals[v] = load(to + v * LANES);
-  }
-  for (int j = 0; j < runs; j++) {
+  const int32_t *inputs = x.pairs(vector) + first * PAIRS_OF_RUN * vectors;
+  const float *factors = x.factors(vector) + first * 2 * vectors;
+  floats totals[vectors][panels];
+  REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
+    REGARD_UNROLLED_FOR (int p = 0; p < panels; p++)
+      totals[v][p] = load(to + (v * PANELS + p) * LANES);
+  for (int j = 0; j < runs; j++, inputs += PAIRS_OF_RUN * vectors, factors += 2 * vectors) {
     REGARD_UNROLLED_FOR (int part = 0; part < parts; part++) {
-      ints sums[chains][vectors] = {};
-      REGARD_UNROLLED_FOR (int i = 0; i < pairs; i++) {
-        const shorts rows = (shorts)panel.numbers[j][part * pairs + i];
+      ints sums[chains][vectors][panels] = {};
+      REGARD_UNROLLED_FOR (int i = part * pairs; i < (part + 1) * pairs; i++)
         REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
-          int32_t pair;
-          memcpy(&pair, numbers[v] + j * RUN + 2 * (part * pairs + i), sizeof pair);
-          ints &sum = sums[i % chains][v];
-          sum = add_products(rows, (shorts)broadcast(pair), sum);
+          const shorts pair = (shorts)broadcast(inputs[i * vectors + v]);
+          REGARD_UNROLLED_FOR (int p = 0; p < panels; p++) {
+            ints &sum = sums[i % chains][v][p];
+            sum = add_products((shorts)panel[p].numbers[j][i], pair, sum);
+          }
         }
-      }
-      REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
-        REGARD_UNROLLED_FOR (int i = 1; i < chains; i++) sums[0][v] += sums[i][v];
-        totals[v] += __builtin_convertvector(sums[0][v], floats) *
-                     (panel.scales[j][part] * factors[v][2 * j]);
-      }
+      REGARD_UNROLLED_FOR (int p = 0; p < panels; p++)
+        REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
+          REGARD_UNROLLED_FOR (int i = 1; i < chains; i++) sums[0][v][p] += sums[i][v][p];
+          totals[v][p] += __builtin_convertvector(sums[0][v][p], floats) *
+                          (panel[p].scales[j][part] * factors[2 * v]);
+        }
     }
     if constexpr (has_offset)
-      REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
-        totals[v] += panel.offsets[j] * factors[v][2 * j + 1];
+      REGARD_UNROLLED_FOR (int p = 0; p < panels; p++)
+        REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
+          totals[v][p] += panel[p].offsets[j] * factors[2 * v + 1];
   }
-  REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) store(to + v * LANES, totals[v]);
+  REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
+    REGARD_UNROLLED_FOR (int p = 0; p < panels; p++)
+      store(to + (v * PANELS + p) * LANES, totals[v][p]);
 }
 
-constexpr int VECTORS_OF_PANEL =
-    128;  // for which rows are unpacked once; they stay in the L2 cache
-constexpr int BLOCK_VECTORS = VECTORS_OF_REGISTERS;
+constexpr int VECTORS_OF_PANEL = 128;  // for which rows are unpacked once; in the L2 cache
 
-// Results (vectors, count) of up to LANES rows, those of each vector `stride` apart.
+// Unpacks runs of up to LANES rows.
 template <class Kind>
-__attribute__((noinline)) void multiply_panel(const uint8_t *from, int64_t bytes, int64_t count,
-                                              const Inputs<BlockProducts> &x, int64_t vector,
-                                              int64_t vectors, int64_t inputs, const float *bias,
-                                              float *result, int64_t stride) {
+REGARD_INLINE void unpack_rows(const uint8_t *from, int64_t bytes, int64_t count, int runs,
+                               Panel &panel) {
+  constexpr int64_t size = RUNS_OF_PANEL / Kind::RUNS * Kind::BYTES;
+  if (count >= LANES) return Kind::unpack(Rows{from, bytes}, runs, panel);
+  uint8_t copy[LANES][size] = {};
+  for (int64_t r = 0; r < count; r++)
+    memcpy(copy[r], from + r * bytes, size_t(runs / Kind::RUNS * Kind::BYTES));
+  Kind::unpack(Rows{copy[0], size}, runs, panel);
+}
+
+// Results (vectors, count) of the rows of up to PANELS, those of each vector `stride` apart.
+template <class Kind>
+__attribute__((noinline)) void multiply_panels(const uint8_t *from, int64_t bytes, int64_t count,
+                                               const Inputs<BlockProducts> &x, int64_t vector,
+                                               int64_t vectors, int64_t inputs, const float *bias,
+                                               float *result, int64_t stride) {
   constexpr int64_t blocks_of_panel = RUNS_OF_PANEL / Kind::RUNS;
   constexpr int64_t size = blocks_of_panel * Kind::BYTES;
-  alignas(64) float totals[VECTORS_OF_PANEL * LANES];
-  alignas(64) Panel panel;
-  memset(totals, 0, size_t(vectors * LANES) * sizeof *totals);
-  const int64_t blocks = inputs / (RUN * Kind::RUNS);
+  alignas(64) float totals[VECTORS_OF_PANEL * PANELS * LANES];
+  alignas(64) Panel panels[PANELS];
+  memset(totals, 0, size_t(vectors * PANELS * LANES) * sizeof *totals);
+  const int64_t blocks = inputs / (RUN * Kind::RUNS), used = (count + LANES - 1) / LANES;
   for (int64_t block = 0; block < blocks; block += blocks_of_panel) {
     const int64_t together = min(blocks - block, blocks_of_panel), place = block * Kind::BYTES;
     const int runs = int(together) * Kind::RUNS;
     // The next runs of the same rows, or the first ones of the next rows.
-    const int64_t next = place + size < bytes ? place + size : place + size + (LANES - 1) * bytes;
-    for (int r = 0; r < LANES; r++)
-      for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(from + r * bytes + next + i);
-    if (count == LANES) {
-      Kind::unpack(Rows{from + place, bytes}, runs, panel);
-    } else {
-      uint8_t copy[LANES][size] = {};
-      for (int64_t r = 0; r < count; r++)
-        memcpy(copy[r], from + r * bytes + place, size_t(together * Kind::BYTES));
-      Kind::unpack(Rows{copy[0], size}, runs, panel);
+    int64_t next = place + size;
+    if (next >= bytes) next += (used * LANES - 1) * bytes;
+    for (int64_t p = 0; p < used; p++) {
+      const uint8_t *here = from + p * LANES * bytes;
+      for (int r = 0; r < LANES; r++)
+        for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(here + r * bytes + next + i);
+      unpack_rows<Kind>(here + place, bytes, count - p * LANES, runs, panels[p]);
     }
-    for (int64_t v = 0; v < vectors; v += BLOCK_VECTORS)
-      with_count<BLOCK_VECTORS + 1>(
-          min(vectors - v, int64_t(BLOCK_VECTORS)), [&](auto some) REGARD_INLINE_LAMBDA {
-            add_panel<some, Kind::HALVES, Kind::HAS_OFFSET>(panel, runs, x, vector + v,
-                                                            block * Kind::RUNS, totals + v * LANES);
-          });
+    const auto add = [&](auto own) REGARD_INLINE_LAMBDA {
+      for (int64_t v = 0; v < vectors; v += BLOCK_VECTORS)
+        with_count<BLOCK_VECTORS + 1>(
+            min(vectors - v, int64_t(BLOCK_VECTORS)), [&](auto some) REGARD_INLINE_LAMBDA {
+              add_panels<own, some, Kind::HALVES, Kind::HAS_OFFSET>(
+                  panels, runs, x, vector + v, block * Kind::RUNS, totals + v * PANELS * LANES);
+            });
+    };
+    with_count<PANELS + 1>(used, add);
   }
-  for (int64_t v = 0; v < vectors; v++) {
-    floats total = load(totals + v * LANES);
-    if (bias) total += widen_part(Float32(), bias, count);
-    narrow_part(Float32(), result + v * stride, total, count);
-  }
+  for (int64_t v = 0; v < vectors; v++)
+    for (int64_t row = 0; row < count; row += LANES) {
+      floats total = load(totals + v * PANELS * LANES + row);
+      if (bias) total += widen_part(Float32(), bias + row, count - row);
+      narrow_part(Float32(), result + v * stride + row, total, count - row);
+    }
 }
 
 // Results (vectors, count) of rows of numbers without blocks.
@@ -249,7 +285,7 @@ static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t
                 [&](auto kind, const uint8_t *from, int64_t bytes, int64_t begin,
                     int64_t end) REGARD_INLINE_LAMBDA {
                   using Kind = decltype(kind);
-                  constexpr int64_t group = IsBlock<Kind> ? LANES : NUMBER_ROWS_OF_GROUP;
+                  constexpr int64_t group = IsBlock<Kind> ? PANELS * LANES : NUMBER_ROWS_OF_GROUP;
                   constexpr int64_t most = IsBlock<Kind> ? VECTORS_OF_PANEL : BLOCK_VECTORS;
                   for (int64_t row = begin; row < end; row += group)
                     for (int64_t v = 0; v < x.count; v += most) {
@@ -258,8 +294,8 @@ static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t
                       const float *bias = map.bias ? map.bias + row : nullptr;
                       float *to = result + v * stride + row;
                       if constexpr (IsBlock<Kind>)
-                        multiply_panel<Kind>(here, bytes, rows, x, v, vectors, map.inputs, bias, to,
-                                             stride);
+                        multiply_panels<Kind>(here, bytes, rows, x, v, vectors, map.inputs, bias,
+                                              to, stride);
                       else
                         with_count<BLOCK_VECTORS + 1>(vectors, [&](auto some) {
                           multiply_numbers<Kind, some>((const typename Kind::type *)here, rows, x,
