@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -46,8 +47,7 @@ class LlamaDecoder:
         import llama_cpp
 
         self._library: Any = llama_cpp
-        self._silent = llama_cpp.llama_log_callback(lambda *_: None)
-        llama_cpp.llama_log_set(self._silent, ctypes.c_void_p())
+        _silence()
         llama_cpp.llama_backend_init()
         loading = llama_cpp.llama_model_default_params()
         # Of a mapped file the system may drop pages, which would be read while time is taken.
@@ -131,10 +131,21 @@ class LlamaDecoder:
         return np.ctypeslib.as_array(first, shape=(vocabulary,))
 
 
+@cache
+def _silence() -> object:
+    """Let llama.cpp print nothing; it calls what is returned."""
+    import llama_cpp
+
+    silent = llama_cpp.llama_log_callback(lambda *_: None)
+    llama_cpp.llama_log_set(silent, ctypes.c_void_p())
+    return silent
+
+
 def convert(path: Path, to: Path, kind: str) -> Path:
     """Write a file with its matrices in another format, ``"q8_0"`` or ``"f16"``."""
     import llama_cpp
 
+    _silence()
     options = llama_cpp.llama_model_quantize_default_params()
     options.ftype = {"q8_0": 7, "f16": 1}[kind]  # LLAMA_FTYPE_MOSTLY_…
     options.allow_requantize = True

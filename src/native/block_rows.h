@@ -217,7 +217,6 @@ __attribute__((noinline)) void multiply_panels(const uint8_t *from, int64_t byte
                                                int64_t vectors, int64_t inputs, const float *bias,
                                                float *result, int64_t stride) {
   constexpr int64_t blocks_of_panel = RUNS_OF_PANEL / Kind::RUNS;
-  constexpr int64_t size = blocks_of_panel * Kind::BYTES;
   alignas(64) float totals[VECTORS_OF_PANEL * PANELS * LANES];
   alignas(64) Panel panels[PANELS];
   memset(totals, 0, size_t(vectors * PANELS * LANES) * sizeof *totals);
@@ -225,15 +224,15 @@ __attribute__((noinline)) void multiply_panels(const uint8_t *from, int64_t byte
   for (int64_t block = 0; block < blocks; block += blocks_of_panel) {
     const int64_t together = min(blocks - block, blocks_of_panel), place = block * Kind::BYTES;
     const int runs = int(together) * Kind::RUNS;
-    // The next runs of the same rows, or the first ones of the next rows.
-    int64_t next = place + size;
-    if (next >= bytes) next += (used * LANES - 1) * bytes;
-    for (int64_t p = 0; p < used; p++) {
-      const uint8_t *here = from + p * LANES * bytes;
-      for (int r = 0; r < LANES; r++)
-        for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(here + r * bytes + next + i);
-      unpack_rows<Kind>(here + place, bytes, count - p * LANES, runs, panels[p]);
+    // As much of the next rows, which lie behind these.
+    const uint8_t *next = from + used * LANES * (bytes + place);
+    for (int64_t i = 0; i < used * LANES * together * Kind::BYTES; i += 64) {
+      constexpr bool into_second_cache = true;
+      fetch_line(next + i, into_second_cache);
     }
+    for (int64_t p = 0; p < used; p++)
+      unpack_rows<Kind>(from + p * LANES * bytes + place, bytes, count - p * LANES, runs,
+                        panels[p]);
     const auto add = [&](auto own) REGARD_INLINE_LAMBDA {
       for (int64_t v = 0; v < vectors; v += BLOCK_VECTORS)
         with_count<BLOCK_VECTORS + 1>(
