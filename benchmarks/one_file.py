@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
@@ -31,6 +31,7 @@ from regard.gpt import GPT, Engine, GPTCache, Sampling, generate
 from regard.models import open as open_model
 from regard.models.pretrained import load_gguf
 from regard.models.sources import find
+from regard.pattern.readout import Readout
 
 PROMPT, NEW, LONG, FORCED = 32, 128, 512, 192
 THREADS = (1, 2)
@@ -77,7 +78,7 @@ def main() -> None:
     report.summary()
 
 
-def agreement(report: Report, kind: str, file: Path, model: GPT, ids: list[int]) -> None:
+def agreement(report: Report, kind: str, file: Path, model: GPT, ids: Sequence[int]) -> None:
     """Print how far logits are from those of the dequantised blocks, the same tokens given."""
     report.table(
         f"agreement, {kind}: {len(ids)} tokens given one after another, logits beside those of "
@@ -149,7 +150,7 @@ def reading(report: Report, model: GPT, threads: int) -> None:
         f"readouts, {threads} threads: received, entropy and top-8 of every layer at every step",
         *(("keys before", 34), ("× a plain step", 18)),
     )
-    read = [readouts.Received(), readouts.Entropy(), readouts.TopK(8)]
+    read: list[Readout[Any, Any]] = [readouts.Received(), readouts.Entropy(), readouts.TopK(8)]
     for before in (PROMPT, LONG):
         ids = _drawn(model, 1, before)
         tasks = {
