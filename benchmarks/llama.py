@@ -29,10 +29,7 @@ from benchmarks.report import Report
 from regard.backends.native.library import why_missing
 from regard.backends.native.peak import peak_bandwidth
 from regard.cli.timing import Measured, interleaved
-from regard.errors import Error
-from regard.gpt import GPT, Engine, GPTConfig, Sampling, generate
-from regard.models import open as open_model
-from regard.models.sources import find
+from regard.gpt import GPT, GPTConfig, Sampling, generate
 
 PROMPT, NEW = 32, 128
 THREADS = (1, 2)
@@ -40,10 +37,9 @@ TARGETS = {1: 1.1, 8: 1.5}
 """Of each batch: how many times llama.cpp's tokens a second ours are to reach."""
 PRECISIONS = (("float32",), ("bfloat16", "float16"), ("q8_0",))
 """What is timed in the same rounds."""
-OURS = {"q8_0": "int8", "q4_1": "blocks"}
+OURS = {"q8_0": "int8"}
 """What is ours where it is not the same: a scale a row, not of each 32 numbers, and activations in
-float32, which llama.cpp rounds to int8, too; or the blocks of its file, with activations of 16 bits
-in place of its 8. So the tokens are others."""
+float32, which llama.cpp rounds to int8, too. So the tokens are others."""
 VARIED = 0.08  # standard deviation of first weights after which the next token is seldom the last
 TIES = {"float32": 2**-10, "bfloat16": 2**-5, "float16": 2**-8}
 """How far two logits may be apart, as a share of the largest, for either token to be generated.
@@ -98,35 +94,7 @@ def main() -> None:
                     chosen = {name: weights[name] for name in names}
                     with generations(chosen, batch, threads) as tasks:
                         rows(report, chosen, batch, interleaved(tasks, peak_bandwidth))
-    same_file(report)
     report.summary()
-
-
-def same_file(report: Report) -> None:
-    """Print the table of SmolLM2, whose blocks both read from one file."""
-    try:
-        path = find("smollm2").path
-        model = open_model("smollm2", weights="blocks").module
-    except (Error, ModuleNotFoundError) as error:
-        print(f"\nSmolLM2 is not measured: {str(error).splitlines()[0]}")
-        return
-    assert path is not None, "it is no model that comes with regard"
-    assert isinstance(model, GPT), "blocks are those of a GPT"
-    weights = Weights.of(path, path.stat().st_size, model)
-    prompts = torch.randint(49152, (1, PROMPT), generator=torch.Generator().manual_seed(0))
-    for threads in THREADS:
-        torch.set_num_threads(threads)
-        table(report, f"q4_1 of one file; {threads} threads", "SmolLM2-135M")
-        with LlamaDecoder(
-            path, sequences=1, tokens=PROMPT + NEW, threads=threads, half_cache=False
-        ) as decoder:
-            greedy = Sampling(temperature=0.0)
-            ours = partial(generate, Engine(model), prompts, tokens=NEW, sampling=greedy)
-            tasks = {
-                "regard, blocks": ours,
-                "llama.cpp, q4_1": partial(decoder.generate, prompts, NEW),
-            }
-            rows(report, {"q4_1": weights}, 1, interleaved(tasks, peak_bandwidth))
 
 
 def all_weights(folder: Path) -> dict[str, Weights]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -46,8 +47,7 @@ class LlamaDecoder:
         import llama_cpp
 
         self._library: Any = llama_cpp
-        self._silent = llama_cpp.llama_log_callback(lambda *_: None)
-        llama_cpp.llama_log_set(self._silent, ctypes.c_void_p())
+        _silence()
         llama_cpp.llama_backend_init()
         loading = llama_cpp.llama_model_default_params()
         # Of a mapped file the system may drop pages, which would be read while time is taken.
@@ -94,6 +94,15 @@ class LlamaDecoder:
             read = end
         return torch.from_numpy(ids)
 
+    def logits(self, ids: Tensor) -> Tensor:
+        """The logits ``(N, V)`` after each of some tokens ``(N,)``, given one after another."""
+        self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)  # noqa: FBT003 - a C function
+        after = []
+        for position, token in enumerate(ids.numpy()):
+            self._next(np.array([[token]]), position)
+            after.append(torch.from_numpy(self._logits(0).copy()))
+        return torch.stack(after)
+
     def _next(self, ids: Any, start: int) -> list[int]:
         """Read tokens ``(B, n)``, which begin at a position; the best token after each row."""
         batch, number = self._batch, 0
@@ -120,6 +129,29 @@ class LlamaDecoder:
             self._library.llama_model_get_vocab(self._model)
         )
         return np.ctypeslib.as_array(first, shape=(vocabulary,))
+
+
+@cache
+def _silence() -> object:
+    """Let llama.cpp print nothing; it calls what is returned."""
+    import llama_cpp
+
+    silent = llama_cpp.llama_log_callback(lambda *_: None)
+    llama_cpp.llama_log_set(silent, ctypes.c_void_p())
+    return silent
+
+
+def convert(path: Path, to: Path, kind: str) -> Path:
+    """Write a file with its matrices in another format, ``"q8_0"`` or ``"f16"``."""
+    import llama_cpp
+
+    _silence()
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype = {"q8_0": 7, "f16": 1}[kind]  # LLAMA_FTYPE_MOSTLY_…
+    options.allow_requantize = True
+    if llama_cpp.llama_model_quantize(str(path).encode(), str(to).encode(), options):
+        raise ValueError(f"llama.cpp can't write {path} as {kind}")
+    return to
 
 
 def ends_by_signal(path: Path) -> int:

@@ -29,6 +29,7 @@ __all__ = ["doctor"]
 _EXPLAINED = {
     "amx": "AVX-512, and AMX for bfloat16",
     "avx512bf16": "AVX-512 and its bfloat16 dot products",
+    "avx512vnni": "AVX-512 and its dot products of whole numbers",
     "avx512": "AVX-512",
     "avx2": "AVX2 and FMA",
     "baseline": "what every processor of this kind has",

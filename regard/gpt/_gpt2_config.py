@@ -43,6 +43,7 @@ _GPT2: dict[str, Any] = {
     "window": None,
     "norm": "layer",
     "mlp": "gelu",
+    "embedding_factor": 1.0,
 }
 
 

@@ -1,9 +1,9 @@
 """Matrices in the blocks of a GGUF, as they are in the file: products without a dequantised copy.
 
 A block is 32 or 256 numbers of a row that share scales: w = scale · q + offset, with q of 4 to 8
-bits. For a few vectors a native kernel multiplies the blocks, whose inputs are rounded to 16 bits,
-32 at a time with a scale of their own: each by at most 1/65,534 of the largest of the 32, where
-float32 rounds to 1/16,777,216. For more vectors some rows at a time are dequantised.
+bits. A native kernel multiplies the blocks by inputs that are rounded to 16 bits, 32 at a time with
+a scale of their own: each by at most 1/65,534 of the largest of the 32, where float32 rounds to
+1/16,777,216. Where it may not, or for gradients, some rows at a time are dequantised.
 
 Source: the formats of llama.cpp, ggml-quants.c; `gguf.dequantize` defines the numbers.
 
@@ -23,14 +23,13 @@ from torch import Tensor, nn
 from regard._contexts import to_autocast_dtype
 from regard._shapes import Float, Int
 from regard.backends import native
-from regard.gpt.layers import Embedding, Linear, may_use_kernel
+from regard.gpt.layers import Embedding, Linear, may_use_kernel, times
 
 _TILE = 2**20
 """Elements of a matrix that are converted to floating point at a time."""
-_VECTORS_PER_CALL = 32
-_MAX_VECTORS = 128
-"""Maximum number of vectors for which the kernel was measured to be faster than a product of
-dequantised rows."""
+_MAX_VECTORS = 64
+"""Maximum number of vectors for which the kernel was measured to be faster than a library's
+product, where rows are not blocks but numbers of 16 or 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -198,13 +197,18 @@ class BlockLinear(BlockMatrix):
 
 
 class BlockEmbedding(BlockMatrix):
-    """Token embeddings in blocks of one kind."""
+    """Token embeddings in blocks of one kind; `factor` is what rows are multiplied by."""
+
+    def __init__(self, blocks: Blocks, factor: float = 1.0) -> None:
+        super().__init__(blocks)
+        self.factor = factor
 
     def forward(self, ids: Int[Tensor, "*b"]) -> Float[Tensor, "*b E"]:
         """Return the rows of tokens, in the dtype of the model's other parameters."""
         ((kind, data),) = self.blocks.parts
         rows = F.embedding(ids.flatten(), data)
-        return _numbers(kind, rows).to(self._like.dtype).view(*ids.shape, -1)
+        numbers = _numbers(kind, rows).to(self._like.dtype).view(*ids.shape, -1)
+        return times(numbers, self.factor)
 
     def unembed(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b V"]:
         """``x @ Wᵀ``."""
@@ -235,7 +239,7 @@ def to_blocks(model: nn.Module, blocks: Mapping[str, Blocks]) -> None:
         if isinstance(module, Linear):
             made = BlockLinear(blocks[path], module.bias)
         else:
-            made = BlockEmbedding(blocks[path])
+            made = BlockEmbedding(blocks[path], module.factor)
         owner, _, attribute = path.rpartition(".")
         setattr(model.get_submodule(owner), attribute, made.train(module.training))
     model.requires_grad_(requires_grad=False)
@@ -264,11 +268,12 @@ def block_linear(
             f"{x.device}; these are computed on a CPU: move both there, or open it without "
             'weights="blocks"'
         )
-    if may_use_kernel(x, *data, bias) and x.shape[:-1].numel() <= _MAX_VECTORS:
-        some = x.reshape(-1, x.shape[-1]).split(_VECTORS_PER_CALL)
-        if native.supports_blocks(some[0], blocks.shape, bias):
-            parts = [native.multiply_blocks(few, blocks.parts, bias) for few in some]
-            return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*x.shape[:-1], -1)
+    are_blocks = all(KINDS[kind].numbers > 1 for kind, _ in blocks.parts)
+    if are_blocks or x.shape[:-1].numel() <= _MAX_VECTORS:
+        vectors = x.contiguous()
+        usable = may_use_kernel(vectors, *data, bias)
+        if usable and native.supports_blocks(vectors, blocks.shape, bias):
+            return native.multiply_blocks(vectors, blocks.parts, bias)
     x = to_autocast_dtype(x)
     with torch.autocast("cpu", enabled=False):
         return _by_rows(x, blocks, bias)

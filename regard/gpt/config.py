@@ -42,7 +42,7 @@ class GPTConfig:
             channels, or `global_every` is set without a `window`.
 
     Source: rotary positions: Su et al. 2021, arXiv:2104.09864. RMSNorm: Zhang and Sennrich 2019,
-    arXiv:1910.07467. SwiGLU: Shazeer 2020, arXiv:2002.05202. Groups: Ainslie et al. 2023,
+    arXiv:1910.07467. SwiGLU and GeGLU: Shazeer 2020, arXiv:2002.05202. Groups: Ainslie et al. 2023,
     arXiv:2305.13245. Windows: Beltagy et al. 2020, arXiv:2004.05150. QK-norm: Henry et al. 2020,
     arXiv:2010.04245; here with an RMSNorm and its gains in place of their one scale.
 
@@ -95,12 +95,19 @@ class GPTConfig:
     )
     norm: Literal["layer", "rms"] = option("layer", "layer: LayerNorm; rms: RMSNorm, without bias")
     norm_eps: float = option(1e-5, "added to the variance by which a norm divides")
-    mlp: Literal["gelu", "swiglu"] = option("gelu", "gelu: GPT-2's, in its tanh form; swiglu")
+    mlp: Literal["gelu", "swiglu", "geglu"] = option(
+        "gelu", "gelu: GPT-2's, in its tanh form; swiglu; geglu: gated by that GELU"
+    )
     tied: bool = option(
         default=True, text="make the logits by the token embeddings, not by a matrix of their own"
     )
     hidden: int | None = option(
-        None, "width inside the MLP; none: 4 dim for gelu, 8/3 dim rounded up to eights for swiglu"
+        None, "width inside the MLP; none: 4 dim for gelu, else 8/3 dim rounded up to eights"
+    )
+    embedding_factor: float = option(
+        1.0,
+        "what token embeddings are multiplied by where they are read, not where logits are made",
+        on_command=False,  # Gemma's is read, none is trained so
     )
 
     def __post_init__(self) -> None:
@@ -110,13 +117,13 @@ class GPTConfig:
             if getattr(self, name) is not None:
                 require_count(self, name, least=1)
         require_number(self, "dropout", least=0.0, below=1.0)
-        for name in ("initial_std", "rotary_base", "norm_eps"):
+        for name in ("initial_std", "rotary_base", "norm_eps", "embedding_factor"):
             require_number(self, name, above=0.0)
         for name in ("bias", "qk_norm", "tied"):
             require_flag(self, name)
         require_choice(self, "positions", "learned", "rotary")
         require_choice(self, "norm", "layer", "rms")
-        require_choice(self, "mlp", "gelu", "swiglu")
+        require_choice(self, "mlp", "gelu", "swiglu", "geglu")
         self._require_fit()
 
     def _require_fit(self) -> None:
@@ -169,7 +176,7 @@ class GPTConfig:
     def hidden_dim(self) -> int:
         """The width inside the MLP; the default where `hidden` is None.
 
-        Two thirds of it with SwiGLU, whose three matrices then are as large as GELU's two.
+        Two thirds of it with a gate, where three matrices then are as large as GELU's two.
         """
         if self.hidden is not None:
             return self.hidden

@@ -21,7 +21,7 @@ from regard import _huge_pages
 from regard._contexts import to_autocast_dtype
 from regard._shapes import Float, Int
 from regard.backends import native
-from regard.gpt.layers import Embedding, Linear, may_use_kernel
+from regard.gpt.layers import Embedding, Linear, may_use_kernel, times
 
 LARGEST = 127
 """Symmetric int8 range: [−127, 127]."""
@@ -121,12 +121,14 @@ class Int8Embedding(Int8Matrix):
 
     def __init__(self, embedding: Embedding) -> None:
         super().__init__(embedding.weight)
+        self.factor = embedding.factor
 
     def forward(self, ids: Int[Tensor, "*b"]) -> Float[Tensor, "*b E"]:
         """Return the rows of tokens, in the dtype of the model's other parameters."""
         exact = torch.promote_types(self.dtype, torch.float32)
         rows = F.embedding(ids, self.int8_weight).to(exact)
-        return (rows * F.embedding(ids, self.scale[:, None])).to(self.dtype)
+        rows = (rows * F.embedding(ids, self.scale[:, None])).to(self.dtype)
+        return times(rows, self.factor)
 
     def unembed(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b V"]:
         """``x @ ŵᵀ``."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from regard._contexts import are_plain, is_transformed, must_dispatch, product_dtype
 from regard._modules import has_hooks
-from regard._shapes import Float
+from regard._shapes import Float, Int
 from regard.attention import attention, attention_with_pattern
 from regard.backends import native
 from regard.gpt.config import GPTConfig
@@ -34,6 +34,7 @@ __all__ = [
     "MLP",
     "Attention",
     "Embedding",
+    "GeGLU",
     "LayerNorm",
     "Linear",
     "RMSNorm",
@@ -45,6 +46,7 @@ __all__ = [
     "supports",
     "supports_added",
     "supports_parameter",
+    "times",
 ]
 
 
@@ -62,7 +64,17 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """Token or position embeddings, which may also make the logits."""
+    """Token or position embeddings, which may also make the logits.
+
+    Attributes:
+        factor: what rows are multiplied by where they are read.
+    """
+
+    factor = 1.0
+
+    def forward(self, input: Int[Tensor, "*b"]) -> Float[Tensor, "*b E"]:  # noqa: A002 - nn.Embedding's name
+        """Return the rows of tokens or positions."""
+        return times(super().forward(input), self.factor)
 
     def reset_parameters(self) -> None:
         """Draw initial weights, except on the meta device."""
@@ -94,6 +106,11 @@ def may_use_kernel(*arguments: Any) -> bool:
     if torch.is_autocast_enabled("cpu"):
         return False
     return are_plain(*(argument for argument in arguments if argument is not None))
+
+
+def times(rows: Tensor, factor: float) -> Tensor:
+    """``rows · factor``; 1 costs nothing."""
+    return rows if factor == 1 else rows * factor
 
 
 class LayerNorm(nn.LayerNorm):
@@ -276,4 +293,18 @@ class SwiGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(B, T, E)`` to ``(B, T, E)``."""
         gate, up = self.c_fc(x).chunk(2, dim=-1)
-        return cast("Tensor", self.c_proj(F.silu(gate) * up))
+        return cast("Tensor", self.c_proj(self.activation(gate) * up))
+
+    @staticmethod
+    def activation(gate: Tensor) -> Tensor:
+        """What a gate is multiplied by ``up`` as."""
+        return F.silu(gate)
+
+
+class GeGLU(SwiGLU):
+    """The same with GPT-2's GELU of the gate."""
+
+    @staticmethod
+    def activation(gate: Tensor) -> Tensor:
+        """What a gate is multiplied by ``up`` as."""
+        return gelu(gate.contiguous())

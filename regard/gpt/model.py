@@ -35,6 +35,7 @@ from regard.gpt.layers import (
     MLP,
     Attention,
     Embedding,
+    GeGLU,
     LayerNorm,
     Linear,
     RMSNorm,
@@ -46,6 +47,8 @@ from regard.masks import Mask
 from regard.nn import KVCache, Rotation
 from regard.nn.cache import rollback_on_error
 from regard.pattern import Pattern
+
+_MLPS: dict[str, type[MLP | SwiGLU]] = {"gelu": MLP, "swiglu": SwiGLU, "geglu": GeGLU}
 
 
 def _norm(config: GPTConfig) -> nn.Module:
@@ -70,7 +73,7 @@ class Block(nn.Module):
         self.ln_1 = _norm(config)
         self.attn = Attention(config, layer)
         self.ln_2 = _norm(config)
-        self.mlp = MLP(config) if config.mlp == "gelu" else SwiGLU(config)
+        self.mlp = _MLPS[config.mlp](config)
         self.drop = nn.Dropout(config.dropout)
 
     def forward(
@@ -141,6 +144,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.wte = Embedding(config.vocab_size, config.dim)
+        self.wte.factor = config.embedding_factor
         learned = config.positions == "learned"
         self.wpe = Embedding(config.context, config.dim) if learned else None
         self.drop = nn.Dropout(config.dropout)

@@ -1,7 +1,7 @@
 """A model of transformers as a `GPT` of regard, which the kernels run as a whole.
 
-Weights are taken over by the names that Llama gave them, which Mistral, Qwen, SmolLM and others
-kept. What a name does not say, the logits do: those of the copy must equal the model's.
+Weights are taken over by the names that Llama gave them, which Mistral, Qwen, SmolLM, Gemma and
+others kept. What a name does not say, the logits do: those of the copy must equal the model's.
 
 Axes: T tokens, V vocabulary.
 """
@@ -45,6 +45,8 @@ _OUTSIDE = {
     "model.norm.weight": "ln_f.weight",
     "lm_head.weight": "lm_head.weight",
 }
+_GELUS = "gelu_pytorch_tanh", "gelu_new"
+"""Names of the tanh form."""
 _STRETCHED = "linear", "llama3"
 """Kinds of rotary positions that differ from Llama's by their frequencies alone."""
 _TOKENS = 97  # that both read, so that a rotation of the slowest channels is seen as well
@@ -58,8 +60,9 @@ def own_gpt(model: LanguageModel) -> GPT:
 
     Args:
         model: a `GPT`, which is returned as it is, or a model of transformers of Llama's shape:
-            RMSNorm, rotary positions (also stretched ones, as Llama 3 has), SwiGLU; queries and
-            keys may have norms, or biases.
+            RMSNorm, rotary positions (also stretched ones, as Llama 3 has), SwiGLU or GeGLU;
+            queries and keys may have norms, or biases; token embeddings may be scaled, and norms
+            multiply by 1 + weight, as the first Gemma does.
 
     Raises:
         Error: for any other model; the message says what it has that a `GPT` lacks.
@@ -85,6 +88,10 @@ def own_gpt(model: LanguageModel) -> GPT:
     if why is not None:
         raise Error(f"{model.name} is not of the shape of a GPT of regard: {why}")
     assert embedding is not None, "there is no objection"
+    for path, part in model.module.named_modules():
+        own, _ = _place(f"{path}.weight") or ("", 0)
+        if own in weights and weights[own].ndim == 1:
+            weights[own] = _gains(part, weights[own])
     window = getattr(config, "sliding_window", None)
     context = min(filter(None, (config.max_position_embeddings, window)))
     with torch.device("meta"):
@@ -106,7 +113,8 @@ def own_gpt(model: LanguageModel) -> GPT:
                 norm="rms",
                 norm_eps=config.rms_norm_eps,
                 qk_norm="h.0.attn.q_norm.weight" in weights,
-                mlp="swiglu",
+                mlp="geglu" if _activation(config) in _GELUS else "swiglu",
+                embedding_factor=_embedding_factor(model.module),
             )
         )
     shapes = {name: weight.shape for name, weight in gpt.state_dict().items()}
@@ -156,14 +164,11 @@ def _renamed(
     parts: dict[str, dict[int, Tensor | Blocks]] = {}
     unknown = []
     for name, weight in state.items():
-        block = _BLOCK.fullmatch(name)
-        if block is not None and block[2] in _NAMES:
-            own, place = _NAMES[block[2]]
-            parts.setdefault(f"h.{block[1]}.{own}.{block[3]}", {})[place] = weight
-        elif name in _OUTSIDE:
-            parts[_OUTSIDE[name]] = {0: weight}
-        else:
+        place = _place(name)
+        if place is None:
             unknown.append(name)
+        else:
+            parts.setdefault(place[0], {})[place[1]] = weight
     weights, blocks = {}, {}
     for name, rows in parts.items():
         ordered = [rows[place] for place in sorted(rows)]
@@ -172,6 +177,30 @@ def _renamed(
         else:
             weights[name] = torch.cat(cast("list[Tensor]", ordered)).float()
     return weights, blocks, unknown
+
+
+def _place(name: str) -> tuple[str, int] | None:
+    """Our name of a weight, and its place among those of that name."""
+    block = _BLOCK.fullmatch(name)
+    if block is not None and block[2] in _NAMES:
+        own, place = _NAMES[block[2]]
+        return f"h.{block[1]}.{own}.{block[3]}", place
+    return (_OUTSIDE[name], 0) if name in _OUTSIDE else None
+
+
+def _gains(norm: nn.Module, weight: Tensor) -> Tensor:
+    """What a norm multiplies by, its weight or 1 + weight: what it makes of ones tells."""
+    made = norm(torch.ones_like(weight)).float()
+    both = torch.stack([weight, 1 + weight])
+    return both[(both - made).abs().amax(-1).argmin()]
+
+
+def _activation(config: Any) -> str:
+    return str(getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", None))
+
+
+def _embedding_factor(module: Any) -> float:
+    return float(getattr(module.get_input_embeddings(), "scalar_embed_scale", 1.0))
 
 
 def _head_width(config: Any) -> int | None:

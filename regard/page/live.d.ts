@@ -21,7 +21,9 @@ interface GPTConfig {
   windows: (number | null)[];
   norm: "layer" | "rms";
   norm_eps: number;
-  mlp: "gelu" | "swiglu";
+  mlp: "gelu" | "swiglu" | "geglu";
+  /** What token embeddings are multiplied by where they are read. */
+  embedding_factor: number;
 }
 
 /** Where a change is made; null: in all layers, in all heads. */

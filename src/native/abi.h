@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 18
+#define REGARD_ABI 19
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -237,12 +237,15 @@ typedef struct {
   const float *kept;   // (H·D): factor of each channel of the contexts
 } regard_layer;
 
+enum { REGARD_GELU, REGARD_SWIGLU, REGARD_GEGLU };
+
 typedef struct {
   int64_t dtype, threads;
   int64_t batch, layers, width, heads, groups, dim, hidden, vocabulary;  // width: E
-  int64_t gated;                                                         // SwiGLU, else GELU
+  int64_t mlp;                     // REGARD_GELU, or what it is gated by
   int64_t one_sequence;            // the tokens are consecutive, with causal attention
   int64_t skipped;                 // number of first tokens without logits
+  double factor;                   // what the tokens are multiplied by where they are read
   const void *stream;              // (B, E): input of the first layer instead of tokens; or NULL
   const int64_t *ids, *positions;  // (B)
   const int64_t *padding;          // (B): keys at the start that are hidden; or NULL

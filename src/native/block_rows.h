@@ -1,11 +1,15 @@
-// Rows of a matrix in the blocks of a GGUF times a few vectors: y = W·x.
+// Rows of a matrix in the blocks of a GGUF times vectors: y = W·x.
 //
 // x is rounded to whole numbers of 16 bits, 32 at a time with a scale of their own: by at most
-// 1/65534 of the largest of the 32. Sums of 32 products are exact; they are added up lane by lane
-// in float32. Numbers without blocks are multiplied in float32.
+// 1/65534 of the largest of the 32. Sums of 32 products, or of 16, are exact; they are added up in
+// float32. Numbers without blocks are multiplied in float32.
 //
-// The order of summation does not depend on the number of vectors and rows.
+// LANES rows are unpacked side by side, for as many vectors as there are, so that scales are
+// applied and sums are added up for all rows at once. The order of summation does not depend on the
+// number of vectors and rows.
 #pragma once
+
+#include <functional>
 
 #include "blocks.h"
 #include "row_totals.h"
@@ -43,40 +47,67 @@ struct LinearMap<BlockProducts> {
   }
 };
 
-// Each vector has its floats, the whole numbers, and the pairs of scale and sum of each run, where
-// the sum is that of the numbers as they were rounded.
+// Exchanges the second and the third of each four lanes.
+template <size_t... i>
+REGARD_INLINE ints exchange_middles(ints x, std::index_sequence<i...>) {
+  return __builtin_shufflevector(x, x, int(i % 4 == 1 ? i + 1 : i % 4 == 2 ? i - 1 : i)...);
+}
+
+// Reduces the lanes in pairs, by halves.
+template <class Vector, class Combine>
+REGARD_INLINE auto of_lanes(Vector x, Combine combine) {
+  std::remove_cvref_t<decltype(x[0])> list[LANES];
+  memcpy(list, &x, sizeof list);
+  REGARD_UNROLLED_FOR (int count = LANES / 2; count > 0; count /= 2)
+    REGARD_UNROLLED_FOR (int i = 0; i < count; i++) list[i] = combine(list[i], list[i + count]);
+  return list[0];
+}
+
+constexpr int BLOCK_VECTORS = VECTORS_OF_REGISTERS;
+
+// The floats of each vector; then, of each BLOCK_VECTORS together, the pairs of whole numbers in
+// the order of a panel's, (width / 2, together); then likewise the scale and the sum of each run,
+// (width / RUN, together, 2), where the sum is that of the numbers as they were rounded.
 template <>
 struct Inputs<BlockProducts> {
   float *data;
   int64_t count, width;
 
-  static constexpr int64_t SUPER = 8 * RUN;  // numbers of the largest block, whose pairs are loaded
-  static int64_t whole(int64_t width) { return (width + SUPER - 1) / SUPER * SUPER; }
-  static int64_t stride(int64_t width) { return whole(width) * 3 / 2 + whole(width) / RUN * 2; }
+  static int64_t whole(int64_t width) { return (width + RUN - 1) / RUN * RUN; }
   static int64_t size(int64_t count, int64_t inputs) {
-    return count * stride(padded_inputs(inputs));
+    const int64_t numbers = whole(padded_inputs(inputs));
+    return count * (numbers * 3 / 2 + numbers / RUN * 2);
   }
-  float *row(int64_t v) const { return data + v * stride(width); }
-  int16_t *numbers(int64_t v) const { return (int16_t *)(row(v) + whole(width)); }
-  float *pairs(int64_t v) const { return row(v) + whole(width) * 3 / 2; }
+  float *row(int64_t v) const { return data + v * whole(width); }
+  // Of the vectors together from `first` on.
+  int32_t *pairs(int64_t first) const { return (int32_t *)row(count) + first * (whole(width) / 2); }
+  float *factors(int64_t first) const {
+    return row(count) + count * (whole(width) / 2) + first * (whole(width) / RUN * 2);
+  }
 
   __attribute__((always_inline)) void set(int64_t v, int64_t i, floats x) const {
     store(row(v) + i, x);
   }
   void complete(int64_t v) const {
     memset(row(v) + width, 0, size_t(whole(width) - width) * sizeof(float));
-    for (int64_t i = 0; i < whole(width); i += RUN)
-      round(row(v) + i, numbers(v) + i, pairs(v) + i / RUN * 2);
+    const int64_t first = v / BLOCK_VECTORS * BLOCK_VECTORS;
+    const int64_t together = min(count - first, int64_t(BLOCK_VECTORS));
+    int32_t *to = pairs(first) + v - first;
+    float *of_run = factors(first) + 2 * (v - first);
+    for (int64_t i = 0; i < whole(width); i += RUN) {
+      int32_t list[PAIRS_OF_RUN];
+      round(row(v) + i, list, of_run + i / RUN * 2 * together);
+      REGARD_UNROLLED_FOR (int k = 0; k < PAIRS_OF_RUN; k++) to[(i / 2 + k) * together] = list[k];
+    }
   }
-  static void round(const float *from, int16_t *to, float *pair) {
+  static void round(const float *from, int32_t *to, float *factors) {
     floats most = {};
     ints nonfinite = {};
     REGARD_UNROLLED_FOR (int i = 0; i < RUN; i += LANES) {
       most = max(most, abs(load(from + i)));
       nonfinite |= is_nonfinite(load(from + i));
     }
-    float largest = 0;
-    REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) largest = max(largest, most[i]);
+    const float largest = of_lanes(most, max<float>);
     const float limit = 32767, least = 0x1p-100f;  // below which the factor could overflow
     const bool is_finite = !any(nonfinite);
     const floats factor = broadcast(is_finite && largest >= least ? limit / largest : 0);
@@ -86,13 +117,12 @@ struct Inputs<BlockProducts> {
       const floats x = is_finite ? load(from + i) : floats{};
       const ints whole = __builtin_convertvector(round_down(x * factor + 0.5f), ints);
       total += whole;
-      const narrow_shorts narrowed = __builtin_convertvector(whole, narrow_shorts);
-      memcpy(to + i, &narrowed, sizeof narrowed);
+      const narrow_shorts narrowed =
+          __builtin_convertvector(exchange_middles(whole, all_lanes()), narrow_shorts);
+      memcpy(to + i / 2, &narrowed, sizeof narrowed);
     }
-    int32_t of_run = 0;
-    REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) of_run += total[i];
-    pair[0] = is_finite ? largest / limit : NAN;  // so that no result is finite
-    pair[1] = pair[0] * float(of_run);
+    factors[0] = is_finite ? largest / limit : NAN;  // so that no result is finite
+    factors[1] = factors[0] * float(of_lanes(total, std::plus<int32_t>()));
   }
   template <class Get>
   __attribute__((always_inline)) void set_all(int64_t v, int64_t inputs, Get element) const {
@@ -102,113 +132,149 @@ struct Inputs<BlockProducts> {
   }
 };
 
-template <int lanes, class Vector>
-REGARD_INLINE float sum_of_lanes(Vector x) {
-  float list[lanes];
-  memcpy(list, &x, sizeof list);
-  REGARD_UNROLLED_FOR (int width = lanes / 2; width > 0; width /= 2)
-    REGARD_UNROLLED_FOR (int i = 0; i < width; i++) list[i] += list[i + width];
-  return list[0];
+// a[2i]·b[2i] + a[2i + 1]·b[2i + 1] added to lane i.
+REGARD_INLINE ints add_products(shorts a, shorts b, ints to) {
+#if defined(__AVX512VNNI__)
+  return (ints)_mm512_dpwssd_epi32((__m512i)to, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512BW__)
+  return to + (ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return to + (ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+  return to + (ints)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#elif defined(__aarch64__)
+  const int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b));
+  return to + (ints)vpaddq_s32(low, vmull_high_s16((int16x8_t)a, (int16x8_t)b));
+#else
+  REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++)
+    to[i] += a[2 * i] * b[2 * i] + a[2 * i + 1] * b[2 * i + 1];
+  return to;
+#endif
 }
 
-// The totals of a row for some vectors.
-template <class Block, int vectors>
-struct RowTotals {
-  // Sums of offset times inputs are in the odd lanes; in the even ones is what nobody reads.
-  using Pairs = std::conditional_t<Block::RUNS == 1, fours, floats>;
-  totals products[vectors] = {};
-  Pairs offsets[vectors] = {};
+constexpr int PANELS = 2;  // multiplied together: each number of x is loaded once for both
 
-  // Sets the scales of the runs of a block times those of a vector, and adds the offsets.
-  __attribute__((always_inline)) void scale(const Block &block, int v, const float *pairs,
-                                            float *scales) {
-    if constexpr (Block::RUNS == 1) {
-      typedef double two __attribute__((vector_size(16)));
-      const fours both = widen_pair(block.data) * (fours)two{load_as<double>(pairs), 0};
-      if constexpr (Block::HAS_OFFSET) offsets[v] += both;
-      scales[0] = both[0];
-    } else {
-      float factors[2 * Block::RUNS];
-      block.factors(factors);
-      REGARD_UNROLLED_FOR (int i = 0; i < 2 * Block::RUNS; i += LANES) {
-        const floats both = load(factors + i) * load(pairs + i);
-        if constexpr (Block::HAS_OFFSET) offsets[v] += both;
-        store(scales + i, both);
-      }
+// Adds the products of the first runs of panels with some vectors, from their run `first` on, to
+// totals (vectors, PANELS, LANES).
+template <int panels, int vectors, bool halves, bool has_offset>
+__attribute__((noinline)) void add_panels(const Panel *panel, int runs,
+                                          const Inputs<BlockProducts> &x, int64_t vector,
+                                          int64_t first, float *to) {
+  constexpr int parts = halves ? 2 : 1, pairs = PAIRS_OF_RUN / parts;
+  constexpr int chains = vectors == 1 ? 4 : 1;  // or each product would wait for the one before
+  const int32_t *inputs = x.pairs(vector) + first * PAIRS_OF_RUN * vectors;
+  const float *factors = x.factors(vector) + first * 2 * vectors;
+  floats totals[vectors][panels];
+  REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
+    REGARD_UNROLLED_FOR (int p = 0; p < panels; p++)
+      totals[v][p] = load(to + (v * PANELS + p) * LANES);
+  for (int j = 0; j < runs; j++, inputs += PAIRS_OF_RUN * vectors, factors += 2 * vectors) {
+    REGARD_UNROLLED_FOR (int part = 0; part < parts; part++) {
+      ints sums[chains][vectors][panels] = {};
+      REGARD_UNROLLED_FOR (int i = part * pairs; i < (part + 1) * pairs; i++)
+        REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
+          const shorts pair = (shorts)broadcast(inputs[i * vectors + v]);
+          REGARD_UNROLLED_FOR (int p = 0; p < panels; p++) {
+            ints &sum = sums[i % chains][v][p];
+            sum = add_products((shorts)panel[p].numbers[j][i], pair, sum);
+          }
+        }
+      REGARD_UNROLLED_FOR (int p = 0; p < panels; p++)
+        REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
+          REGARD_UNROLLED_FOR (int i = 1; i < chains; i++) sums[0][v][p] += sums[i][v][p];
+          totals[v][p] += __builtin_convertvector(sums[0][v][p], floats) *
+                          (panel[p].scales[j][part] * factors[2 * v]);
+        }
     }
+    if constexpr (has_offset)
+      REGARD_UNROLLED_FOR (int p = 0; p < panels; p++)
+        REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
+          totals[v][p] += panel[p].offsets[j] * factors[2 * v + 1];
   }
-  // Adds the products of a block with its inputs; `pairs` are those of its runs.
-  __attribute__((always_inline)) void add(const Block &block, const int16_t *const *x,
-                                          const float *const *pairs, int64_t number) {
-    alignas(64) float scales[vectors][2 * Block::RUNS];
-    REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
-      scale(block, v, pairs[v] + 2 * Block::RUNS * number, scales[v]);
-    REGARD_UNROLLED_FOR (int j = 0; j < Block::RUNS; j++) {
-      shorts q[PARTS];
-      block.numbers(j, q);
-      const int64_t first = (number * Block::RUNS + j) * RUN;
-      REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) {
-        sums whole = {};
-        REGARD_UNROLLED_FOR (int k = 0; k < PARTS; k++)
-          whole = add_products(q[k], load_as<shorts>(x[v] + first + k * SHORTS), whole);
-        products[v] += __builtin_convertvector(whole, totals) * scales[v][2 * j];
-      }
-    }
-  }
-  __attribute__((always_inline)) float total(int v) const {
-    const float whole = sum_of_lanes<SHORT_SUMS>(products[v]);
-    if constexpr (!Block::HAS_OFFSET) return whole;
-    constexpr int lanes = sizeof(Pairs) / sizeof(float);
-    Pairs own = offsets[v];
-    REGARD_UNROLLED_FOR (int i = 0; i < lanes; i += 2) own[i] = 0;
-    return whole + sum_of_lanes<lanes>(own);
-  }
-};
+  REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
+    REGARD_UNROLLED_FOR (int p = 0; p < panels; p++)
+      store(to + (v * PANELS + p) * LANES, totals[v][p]);
+}
 
-// How far ahead rows are prefetched. Measured on one thread of a Zen 3: time with it 0.83 for Q4_1,
-// 0.76 for Q8_0, 0.9 for the others.
-constexpr int64_t BYTES_AHEAD = 4096;
+constexpr int VECTORS_OF_PANEL = 128;  // for which rows are unpacked once; in the L2 cache
 
-// Results (vectors, count) of rows, those of each vector `stride` apart.
-template <class Kind, int vectors>
-__attribute__((noinline)) void multiply_blocks(const uint8_t *from, int64_t bytes, int64_t count,
+// Unpacks runs of up to LANES rows.
+template <class Kind>
+REGARD_INLINE void unpack_rows(const uint8_t *from, int64_t bytes, int64_t count, int runs,
+                               Panel &panel) {
+  constexpr int64_t size = RUNS_OF_PANEL / Kind::RUNS * Kind::BYTES;
+  if (count >= LANES) return Kind::unpack(Rows{from, bytes}, runs, panel);
+  uint8_t copy[LANES][size] = {};
+  for (int64_t r = 0; r < count; r++)
+    memcpy(copy[r], from + r * bytes, size_t(runs / Kind::RUNS * Kind::BYTES));
+  Kind::unpack(Rows{copy[0], size}, runs, panel);
+}
+
+// Results (vectors, count) of the rows of up to PANELS, those of each vector `stride` apart.
+template <class Kind>
+__attribute__((noinline)) void multiply_panels(const uint8_t *from, int64_t bytes, int64_t count,
                                                const Inputs<BlockProducts> &x, int64_t vector,
-                                               int64_t inputs, const float *bias, float *result,
-                                               int64_t stride) {
-  const int16_t *numbers[vectors];
-  const float *pairs[vectors];
-  for (int v = 0; v < vectors; v++)
-    numbers[v] = x.numbers(vector + v), pairs[v] = x.pairs(vector + v);
-  for (int64_t row = 0; row < count; row++, from += bytes) {
-    const auto write = [&](int v, float total) {
-      result[v * stride + row] = total + (bias ? bias[row] : 0);
-    };
-    if constexpr (IsBlock<Kind>) {
-      RowTotals<Kind, vectors> totals;
-      for (int64_t block = 0; block < inputs / (RUN * Kind::RUNS); block++) {
-        const uint8_t *here = from + block * Kind::BYTES;
-        REGARD_UNROLLED_FOR (int i = 0; i < Kind::BYTES; i += 64)
-          __builtin_prefetch(here + BYTES_AHEAD + i);
-        totals.add(Kind{here}, numbers, pairs, block);
-      }
-      for (int v = 0; v < vectors; v++) write(v, totals.total(v));
-    } else {
-      const auto *weights = (const typename Kind::type *)from;
-      for (int v = 0; v < vectors; v++) {
-        floats total = {};
-        for (int64_t i = 0; i < inputs; i += LANES)
-          total += widen_part(Kind(), weights + i, inputs - i) * load(x.row(vector + v) + i);
-        write(v, sum(total));
-      }
+                                               int64_t vectors, int64_t inputs, const float *bias,
+                                               float *result, int64_t stride) {
+  constexpr int64_t blocks_of_panel = RUNS_OF_PANEL / Kind::RUNS;
+  alignas(64) float totals[VECTORS_OF_PANEL * PANELS * LANES];
+  alignas(64) Panel panels[PANELS];
+  memset(totals, 0, size_t(vectors * PANELS * LANES) * sizeof *totals);
+  const int64_t blocks = inputs / (RUN * Kind::RUNS), used = (count + LANES - 1) / LANES;
+  for (int64_t block = 0; block < blocks; block += blocks_of_panel) {
+    const int64_t together = min(blocks - block, blocks_of_panel), place = block * Kind::BYTES;
+    const int runs = int(together) * Kind::RUNS;
+    // As much of the next rows, which lie behind these.
+    const uint8_t *next = from + used * LANES * (bytes + place);
+    for (int64_t i = 0; i < used * LANES * together * Kind::BYTES; i += 64) {
+      constexpr bool into_second_cache = true;
+      fetch_line(next + i, into_second_cache);
     }
+    for (int64_t p = 0; p < used; p++)
+      unpack_rows<Kind>(from + p * LANES * bytes + place, bytes, count - p * LANES, runs,
+                        panels[p]);
+    const auto add = [&](auto own) REGARD_INLINE_LAMBDA {
+      for (int64_t v = 0; v < vectors; v += BLOCK_VECTORS)
+        with_count<BLOCK_VECTORS + 1>(
+            min(vectors - v, int64_t(BLOCK_VECTORS)), [&](auto some) REGARD_INLINE_LAMBDA {
+              add_panels<own, some, Kind::HALVES, Kind::HAS_OFFSET>(
+                  panels, runs, x, vector + v, block * Kind::RUNS, totals + v * PANELS * LANES);
+            });
+    };
+    with_count<PANELS + 1>(used, add);
+  }
+  for (int64_t v = 0; v < vectors; v++)
+    for (int64_t row = 0; row < count; row += LANES) {
+      floats total = load(totals + v * PANELS * LANES + row);
+      if (bias) total += widen_part(Float32(), bias + row, count - row);
+      narrow_part(Float32(), result + v * stride + row, total, count - row);
+    }
+}
+
+// Results (vectors, count) of rows of numbers without blocks.
+template <class Kind, int vectors>
+__attribute__((noinline)) void multiply_numbers(const typename Kind::type *from, int64_t count,
+                                                const Inputs<BlockProducts> &x, int64_t vector,
+                                                int64_t inputs, const float *bias, float *result,
+                                                int64_t stride) {
+  const float *of_vector[vectors];
+  REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) of_vector[v] = x.row(vector + v);
+  for (int64_t row = 0; row < count; row++, from += inputs) {
+    floats totals[vectors] = {};
+    for (int64_t i = 0; i < inputs; i += LANES) {
+      const floats weights = widen_part(Kind(), from + i, inputs - i);
+      REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
+        totals[v] += weights * load(of_vector[v] + i);
+    }
+    REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
+      result[v * stride + row] = sum(totals[v]) + (bias ? bias[row] : 0);
   }
 }
+
+constexpr int64_t NUMBER_ROWS_OF_GROUP = 16;  // stay in the L1 cache for more vectors
 
 template <class Products>
 concept MultipliesBlocks = requires { Products::IN_BLOCKS; };
-
-constexpr int64_t BLOCK_ROWS_OF_GROUP = 16;  // stay in the L1 cache for more vectors
-constexpr int BLOCK_VECTORS = 4;
 
 template <class Products>
   requires MultipliesBlocks<Products>
@@ -217,16 +283,24 @@ static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t
   map.each_part(first, last,
                 [&](auto kind, const uint8_t *from, int64_t bytes, int64_t begin,
                     int64_t end) REGARD_INLINE_LAMBDA {
-                  const int64_t group = x.count > BLOCK_VECTORS ? BLOCK_ROWS_OF_GROUP : end - begin;
+                  using Kind = decltype(kind);
+                  constexpr int64_t group = IsBlock<Kind> ? PANELS * LANES : NUMBER_ROWS_OF_GROUP;
+                  constexpr int64_t most = IsBlock<Kind> ? VECTORS_OF_PANEL : BLOCK_VECTORS;
                   for (int64_t row = begin; row < end; row += group)
-                    for (int64_t v = 0; v < x.count; v += BLOCK_VECTORS)
-                      with_count<BLOCK_VECTORS + 1>(
-                          min(x.count - v, int64_t(BLOCK_VECTORS)), [&](auto vectors) {
-                            multiply_blocks<decltype(kind), vectors>(
-                                from + (row - begin) * bytes, bytes, min(group, end - row), x, v,
-                                map.inputs, map.bias ? map.bias + row : nullptr,
-                                result + v * stride + row, stride);
-                          });
+                    for (int64_t v = 0; v < x.count; v += most) {
+                      const int64_t vectors = min(most, x.count - v), rows = min(group, end - row);
+                      const uint8_t *here = from + (row - begin) * bytes;
+                      const float *bias = map.bias ? map.bias + row : nullptr;
+                      float *to = result + v * stride + row;
+                      if constexpr (IsBlock<Kind>)
+                        multiply_panels<Kind>(here, bytes, rows, x, v, vectors, map.inputs, bias,
+                                              to, stride);
+                      else
+                        with_count<BLOCK_VECTORS + 1>(vectors, [&](auto some) {
+                          multiply_numbers<Kind, some>((const typename Kind::type *)here, rows, x,
+                                                       v, map.inputs, bias, to, stride);
+                        });
+                    }
                 });
 }
 
@@ -240,23 +314,17 @@ REGARD_INLINE void read_row(const LinearMap<Products> &map, int64_t row, Take ta
       for (int64_t i = 0; i < map.inputs; i += LANES)
         take(i, widen_part(kind, (const typename Kind::type *)from + i, map.inputs - i));
     } else {
+      Panel panel;  // all of whose rows are this one
       for (int64_t i = 0; i < map.inputs; i += RUN * Kind::RUNS, from += Kind::BYTES) {
-        kind.data = from;
-        float factors[2 * Kind::RUNS];
-        if constexpr (Kind::RUNS == 1) {
-          const fours both = widen_pair(from);
-          factors[0] = both[0], factors[1] = both[1];
-        } else {
-          kind.factors(factors);
-        }
+        Kind::unpack(Rows{from, 0}, Kind::RUNS, panel);
         for (int j = 0; j < Kind::RUNS; j++) {
-          shorts q[PARTS];
-          kind.numbers(j, q);
-          int16_t whole[RUN];
-          memcpy(whole, q, sizeof whole);
           float numbers[RUN];
-          for (int k = 0; k < RUN; k++)
-            numbers[k] = factors[2 * j] * whole[k] + (Kind::HAS_OFFSET ? factors[2 * j + 1] : 0);
+          for (int k = 0; k < RUN; k++) {
+            const int32_t pair = panel.numbers[j][k / 4 * 2 + k % 2][0];
+            const float q = int16_t(k % 4 < 2 ? pair : pair >> 16);
+            numbers[k] = panel.scales[j][Kind::HALVES ? k / PAIRS_OF_RUN : 0][0] * q +
+                         (Kind::HAS_OFFSET ? panel.offsets[j][0] : 0);
+          }
           for (int k = 0; k < RUN; k += LANES) take(i + j * RUN + k, load(numbers + k));
         }
       }

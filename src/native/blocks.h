@@ -1,7 +1,8 @@
 // The blocks of a GGUF: 32 or 256 numbers of a row, each scale · q + offset with a whole number q.
 //
-// They are read in runs of 32 numbers that share scale and offset. llama.cpp defines the formats,
-// in ggml-common.h and ggml-quants.c.
+// LANES rows are read side by side, lane r of a vector being row r, in runs of 32 numbers. A row
+// has a scale for each run or half of it, and maybe an offset for each run. llama.cpp defines the
+// formats, in ggml-common.h and ggml-quants.c.
 #pragma once
 
 #include "abi.h"
@@ -9,143 +10,210 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int RUN = 32;
+constexpr int RUN = 32, RUNS_OF_PANEL = 8, PAIRS_OF_RUN = RUN / 2;
 
-// Whole numbers of 16 bits and the sums of their products in pairs, in vectors of at most 256 bits:
-// with wider ones the time would be that of reading the blocks, too.
-constexpr int SHORTS = LANES >= 8 ? 16 : 8, SHORT_SUMS = SHORTS / 2, PARTS = RUN / SHORTS;
-using shorts = int16_t __attribute__((vector_size(2 * SHORTS)));
-using sums = int32_t __attribute__((vector_size(4 * SHORT_SUMS)));
-using totals = float __attribute__((vector_size(4 * SHORT_SUMS)));
-using fours = float __attribute__((vector_size(16)));
+using shorts = int16_t __attribute__((vector_size(4 * LANES)));
+using unsigned_shorts = uint16_t __attribute__((vector_size(4 * LANES)));
 
-template <class Vector, class Number>
-REGARD_INLINE Vector load_as(const Number *from) {
-  Vector x;
-  memcpy(&x, from, sizeof x);
-  return x;
-}
+// Some runs of LANES rows. A lane of `numbers` is a pair of numbers of a row; of each four numbers
+// of a run, the first and the third are one pair, the others the next.
+struct Panel {
+  ints numbers[RUNS_OF_PANEL][PAIRS_OF_RUN];
+  floats scales[RUNS_OF_PANEL][2];  // both are set only if halves of runs differ
+  floats offsets[RUNS_OF_PANEL];    // if there are any
+};
 
-// Adds a[2i]·b[2i] + a[2i + 1]·b[2i + 1] to lane i.
-REGARD_INLINE sums add_products(shorts a, shorts b, sums to) {
-#if defined(__AVX2__)
-  return to + (sums)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#elif defined(__SSE2__)
-  return to + (sums)_mm_madd_epi16((__m128i)a, (__m128i)b);
-#elif defined(__aarch64__)
-  const int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b));
-  return to + (sums)vpaddq_s32(low, vmull_high_s16((int16x8_t)a, (int16x8_t)b));
-#else
-  REGARD_UNROLLED_FOR (int i = 0; i < SHORT_SUMS; i++)
-    to[i] += a[2 * i] * b[2 * i] + a[2 * i + 1] * b[2 * i + 1];
-  return to;
-#endif
-}
-
-// SHORTS bytes, uint8_t or int8_t.
-template <class Byte>
-REGARD_INLINE shorts widen_bytes(const Byte *from) {
-#if defined(__AVX2__)
-  const __m128i bytes = load_as<__m128i>(from);
-  return (shorts)(std::is_signed_v<Byte> ? _mm256_cvtepi8_epi16(bytes)
-                                         : _mm256_cvtepu8_epi16(bytes));
-#else
-  typedef Byte bytes __attribute__((vector_size(SHORTS)));
-  return __builtin_convertvector(load_as<bytes>(from), shorts);
-#endif
-}
-
-// Two numbers of float16, then zeros.
-REGARD_INLINE fours widen_pair(const uint8_t *from) {
-#if defined(__F16C__)
-  return (fours)_mm_cvtph_ps(_mm_cvtsi32_si128(load_as<int32_t>(from)));
-#else
-  static_assert(LANES == 4);
-  uint16_t numbers[LANES] = {};
-  memcpy(numbers, from, 4);
-  return (fours)widen(Float16(), numbers);
-#endif
-}
-
-// Each kind has the BYTES of a block and its RUNS. numbers(j, q) sets the whole numbers of run j;
-// factors(to) sets a pair of scale and offset for each run, or widen_pair makes that of the only
-// one.
-template <class Byte, int START, int16_t LESS, bool OFFSET>
-struct SmallBlock {
-  static constexpr bool HAS_OFFSET = OFFSET, IN_HALVES = std::is_same_v<Byte, uint8_t>;
-  static constexpr int RUNS = 1, BYTES = START + (IN_HALVES ? RUN / 2 : RUN);
+// Where LANES rows are in memory.
+struct Rows {
   const uint8_t *data;
+  int64_t stride;
 
-  __attribute__((always_inline)) void numbers(int, shorts *q) const {
-    const Byte *from = (const Byte *)data + START;
-    if constexpr (IN_HALVES) {  // of bytes: the lower ones are the first 16 numbers
-      REGARD_UNROLLED_FOR (int k = 0; k < PARTS / 2; k++) {
-        const shorts both = widen_bytes(from + k * SHORTS);
-        q[k] = (both & 15) - LESS, q[k + PARTS / 2] = (both >> 4) - LESS;
-      }
-    } else {
-      REGARD_UNROLLED_FOR (int k = 0; k < PARTS; k++) q[k] = widen_bytes(from + k * SHORTS);
+  Rows from(int64_t byte) const { return {data + byte, stride}; }
+  const uint8_t *row(int r) const { return data + r * stride; }
+};
+
+// 16 bytes of each row, as four vectors of 4 bytes of each.
+REGARD_INLINE void load_words(Rows rows, uints *words) {
+  floats parts[4];  // quarter q of part i is row 4·q + i
+  REGARD_UNROLLED_FOR (int i = 0; i < 4; i++) {
+#if defined(__AVX512F__)
+    __m512i part = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i_u *)rows.row(i)));
+    part = _mm512_inserti32x4(part, _mm_loadu_si128((const __m128i_u *)rows.row(4 + i)), 1);
+    part = _mm512_inserti32x4(part, _mm_loadu_si128((const __m128i_u *)rows.row(8 + i)), 2);
+    part = _mm512_inserti32x4(part, _mm_loadu_si128((const __m128i_u *)rows.row(12 + i)), 3);
+    parts[i] = (floats)part;
+#elif defined(__AVX2__)
+    const __m256i part = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i_u *)rows.row(i)));
+    parts[i] = (floats)_mm256_inserti128_si256(
+        part, _mm_loadu_si128((const __m128i_u *)rows.row(4 + i)), 1);
+#else
+    memcpy(&parts[i], rows.row(i), sizeof parts[i]);
+#endif
+  }
+  floats pairs[4];
+  REGARD_UNROLLED_FOR (int i = 0; i < 4; i += 2) {
+    pairs[i] = interleave_in_quarters<1, 0>(parts[i], parts[i + 1], all_lanes());
+    pairs[i + 1] = interleave_in_quarters<1, 1>(parts[i], parts[i + 1], all_lanes());
+  }
+  REGARD_UNROLLED_FOR (int i = 0; i < 2; i++) {
+    words[2 * i] = (uints)interleave_in_quarters<2, 0>(pairs[i], pairs[i + 2], all_lanes());
+    words[2 * i + 1] = (uints)interleave_in_quarters<2, 1>(pairs[i], pairs[i + 2], all_lanes());
+  }
+}
+
+// Four bytes of each row.
+REGARD_INLINE uints load_word(Rows rows) {
+#if defined(__AVX512F__)
+  const __m512i places = (__m512i)(lane_numbers() * int32_t(rows.stride));
+  return (uints)_mm512_i32gather_epi32(places, rows.data, 1);
+#elif defined(__AVX2__)
+  const __m256i places = (__m256i)(lane_numbers() * int32_t(rows.stride));
+  return (uints)_mm256_i32gather_epi32((const int *)rows.data, places, 1);
+#else
+  uints word;
+  REGARD_UNROLLED_FOR (int r = 0; r < LANES; r++) {
+    uint32_t of_row;
+    memcpy(&of_row, rows.row(r), sizeof of_row);
+    word[r] = of_row;
+  }
+  return word;
+#endif
+}
+
+// The number of float16 in the lower half of each word.
+REGARD_INLINE floats widen_lower(uints words) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)words));
+#else
+  uint16_t list[LANES];
+  store(list, __builtin_convertvector(words & 0xffff, halves));
+  return widen(Float16(), list);
+#endif
+}
+
+// The two pairs of four bytes that are numbers, without a sign or with one.
+REGARD_INLINE void split(uints bytes, ints *pairs) {
+  pairs[0] = (ints)(bytes & 0x00ff00ff);
+  pairs[1] = (ints)((unsigned_shorts)bytes >> 8);
+}
+REGARD_INLINE void split_signed(uints bytes, ints *pairs) {
+  pairs[0] = (ints)((shorts)(bytes << 8) >> 8);
+  pairs[1] = (ints)((shorts)bytes >> 8);
+}
+
+// Each kind has the BYTES of a block and its RUNS, and whether it HAS_OFFSETs, or scales of HALVES
+// of runs. unpack(rows, runs, panel) sets runs of a panel, a multiple of RUNS.
+
+// Blocks of a run: a scale, maybe an offset, and then the numbers.
+template <int START, int SIZE, bool OFFSET>
+struct SmallBlock {
+  static constexpr bool HAS_OFFSET = OFFSET, HALVES = false;
+  static constexpr int RUNS = 1, BYTES = START + SIZE;
+
+  template <class Set>
+  REGARD_INLINE void unpack_each(Rows rows, int runs, Panel &panel, Set set_numbers) {
+    for (int j = 0; j < runs; j++) {
+      uints words[SIZE / 4];
+      REGARD_UNROLLED_FOR (int i = 0; i < SIZE; i += 16)
+        load_words(rows.from(j * BYTES + START + i), words + i / 4);
+      REGARD_UNROLLED_FOR (int i = 0; i < SIZE / 4; i++)
+        set_numbers(words[i], panel.numbers[j] + 2 * i);
+    }
+    for (int j = 0; j < runs; j++) {
+      const uints word = load_word(rows.from(j * BYTES));
+      panel.scales[j][0] = widen_lower(word);
+      if constexpr (OFFSET) panel.offsets[j] = widen_lower(word >> 16);
     }
   }
 };
-using BlockQ4_0 = SmallBlock<uint8_t, 2, 8, false>;
-using BlockQ4_1 = SmallBlock<uint8_t, 4, 0, true>;
-using BlockQ8_0 = SmallBlock<int8_t, 2, 0, false>;
+
+// Numbers of 4 bits in the halves of bytes: the lower ones are the first 16.
+template <int START, int16_t LESS>
+struct HalfByteBlock : SmallBlock<START, RUN / 2, LESS == 0> {
+  REGARD_INLINE void unpack(Rows rows, int runs, Panel &panel) {
+    SmallBlock<START, RUN / 2, LESS == 0>::unpack_each(
+        rows, runs, panel, [](uints word, ints *pairs) REGARD_INLINE_LAMBDA {
+          split(word & 0x0f0f0f0f, pairs);
+          split(word >> 4 & 0x0f0f0f0f, pairs + RUN / 4);
+          if constexpr (LESS != 0)
+            REGARD_UNROLLED_FOR (int i = 0; i < 2; i++) {
+              pairs[i] = (ints)((shorts)pairs[i] - LESS);
+              pairs[i + RUN / 4] = (ints)((shorts)pairs[i + RUN / 4] - LESS);
+            }
+        });
+  }
+};
+using BlockQ4_0 = HalfByteBlock<2, 8>;
+using BlockQ4_1 = HalfByteBlock<4, 0>;
+
+struct BlockQ8_0 : SmallBlock<2, RUN, false> {
+  REGARD_INLINE void unpack(Rows rows, int runs, Panel &panel) {
+    unpack_each(rows, runs, panel,
+                [](uints word, ints *pairs) REGARD_INLINE_LAMBDA { split_signed(word, pairs); });
+  }
+};
 
 // Two float16, d and e; 12 bytes with 8 scales s and 8 offsets m of 6 bits; the halves of 128
 // bytes. Run j is d·s[j]·q − e·m[j].
 struct BlockQ4_K {
-  static constexpr bool HAS_OFFSET = true;
+  static constexpr bool HAS_OFFSET = true, HALVES = false;
   static constexpr int RUNS = 8, BYTES = 4 + 12 + 128;
-  const uint8_t *data;
 
-  __attribute__((always_inline)) void factors(float *to) const {
-    uint32_t words[3];  // s[0 … 3], m[0 … 3] and the lower halves of the others, whose upper bits
-    memcpy(words, data + 4, sizeof words);  // are in the upper two of the first two words
-    const auto others = [&](uint32_t lower, uint32_t upper) {
+  REGARD_INLINE void unpack(Rows rows, int, Panel &panel) {
+    for (int i = 0; i < RUNS; i += 2) {
+      uints words[RUN / 4];
+      load_words(rows.from(16 + i / 2 * RUN), words);
+      load_words(rows.from(16 + i / 2 * RUN + 16), words + 4);
+      REGARD_UNROLLED_FOR (int w = 0; w < RUN / 4; w++) {
+        split(words[w] & 0x0f0f0f0f, panel.numbers[i] + 2 * w);
+        split(words[w] >> 4 & 0x0f0f0f0f, panel.numbers[i + 1] + 2 * w);
+      }
+    }
+    uints words[4];  // d and e; s[0 … 3], m[0 … 3] and the lower halves of the others, whose upper
+    load_words(rows, words);  // bits are in the upper two of words 1 and 2
+    const auto others = [](uints lower, uints upper) REGARD_INLINE_LAMBDA {
       return (lower & 0x0f0f0f0f) | (upper >> 6 & 0x03030303) << 4;
     };
-    const uint32_t parts[4] = {words[0] & 0x3f3f3f3f, others(words[2], words[0]),
-                               words[1] & 0x3f3f3f3f, others(words[2] >> 4, words[1])};
-    const auto bytes = load_as<int8_t __attribute__((vector_size(16)))>(parts);
-    const auto pairs =
-        __builtin_shufflevector(bytes, bytes, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
-    const fours both = widen_pair(data);
-    floats factor;
-    REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++) factor[i] = i % 2 ? -both[1] : both[0];
-    int8_t list[16];
-    memcpy(list, &pairs, sizeof list);
-    REGARD_UNROLLED_FOR (int i = 0; i < 16; i += LANES)
-      store(to + i, widen(Int8(), list + i) * factor);
-  }
-  __attribute__((always_inline)) void numbers(int j, shorts *q) const {
-    REGARD_UNROLLED_FOR (int k = 0; k < PARTS; k++) {
-      const shorts both = widen_bytes(data + 16 + j / 2 * RUN + k * SHORTS);
-      q[k] = j % 2 ? both >> 4 : both & 15;
+    const uints scales[2] = {words[1] & 0x3f3f3f3f, others(words[3], words[1])};
+    const uints offsets[2] = {words[2] & 0x3f3f3f3f, others(words[3] >> 4, words[2])};
+    const floats d = widen_lower(words[0]), e = -widen_lower(words[0] >> 16);
+    REGARD_UNROLLED_FOR (int j = 0; j < RUNS; j++) {
+      const auto byte = [&](uints word) REGARD_INLINE_LAMBDA {
+        return __builtin_convertvector((ints)(word >> 8 * (j % 4) & 0xff), floats);
+      };
+      panel.scales[j][0] = d * byte(scales[j / 4]);
+      panel.offsets[j] = e * byte(offsets[j / 4]);
     }
   }
 };
 
 // The lower 4 bits of q + 32 in the halves of 128 bytes, the upper 2 in 64 bytes; a scale of 8
-// bits, with a sign, for each 16 numbers, which here is a factor of them; and d, in float16.
+// bits, with a sign, for each 16 numbers; and d, in float16, by which these are multiplied.
 struct BlockQ6_K {
-  static constexpr bool HAS_OFFSET = false;
+  static constexpr bool HAS_OFFSET = false, HALVES = true;
   static constexpr int RUNS = 8, BYTES = 128 + 64 + 16 + 2;
-  const uint8_t *data;
 
-  __attribute__((always_inline)) void factors(float *to) const {
-    const floats factor = broadcast(widen_pair(data + BYTES - 4)[1]);
-    REGARD_UNROLLED_FOR (int i = 0; i < 16; i += LANES) store(to + i, factor);
-  }
-  __attribute__((always_inline)) void numbers(int j, shorts *q) const {
-    const int half = j / 4, quarter = j % 4;
-    const uint8_t *lower = data + 64 * half + quarter % 2 * RUN, *upper = data + 128 + RUN * half;
-    const int8_t *scale = (const int8_t *)data + 192 + 2 * j;
-    REGARD_UNROLLED_FOR (int k = 0; k < PARTS; k++) {
-      const shorts both = widen_bytes(lower + k * SHORTS);
-      const shorts low = quarter < 2 ? both & 15 : both >> 4;
-      const shorts high = (widen_bytes(upper + k * SHORTS) >> 2 * quarter & 3) << 4;
-      q[k] = ((low | high) - 32) * int16_t(scale[k * SHORTS / 16]);
+  REGARD_INLINE void unpack(Rows rows, int, Panel &panel) {
+    for (int half = 0; half < 2; half++)
+      for (int i = 0; i < RUN / 4; i += 4) {  // four words of each of four runs
+        uints lower[2][4], upper[4];
+        load_words(rows.from(64 * half + 4 * i), lower[0]);
+        load_words(rows.from(64 * half + RUN + 4 * i), lower[1]);
+        load_words(rows.from(128 + RUN * half + 4 * i), upper);
+        REGARD_UNROLLED_FOR (int quarter = 0; quarter < 4; quarter++)
+          REGARD_UNROLLED_FOR (int w = 0; w < 4; w++) {
+            const uints low = lower[quarter % 2][w] >> quarter / 2 * 4 & 0x0f0f0f0f;
+            ints *pairs = panel.numbers[4 * half + quarter] + 2 * (i + w);
+            split(low | (upper[w] >> 2 * quarter & 0x03030303) << 4, pairs);
+            REGARD_UNROLLED_FOR (int k = 0; k < 2; k++) pairs[k] = (ints)((shorts)pairs[k] - 32);
+          }
+      }
+    uints words[4];
+    load_words(rows.from(128 + 64), words);
+    const floats d = widen_lower(load_word(rows.from(BYTES - 4)) >> 16);
+    REGARD_UNROLLED_FOR (int i = 0; i < 2 * RUNS; i++) {
+      const ints byte = (ints)(words[i / 4] << (24 - i % 4 * 8)) >> 24;
+      panel.scales[i / 2][i % 2] = d * __builtin_convertvector(byte, floats);
     }
   }
 };

@@ -24,7 +24,7 @@ struct StepMemory {
   explicit StepMemory(const regard_gpt &gpt)
       : width(gpt.width), context_width(gpt.heads * gpt.dim),
         qkv_width(context_width + 2 * gpt.groups * gpt.dim),
-        hidden_width(gpt.gated ? 2 * gpt.hidden : gpt.hidden) {
+        hidden_width(gpt.mlp == REGARD_GELU ? gpt.hidden : 2 * gpt.hidden) {
     const int64_t rows = width + qkv_width + context_width + hidden_width + width;
     const size_t numbers = size_t(gpt.batch * rows) * sizeof(Number);
     const size_t count = size_t(3 * gpt.batch * gpt.layers);
@@ -95,6 +95,7 @@ class GPTStep {
       if (position) position += gpt_.positions[b] * width;
       read_row<Products>(tokens, gpt_.ids[b], [&](int64_t i, floats token) {
         floats x = rounded(element, token);
+        if (gpt_.factor != 1) x = rounded(element, x * float(gpt_.factor));
         if (position) x += widen_part(element, position + i, width - i);
         narrow_part(element, shared_.stream + b * width + i, x, width - i);
       });
@@ -191,11 +192,12 @@ class GPTStep {
       if (!x.data) x = make();
       const int64_t first = tasks.first(number), last = tasks.last(number);
       multiply_rows<Products>(all, first, last, x, to, width);
-      if (!gpt_.gated)
+      if (gpt_.mlp == REGARD_GELU)
         return combine(to, width, to, width, first, last, [](floats h, floats) { return gelu(h); });
       multiply_rows<Products>(all, hidden + first, hidden + last, x, to, width);
-      combine(to, width, to + hidden, width, first, last,
-              [](floats gate, floats up) { return rounded(Element(), silu(gate)) * up; });
+      combine(to, width, to + hidden, width, first, last, [&](floats gate, floats up) {
+        return rounded(Element(), gpt_.mlp == REGARD_SWIGLU ? silu(gate) : gelu(gate)) * up;
+      });
     });
   }
 

@@ -27,11 +27,13 @@ struct Kernels {
   double (*peak_bandwidth)(int64_t threads);
 };
 
-// Each is defined by kernels.cpp compiled for that set, those with bfloat16 instructions by
-// kernels_bfloat16.cpp; CMakeLists.txt lists them.
+// Each is defined by kernels.cpp compiled for that set; that with dot products of whole numbers by
+// kernels_vnni.cpp, those with bfloat16 instructions by kernels_bfloat16.cpp. CMakeLists.txt lists
+// them.
 namespace baseline { const Kernels &kernels(); }
 namespace avx2 { const Kernels &kernels(); }
 namespace avx512 { const Kernels &kernels(); }
+namespace avx512vnni { const Kernels &kernels(); }
 namespace avx512bf16 { const Kernels &kernels(); }
 namespace amx { const Kernels &kernels(); }
 

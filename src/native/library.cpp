@@ -35,6 +35,9 @@ constexpr InstructionSet sets[] = {
     {"avx512bf16", processor::runs_avx512bf16, processor::is_faster_by_avx512bf16,
      avx512bf16::kernels},
 #endif
+#ifdef REGARD_HAS_avx512vnni
+    {"avx512vnni", processor::runs_avx512vnni, processor::is_faster, avx512vnni::kernels},
+#endif
 #ifdef REGARD_HAS_avx512
     {"avx512", processor::runs_avx512, processor::is_faster, avx512::kernels},
 #endif

@@ -61,7 +61,9 @@ bool runs_avx512() {
          all(cpuid(7).ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ | bit_AVX512VL);
 }
 
-bool runs_avx512bf16() { return runs_avx512() && all(cpuid(7, 1).eax, bit_AVX512BF16); }
+bool runs_avx512vnni() { return runs_avx512() && all(cpuid(7).ecx, bit_AVX512VNNI); }
+
+bool runs_avx512bf16() { return runs_avx512vnni() && all(cpuid(7, 1).eax, bit_AVX512BF16); }
 
 bool runs_amx() {
   return runs_avx512bf16() && all(kept_registers(), kept_tiles) &&

@@ -6,6 +6,7 @@ namespace regard::processor {
 bool runs_baseline();
 bool runs_avx2();
 bool runs_avx512();
+bool runs_avx512vnni();
 bool runs_avx512bf16();
 bool runs_amx();
 

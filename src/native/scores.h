@@ -83,9 +83,9 @@ REGARD_INLINE bool sees_all(const QueryBlock &queries, const Segment &segment, i
 
 // Applies spans and hides the keys outside each row's interval. `computed` has the peaks over all
 // keys, hidden or not.
-static void apply_mask(const regard_problem &p, const Scoring &scoring, const QueryBlock &queries,
-                       const Segment &segment, float *scores, const floats *computed,
-                       floats *peak) {
+[[maybe_unused]] static void apply_mask(const regard_problem &p, const Scoring &scoring,
+                                        const QueryBlock &queries, const Segment &segment,
+                                        float *scores, const floats *computed, floats *peak) {
   for (int j = segment.first; j < segment.last; j++) {
     if (sees_all(queries, segment, j)) {
       peak[j] = computed[j];
@@ -148,9 +148,9 @@ REGARD_INLINE floats numbers_of(const regard_numbers &numbers, const QueryBlock 
 
 // All steps between dot product and softmax; `seen` marks the lanes that saw a key, and `scaled`,
 // if it is wanted, has the maxima of the scaled scores.
-static void adjust_scores(const regard_problem &p, const QueryBlock &queries,
-                          const Segment &segment, float *scores, floats *peak, ints *seen,
-                          floats *scaled = nullptr) {
+[[maybe_unused]] static void adjust_scores(const regard_problem &p, const QueryBlock &queries,
+                                           const Segment &segment, float *scores, floats *peak,
+                                           ints *seen, floats *scaled = nullptr) {
   const float scale = float(p.scale), cap = float(p.softcap);
   for (int j = segment.first; j < segment.last; j++) {
     const ints start = load(queries.start + j * LANES), stop = load(queries.stop + j * LANES);

@@ -293,7 +293,7 @@ OTHER = {
     "vocab_size": 8, "context": 12, "layers": 3, "heads": 3, "dim": 12, "dropout": 0.0,
     "bias": False, "positions": "learned", "rotary_base": 90_000.0, "groups": 6, "qk_norm": True,
     "window": 1, "global_every": 1, "norm": "rms", "norm_eps": 1e-4, "mlp": "swiglu",
-    "hidden": None, "initial_std": 0.05, "tied": False, "head_width": 8,
+    "hidden": None, "initial_std": 0.05, "tied": False, "head_width": 8, "embedding_factor": 2.0,
     "rotary_frequencies": (0.5, 0.1),
 }  # fmt: skip
 

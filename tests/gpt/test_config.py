@@ -25,7 +25,7 @@ from regard.gpt import GPT, GPTConfig, TrainConfig, parameter_counts
         ({"qk_norm": None}, r"GPTConfig\.qk_norm is None; expected True or False"),
         ({"positions": "sine"}, r"positions is 'sine'; expected learned or rotary"),
         ({"norm": "batch"}, r"GPTConfig\.norm is 'batch'; expected layer or rms"),
-        ({"mlp": "relu"}, r"GPTConfig\.mlp is 'relu'; expected gelu or swiglu"),
+        ({"mlp": "relu"}, r"GPTConfig\.mlp is 'relu'; expected gelu, swiglu or geglu"),
         ({"groups": 3}, r"groups is 3 and does not divide heads=4"),
         ({"groups": 0}, r"GPTConfig\.groups is 0; expected a whole number >= 1"),
         ({"window": 0}, r"GPTConfig\.window is 0; expected a whole number >= 1"),

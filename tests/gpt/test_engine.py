@@ -23,8 +23,12 @@ LATER = GPTConfig(
     mlp="swiglu", bias=False, qk_norm=True, window=7, global_every=2,
     head_width=10, tied=False, rotary_frequencies=(0.9, 0.5, 0.11, 0.02, 0.003),
 )
+GEMMA = GPTConfig(
+    vocab_size=61, context=23, layers=2, heads=4, dim=24, groups=1, positions="rotary", norm="rms",
+    mlp="geglu", bias=False, head_width=16, embedding_factor=24**0.5,
+)
 # fmt: on
-CONFIGS = pytest.mark.parametrize("config", [GPT2, LATER], ids=["gpt2", "later"])
+CONFIGS = pytest.mark.parametrize("config", [GPT2, LATER, GEMMA], ids=["gpt2", "later", "gemma"])
 PADDING = (2, 0, 5)
 READ, LENGTH = 11, 19
 SEQUENCES = 19  # more than any set multiplies together

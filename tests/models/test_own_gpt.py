@@ -5,6 +5,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
     GemmaConfig,
     LlamaConfig,
     MistralConfig,
@@ -63,6 +64,7 @@ def opened(config):
         Qwen3Config(**SIZE | {"tie_word_embeddings": False}, head_dim=10),
         LlamaConfig(**SIZE, rope_parameters=LLAMA3),
         LlamaConfig(**SIZE, rope_parameters=LLAMA3 | {"rope_type": "linear"}),
+        GemmaConfig(**SIZE, head_dim=10),
     ],
     ids=lambda config: config.model_type,
 )
@@ -108,7 +110,7 @@ def test_a_model_of_llamas_shape_generates_by_an_engine(weights):
             "rotary positions are of type yarn",
         ),
         (LlamaConfig(**SIZE, hidden_act="gelu"), "computes something else"),
-        (GemmaConfig(**SIZE, head_dim=4), "computes something else"),
+        (Gemma2Config(**SIZE, head_dim=4), "pre_feedforward_layernorm"),
     ],
 )
 def test_another_shape_is_refused_by_what_differs(config, why):

@@ -94,7 +94,9 @@ def test_the_best_set_is_used_unless_one_is_named():
 
 
 @with_library
-@pytest.mark.parametrize("name", ["amx", "avx512bf16", "avx512", "avx2", "baseline", "avx3"])
+@pytest.mark.parametrize(
+    "name", ["amx", "avx512bf16", "avx512vnni", "avx512", "avx2", "baseline", "avx3"]
+)
 def test_a_set_that_is_named_is_used_or_refused(name, fresh, monkeypatch):
     sets = supported()
     library._open.cache_clear()

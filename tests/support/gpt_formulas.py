@@ -20,6 +20,9 @@ def activated(wide, mlp):
     if mlp == "swiglu":
         gate, up = wide.chunk(2, dim=-1)
         return gate / (1 + torch.exp(-gate)) * up
+    if mlp == "geglu":
+        gate, up = wide.chunk(2, dim=-1)
+        return activated(gate, "gelu") * up
     inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
     return 0.5 * wide * (1 + torch.tanh(inner))
 
@@ -53,7 +56,7 @@ def written_out(model, ids):
         pairs = pairs * torch.exp(1j * torch.arange(tokens).double()[:, None] * speeds(config))
         return torch.cat([pairs.real, pairs.imag], dim=-1)
 
-    x = at["wte.weight"][ids]
+    x = at["wte.weight"][ids] * config.embedding_factor
     if config.positions == "learned":
         x = x + at["wpe.weight"][:tokens]
     back = torch.arange(tokens)[:, None] - torch.arange(tokens)

@@ -12,6 +12,7 @@ VARIANTS = {
     "global": GPTConfig(**_SMALL, window=2, global_every=2),
     "qk_norm": GPTConfig(**_SMALL, qk_norm=True),
     "swiglu": GPTConfig(**_SMALL, mlp="swiglu", norm="rms", norm_eps=0.02, hidden=23),
+    "geglu": GPTConfig(**_SMALL, mlp="geglu", norm="rms", hidden=23, embedding_factor=2.5),
     "all": GPTConfig(
         **_SMALL,
         bias=False,

@@ -32,6 +32,8 @@ _UNLIMITED = 2**62
 
 MAX_SEQUENCES = min(MAX_VECTORS.values())
 """Maximum batch of `GPTStep`."""
+MLPS = "gelu", "swiglu", "geglu"
+"""The MLPs of `GPTStep`, by their numbers."""
 MAX_HEADS_OF_GROUP = 16
 """Maximum number of query heads per key/value head of `GPTStep`."""
 
@@ -94,12 +96,15 @@ class GPTWeights:
     groups: int
     dim: int
     hidden: int
-    gated: bool
+    mlp: str
+    """A key of `MLPS`."""
     dtype: torch.dtype
     """Dtype of all tensors, except for quantized weights and their scales; either all maps and the
     token embeddings are int8, or in blocks, which need float32, or none."""
     tokens: LinearMap
     """Token embeddings ``(V, E)``."""
+    factor: float
+    """What they are multiplied by where they are read."""
     unembedding: LinearMap
     """``(V, E)``, of which the logits are made; often the token embeddings."""
     vocabulary: int
@@ -157,7 +162,7 @@ class GPTStep:
                 *(CODES[weights.dtype], torch.get_num_threads(), count, len(weights.layers)),
                 *(weights.width, weights.heads, weights.groups, weights.dim, weights.hidden),
                 vocabulary,
-                *(int(weights.gated), 0, 0, 0),
+                *(MLPS.index(weights.mlp), 0, 0, weights.factor, 0),
                 *(ids, ids + size, ids + 2 * size if padding else 0),
                 *_places_of(weights.tokens),
                 *pointers(weights.learned, *(rotation or (None, None))),
@@ -263,7 +268,7 @@ def supports_blocks(x: Tensor, shape: Sequence[int], bias: Tensor | None) -> boo
     """Whether `multiply_blocks` supports inputs and a bias on the CPU for a matrix of a shape."""
     if x.dtype != torch.float32 or x.shape[-1:] != shape[1:] or not x.is_contiguous():
         return False
-    if not 0 < x.numel() <= MAX_VECTORS[x.dtype] * x.shape[-1]:
+    if x.numel() == 0:
         return False
     if bias is not None and (bias.dtype != x.dtype or bias.shape != shape[:1]):
         return False

@@ -69,9 +69,9 @@ LAYER = Struct(
 )
 GPT = Struct(
     "gpt",
-    "dtype threads batch layers width heads groups dim hidden vocabulary gated one_sequence "
-    "skipped stream ids positions padding tokens:linear learned cosines sines layer norm:norm "
-    "unembedding:linear result",
+    "dtype threads batch layers width heads groups dim hidden vocabulary mlp one_sequence "
+    "skipped factor:double stream ids positions padding tokens:linear learned cosines sines layer "
+    "norm:norm unembedding:linear result",
 )
 ACTIVATION = Struct("activation", "dtype threads size x gradient result")
 RESIDUAL_NORM = Struct(

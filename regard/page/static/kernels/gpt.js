@@ -9,7 +9,8 @@ import { Cache } from "./cache.js";
 const ROWS = 32; // tokens that are read before the caller has its turn
 const NORM = " PPqd";
 const LAYER = `${NORM.repeat(4)} ${"PPPP".repeat(4)} Pqqq Pqqq qqqPP PPPqqqq P`;
-const GPT_STEP = `${"q".repeat(13)}${"P".repeat(12)}${NORM}PPPPP`;
+const GPT_STEP = `${"q".repeat(13)}d${"P".repeat(12)}${NORM}PPPPP`;
+const MLPS = ["gelu", "swiglu", "geglu"]; // by their numbers
 const NONE = 0; // an address where nothing is
 const FAR = 2 ** 52; // a window that no text reaches
 
@@ -81,7 +82,7 @@ export class GPT {
     const step = [
       ...[0, kernels.threads, ids.length, numbers.length],
       ...[dim, heads, config.groups, config.head_dim, config.hidden_dim, V],
-      ...[Number(config.mlp === "swiglu"), 1, ids.length - Number(isLast)],
+      ...[MLPS.indexOf(config.mlp), 1, ids.length - Number(isLast), config.embedding_factor],
       ...[at(from.stream), kernels.lendWhole(ids), kernels.lendWhole(places), NONE],
       ...[...this.linear("wte"), weights["wpe.weight"] ?? NONE, cosines, sines],
       ...[kernels.struct(LAYER.repeat(numbers.length), fields), ...this.norm("ln_f")],
