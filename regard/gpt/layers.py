@@ -297,7 +297,7 @@ class SwiGLU(nn.Module):
 
     @staticmethod
     def activation(gate: Tensor) -> Tensor:
-        """What a gate is multiplied by ``up`` as."""
+        """Return the activated gate, which multiplies ``up``."""
         return F.silu(gate)
 
 
@@ -306,5 +306,5 @@ class GeGLU(SwiGLU):
 
     @staticmethod
     def activation(gate: Tensor) -> Tensor:
-        """What a gate is multiplied by ``up`` as."""
+        """Return the activated gate, which multiplies ``up``."""
         return gelu(gate.contiguous())

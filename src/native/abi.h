@@ -119,8 +119,9 @@ enum {
   REGARD_REPEATS,  // (L, 2, 3), of the copies of a query's token and of their successors: how many
                    // it sees, their weight, and that with the keys shuffled; then (2, 2, 2, S), of
                    // the queries that a key is a copy or successor for, and of the others that see
-                   // it: how many, and their weight; see repeats.h [operand: int64 (2, S), where
-                   // the token of each position stands first, and next; S for nowhere]
+                   // it: how many, and their weight; see repeats.h [operand: int64
+                   // (2, max(L, S)), where the token of each position stands first, and next; for
+                   // nowhere max(L, S)]
 };
 
 typedef struct {

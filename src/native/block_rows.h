@@ -206,7 +206,7 @@ REGARD_INLINE void unpack_rows(const uint8_t *from, int64_t bytes, int64_t count
   if (count >= LANES) return Kind::unpack(Rows{from, bytes}, runs, panel);
   uint8_t copy[LANES][size] = {};
   for (int64_t r = 0; r < count; r++)
-    memcpy(copy[r], from + r * bytes, size_t(runs / Kind::RUNS * Kind::BYTES));
+    memcpy(copy[r], from + r * bytes, size_t(runs / Kind::RUNS) * Kind::BYTES);
   Kind::unpack(Rows{copy[0], size}, runs, panel);
 }
 

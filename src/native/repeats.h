@@ -104,7 +104,7 @@ struct Repeats : Readout {
   template <bool moves, class Value>
   static void add_repeated(const ReadoutState &at, const WeightBlock &block, Value value) {
     const Memory memory(at.p, at.memory);
-    const int64_t *next_copies = (const int64_t *)at.request.operand + at.p.keys;
+    const int64_t *next_copies = (const int64_t *)at.request.operand + max(at.p.queries, at.p.keys);
     for (const int following : {0, 1}) {
       const int pairs = following ? SUCCESSORS : COPIES;
       for_each_head(block.queries, [&](int64_t head, int first, int last) {

@@ -289,7 +289,7 @@ class ModelRuns:
 
         self._skips = False
         # To find whether blocks can be skipped takes about a run, of which a change saves a part.
-        if self._may_skip and self._blocks.can_skip(begins[-1]) and len(left) > _FEW:
+        if self._may_skip and len(left) > _FEW and self._blocks.can_skip(begins[-1]):
             # Two copies are enough to show which tensors have an entry per copy.
             yield run(min(size, 2) if self.batches else 1)
             self._skips = self._may_skip_before(begins)

@@ -83,10 +83,19 @@ Reading random_reading(Random &random, const Sample &sample, int64_t kind) {
       break;
     case REGARD_REPEATS: {
       reading.length = 6 * s.queries + 8 * s.keys;
-      reading.keys = Numbers<int64_t>(std::max(s.queries, s.keys));
-      const int64_t tokens = random.pick({1, 3, 30});
-      for (int64_t i = 0; i < std::max(s.queries, s.keys); i++)
-        reading.keys[i] = random.below(tokens);
+      const int64_t count = std::max(s.queries, s.keys), tokens = random.pick({1, 3, 30});
+      reading.keys = Numbers<int64_t>(2 * count);
+      std::vector<int64_t> first(tokens, count), last(tokens);
+      for (int64_t i = 0; i < count; i++) {
+        const int64_t token = random.below(tokens);
+        if (first[token] == count)
+          first[token] = i;
+        else
+          reading.keys[count + last[token]] = i;
+        reading.keys[i] = first[token];
+        reading.keys[count + i] = count;
+        last[token] = i;
+      }
       break;
     }
     case REGARD_OFFSETS: reading.size = reading.length = random.pick({1, 2, 16, 33, 300}); break;

@@ -12,7 +12,7 @@ struct Reading {
   int64_t kind, size, columns, height, width, length;  // length: numbers of a head
   Numbers<float> result, given;
   Numbers<int64_t> positions, keys;  // keys: those of WEIGHTS, of LAG's queries, labels of SPANS,
-                                     // tokens of REPEATS
+                                     // copies of REPEATS
 
   const void *given_data() const {
     return keys ? static_cast<const void *>(keys.data()) : given.data();
