@@ -31,7 +31,6 @@ from regard.models.text import PretrainedTokenizer
 
 __all__ = ["load_gguf", "load_pretrained"]
 
-"""Exceptions of the libraries for files that are missing, damaged, or of an unknown model."""
 _SHOWN = 200  # characters of their messages
 _ROWS = 2**12  # rows of an embedding that are dequantised at a time
 _SPARE = 1.2  # what a first run needs beside the weights, at least
@@ -64,6 +63,12 @@ def load_pretrained(
         quantised = getattr(config, "quantization_config", None) is not None
         stored = {} if quantised else stored_tensors(folder)
         size = sum(prod(one.shape) for one in stored.values()) * dtype.itemsize
+        layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+        if stored and layers > len(stored):  # they would be made for ever
+            raise CheckpointError(
+                f"{folder} is damaged: it says that it has more layers than its {len(stored)} tensors; "
+                "fetch it again"
+            )
         _require_memory(size, _name(dtype), folder)
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
@@ -379,7 +384,12 @@ def _reading(path: Path) -> Iterator[None]:
         ) from None
     except ImportError as error:  # of a checkpoint that another library quantised
         raise CheckpointError(f"{path} needs a library that is not installed: {error}") from None
-    except Exception as error:  # for a damaged file they raise every kind, a bare one among them
+    except (
+        BaseException
+    ) as error:  # for a damaged file they raise every kind, a bare one among them
+        # A panic of tokenizers, which is written in Rust, is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         reason = shorten(str(error) or type(error).__name__, _SHOWN, placeholder=" …")
         raise CheckpointError(
             f"{path} holds no language model that transformers can read: {reason}; take one with "

@@ -196,6 +196,27 @@ def test_a_damaged_folder_is_refused_in_a_line(folder, tmp_path, file, name, val
         regard.models.open(other)
 
 
+def test_a_folder_that_says_it_has_more_layers_than_tensors_is_damaged(folder, tmp_path):
+    other = shutil.copytree(folder, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**400}))
+    with pytest.raises(
+        CheckpointError, match=r"other is damaged: .* more layers than its \d+ tens"
+    ):
+        regard.models.open(other)
+
+
+def test_a_panic_of_tokenizers_is_a_damaged_folder(folder, tmp_path):
+    """A merge that is longer than the longest token; a panic is no `Exception`."""
+    other = shutil.copytree(folder, tmp_path / "other")
+    content = json.loads((other / "tokenizer.json").read_text())
+    longest = max(content["model"]["vocab"], key=len)
+    content["model"]["merges"].append([longest, longest])
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="other holds no language model"):
+        regard.models.open(other)
+
+
 def test_weights_that_are_missing_are_named(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "more")
     config = json.loads((tmp_path / "more/config.json").read_text())
