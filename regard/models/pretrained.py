@@ -66,8 +66,8 @@ def load_pretrained(
         layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
         if stored and layers > len(stored):  # they would be made for ever
             raise CheckpointError(
-                f"{folder} is damaged: it says that it has more layers than its {len(stored)} tensors; "
-                "fetch it again"
+                f"{folder} is damaged: it says that it has more layers than its {len(stored)} "
+                "tensors; fetch it again"
             )
         _require_memory(size, _name(dtype), folder)
         tokenizer = AutoTokenizer.from_pretrained(
