@@ -32,6 +32,17 @@ def needing(extra: str) -> Iterator[None]:
         raise ModuleNotFoundError(message, name=library) from None
 
 
+@contextmanager
+def catching_panics() -> Iterator[None]:
+    """Raise a RuntimeError for a panic of a library in Rust, which is no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(str(error)) from None
+
+
 def install(extra: str) -> str:
     """Return the command that adds an extra to this installation.
 

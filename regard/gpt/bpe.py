@@ -11,6 +11,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from regard._extras import catching_panics
 from regard.gpt.folder import TOKENIZER
 from regard.gpt.tokenizer import Tokenizer, checked, require_utf8
 from regard.record.token_names import BYTE_OF, displayable
@@ -148,7 +149,8 @@ class BPETokenizer(Tokenizer):
     def from_json(cls, text: str) -> Self:
         """The tokenizer that `to_json` wrote; `ValueError` where `text` is something else."""
         try:
-            inner = tokenizers.Tokenizer.from_str(text)
+            with catching_panics():
+                inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
             raise ValueError(f"not a tokenizer of the tokenizers library: {error}") from None
         inner.no_truncation()  # a finetuned model's file may enable it; text would be lost
@@ -172,7 +174,8 @@ class BPETokenizer(Tokenizer):
             ValueError: a file is damaged, or of another kind.
         """
         try:
-            model = models.BPE.from_file(str(vocabulary), str(merges))
+            with catching_panics():
+                model = models.BPE.from_file(str(vocabulary), str(merges))
         except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
             raise ValueError(f"{vocabulary} and {merges} make no BPE: {error}") from None
         inner = _byte_level(model)

@@ -117,8 +117,9 @@ class GPTConfig:
             if getattr(self, name) is not None:
                 require_count(self, name, least=1)
         require_number(self, "dropout", least=0.0, below=1.0)
-        for name in ("initial_std", "rotary_base", "norm_eps", "embedding_factor"):
+        for name in ("initial_std", "rotary_base", "norm_eps"):
             require_number(self, name, above=0.0)
+        require_number(self, "embedding_factor", above=0.0, most=1e6)
         for name in ("bias", "qk_norm", "tied"):
             require_flag(self, name)
         require_choice(self, "positions", "learned", "rotary")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard._extras import needing
+from regard._extras import catching_panics, needing
 from regard.gpt import CheckpointError
 from regard.gpt.folder import CONFIG, load_json
 from regard.models.gguf_blocks import other_shape, place_blocks
@@ -375,7 +375,8 @@ def _target(targets: Mapping[str, Any], name: str, shape: list[int], file: Path)
 def _reading(path: Path) -> Iterator[None]:
     """Report what the libraries raise for a path as a `CheckpointError` of one line."""
     try:
-        yield
+        with catching_panics():
+            yield
     except (CheckpointError, MemoryError):
         raise
     except ModuleNotFoundError as error:
@@ -384,12 +385,7 @@ def _reading(path: Path) -> Iterator[None]:
         ) from None
     except ImportError as error:  # of a checkpoint that another library quantised
         raise CheckpointError(f"{path} needs a library that is not installed: {error}") from None
-    except (
-        BaseException
-    ) as error:  # for a damaged file they raise every kind, a bare one among them
-        # A panic of tokenizers, which is written in Rust, is no Exception.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
+    except Exception as error:  # for a damaged file they raise every kind, a bare one among them
         reason = shorten(str(error) or type(error).__name__, _SHOWN, placeholder=" …")
         raise CheckpointError(
             f"{path} holds no language model that transformers can read: {reason}; take one with "

@@ -33,6 +33,7 @@ from regard.gpt import GPT, GPTConfig, TrainConfig, parameter_counts
         ({"initial_std": 0.0}, r"initial_std is 0\.0; expected a number > 0\.0"),
         ({"norm_eps": 0.0}, r"norm_eps is 0\.0; expected a number > 0\.0"),
         ({"rotary_base": -1.0}, r"rotary_base is -1\.0; expected a number > 0\.0"),
+        ({"embedding_factor": 2**64}, r"embedding_factor is 18446744073709551616; expected a nu"),
         ({"positions": "rotary", "dim": 12}, r"'rotary' and a head has 3 channels"),
         ({"global_every": 2}, r"global_every is 2 without a window"),
     ],

@@ -155,6 +155,11 @@ def test_a_tokenizer_of_another_kind_is_refused(bpe, tmp_path):
     CharTokenizer("ab").save(tmp_path)
     with pytest.raises(ValueError, match="not a tokenizer of the tokenizers library"):
         BPETokenizer.load(tmp_path)
+    panics = json.loads(bpe.to_json())  # over a merge that is longer than the longest token
+    longest = max(panics["model"]["vocab"], key=len)
+    panics["model"]["merges"].append([longest, longest])
+    with pytest.raises(ValueError, match="not a tokenizer of the tokenizers library"):
+        BPETokenizer.from_json(json.dumps(panics))
     words = json.loads(bpe.to_json()) | {"pre_tokenizer": {"type": "Whitespace"}}
     with pytest.raises(ValueError, match="expected byte-level BPE"):
         BPETokenizer.from_json(json.dumps(words))
