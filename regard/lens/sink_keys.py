@@ -27,7 +27,7 @@ __all__ = [
     "READOUTS",
     "RESTING",
     "Sinks",
-    "enough_others",
+    "mean_of_others",
     "mean_weights",
     "mean_weights_of",
     "resting",
@@ -232,13 +232,16 @@ def mean_weights(
     received, mean, itself = (part.to(dtype) for part in (received, mean, itself))
     # How many queries see a key follows from the sum and the mean of what they give it.
     others = torch.where(mean > 0, received / mean, 0).round() - 1
+    return mean_of_others(received, itself, others)
+
+
+def mean_of_others(
+    received: Float[Tensor, "H S"], itself: Float[Tensor, "H S"], others: Tensor
+) -> Float[Tensor, "H S"]:
+    """Return the same, given how many other queries see each key, ``(H, S)``."""
     means = (received - itself).clamp_min(0) / others.clamp_min(1)
-    return torch.where(enough_others(others), means, torch.nan)
-
-
-def enough_others(others: Tensor) -> Bool[Tensor, "H S"]:
-    """Return True where the number of other queries that see a key, ``(H, S)``, is enough."""
-    return others >= (PART * others.amax(-1, keepdim=True)).clamp_min(OTHERS)
+    fewest = (PART * others.amax(-1, keepdim=True)).clamp_min(OTHERS)
+    return torch.where(others >= fewest, means, torch.nan)
 
 
 def _joined(

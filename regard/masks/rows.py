@@ -82,11 +82,11 @@ class Rows:
 
     @property
     def are_shared(self) -> bool:
-        """True if all heads see the same keys, in one row of every table."""
+        """True if all batch entries and heads are known to see the same keys."""
         bounds = (self.positions, self.start, self.stop)
         matrices = (one for one in (self.allowed, self.bias) if one is not None)
         spans = () if self.spans is None else (self.spans.start[0], self.spans.stop[0])
-        return all(one.shape[1] == 1 for one in (*bounds, *matrices, *spans))
+        return all(one.shape[:2] == (1, 1) for one in (*bounds, *matrices, *spans))
 
     def equals(self, other: Rows) -> bool:
         """Return True if both have the same sizes and the same values."""

@@ -70,10 +70,10 @@ struct Repeats : Readout {
 
   // Whether every row sees all keys of a block.
   static bool sees_all(const ReadoutState &at, const WeightBlock &block) {
-    const QueryBlock &queries = block.queries;
+    const KeyRange common = seen_by_all(block.queries);
     const int32_t stop = block.key + block.keys;
-    return !at.p.allowed.data && !at.p.bias.data && queries.common_start <= block.key &&
-           stop <= queries.common_stop && !touched_by_spans(queries, block.key, stop);
+    return !at.p.allowed.data && !at.p.bias.data && common.start <= block.key &&
+           stop <= common.stop && !touched_by_spans(block.queries, block.key, stop);
   }
 
   static void scores(const ReadoutState &at, const WeightBlock &block) {

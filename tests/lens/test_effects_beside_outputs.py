@@ -297,7 +297,7 @@ def calls_of(model, run, **options):
 
 
 def test_what_comes_before_a_change_is_skipped_where_modules_hand_on_outputs_alone(ids):
-    """But in the first run; and runs of all other layers show that nothing else is handed on."""
+    """But in the first run; and runs of all other layers show that nothing else is used."""
     config = GPTConfig(vocab_size=VOCAB, context=17, layers=LAYERS, heads=3, dim=24)
     unchanged, shown = LAYERS, LAYERS - 1
     for model, inputs, heads in (

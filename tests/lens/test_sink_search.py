@@ -29,6 +29,30 @@ def rows_looked_at() -> torch.Tensor:
     return torch.arange((LENGTH - 1) % 7, LENGTH, 7)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_heads_that_see_other_keys_have_controls_of_their_own(batch: int) -> None:
+    """Two heads of one mask each are scored as each alone: a uniform head of theirs is no other."""
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 1, 2, 61, 7, generator=generator)
+    sees = torch.ones(1, 2, 61, 61, dtype=torch.bool).tril()
+    sees[0, 1] &= torch.ones(61, 61, dtype=torch.bool).triu(-5)  # the last six keys
+    tokens = [f"{place % 17} " for place in range(61)]
+
+    def scored(heads: slice, copies: int) -> list[tuple[str, float | None]]:
+        with regard.record(tokens=tokens) as recording:
+            regard.attention(
+                *(one[:, heads].repeat(copies, 1, 1, 1) for one in (query, key, key)),
+                mask=regard.dense(sees[:, heads]),
+            )
+        return [(str(one.role), one.score) for one in regard.lens.heads(recording)]
+
+    alone = [*scored(slice(0, 1), 1), *scored(slice(1, 2), 1)]
+    together = scored(slice(0, 2), batch)
+    assert [role for role, _ in together] == [role for role, _ in alone]
+    for (_, one), (_, other) in zip(together, alone, strict=True):
+        assert one == pytest.approx(other, rel=1e-6)  # roundings of float32 sums
+
+
 @pytest.mark.parametrize(
     ("rows", "is_sink"),
     [("looked at", False), ("others", True), ("all", True), ("none", False)],

@@ -106,7 +106,7 @@ def metrics(
         return {name: torch.zeros_like(heads) for name in (*_SUMS, *counts)}
     rows = pattern.problem.rows
     sees_back = rows.is_interval and bool((rows.stop <= rows.positions + 1).all())
-    if sees_back and pattern.problem.alibi is None and rows.start.shape[:2] == (1, 1):
+    if sees_back and pattern.problem.alibi is None and rows.are_shared:
         offsets, entropy = pattern.read(*readouts(length)) if read is None else read
         sums = _of_distances(offsets.double() * queries_that_see(rows, length))
         sums["entropy"] = entropy.double().sum(-1)

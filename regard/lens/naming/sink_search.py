@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard._shapes import Bool, Float, Int
-from regard.lens.sink_keys import RESTING, enough_others
+from regard.lens.sink_keys import RESTING, mean_of_others
 from regard.pattern import Pattern
 from regard.pattern.readouts import Received
 
@@ -45,14 +45,15 @@ class SinkSearch:
     def __init__(self, pattern: Pattern, seers: Int[Tensor, "H T"], read: Read) -> None:
         self._pattern = pattern
         self._others = seers - 1
-        self._enough = enough_others(self._others)
         length = pattern.shape[-1]
         step = max(1, length // _ROWS)
         rows = torch.arange((length - 1) % step, length, step, device="cpu")
         (means,) = read(pattern.at(rows), Received("mean"))
-        self.sinks: Bool[Tensor, "H T"] = (means > RESTING) & self._enough
+        # What all rows would give if they were like these.
+        means = mean_of_others(means * self._others, torch.zeros_like(means), self._others)
+        self.sinks: Bool[Tensor, "H T"] = means > RESTING
         """True for the keys on which a head rests."""
-        self._candidates = (means > _CANDIDATE * RESTING) & self._enough
+        self._candidates = means > _CANDIDATE * RESTING
         self._scores: dict[int, Float[Tensor, "H T"]] = {}
         self._logsumexp: Float[Tensor, "H T"] | None = None
         self._weights: dict[int, Float[Tensor, "H T"]] = {}
@@ -69,7 +70,7 @@ class SinkSearch:
         share = torch.zeros(len(self.sinks), 1, dtype=torch.float64, device=self.sinks.device)
         for weights in self.on_sinks.values():
             share += weights[:, 1:].double().sum(-1, keepdim=True)
-        return (share / max(1, self._pattern.shape[-2] - 1)).clamp(0, 1).float()
+        return (share / max(1, self._pattern.shape[-2] - 1)).clamp(0, 1)
 
     @property
     def first(self) -> Float[Tensor, "H T"]:
@@ -102,8 +103,7 @@ class SinkSearch:
             received: weight that each key receives.
             itself: weight of each query on its own key.
         """
-        others = self._others.clamp_min(1)
-        may_be = ((received - itself) / others > (1 - _ROUNDING) * RESTING) & self._enough
+        may_be = mean_of_others(received, itself, self._others) > (1 - _ROUNDING) * RESTING
         looked_at = (self.sinks | self._candidates | may_be).any(0)
         looked_at[0] = True
         keys = looked_at.nonzero().flatten().tolist()
@@ -115,14 +115,15 @@ class SinkSearch:
             own = torch.where(self.sinks[:, key, None], self._scores[key], -torch.inf)
             whole = torch.logaddexp(whole, own)
         self._logsumexp = whole
-        found = torch.zeros_like(self.sinks)
+        total = torch.zeros(whole.shape, dtype=torch.float64, device=whole.device)
+        own = torch.zeros_like(total)
         self._weights = {}
         for key in keys:
             # A row without visible keys has the log-sum-exp −∞.
             weights = (self._scores[key] - whole).exp().nan_to_num(nan=0, posinf=0).clamp(max=1)
-            mean = (weights.double().sum(-1) - weights[:, key]) / others[:, key]
-            found[:, key] = (mean > RESTING) & self._enough[:, key]
+            total[:, key], own[:, key] = weights.double().sum(-1), weights[:, key]
             self._weights[key] = weights
+        found = mean_of_others(total, own, self._others) > RESTING
         changed = (found != self.sinks).any(-1).nonzero().flatten()
         self.sinks = found
         return changed

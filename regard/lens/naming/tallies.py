@@ -5,8 +5,9 @@ Axes: H heads of a layer, T tokens of the text, K distinct tokens of all texts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,8 +40,6 @@ class TextTallies:
     """Of keys on which some head rests, the weight of each row; 0 in heads that do not."""
     pattern: Pattern
     """The pattern, whose log-sum-exps are known."""
-    beside: Pattern
-    """The pattern without the sinks."""
     entropy: Float[Tensor, "H T"]
     """Of each row beside the sinks."""
     received: Float[Tensor, "H T"]
@@ -104,22 +103,19 @@ class Tallier:
         logsumexp = beside.logsumexp
         while len(wrong := search.correct(logsumexp, results[2], results[_ITSELF].weights)):
             part = search.beside(wrong)
-            results = _replaced(results, wrong, read(part, *readouts))
-            logsumexp = _replaced(logsumexp, wrong, part.logsumexp)
-            beside = search.beside()
+            put = partial(_put, wrong)
+            results = tuple(map(put, results, read(part, *readouts)))
+            logsumexp = put(logsumexp, part.logsumexp)
         first = search.first
         entropy, distance, received, *others = results
         near, others = _weights_of(others[: len(_NEAR)]), others[len(_NEAR) :]
         further = tuple(others[len(others) - len(also) :])
         del others[len(others) - len(also) :]
-        evenly, alike = _uniform_beside(pattern, beside, search.sinks)
-        highest, far, *of_even = (
-            one[alike]
-            for one in _flat(evenly.read(Entropy(), Distance(), *_NEAR, *marks, *uniform))
-        )
-        seen_near = {lag.d: one for lag, one in zip(_NEAR, of_even, strict=False)}
-        of_marks = of_even[len(_NEAR) : len(_NEAR) + len(marks)]
-        of_uniform = tuple(of_even[len(_NEAR) + len(marks) :])
+        evenly, alike = _uniform_beside(search)
+        even_results = evenly.read(Entropy(), Distance(), *_NEAR, *marks, *uniform)
+        highest, far, *of_even = (_each(lambda one: one[alike], one) for one in even_results)
+        seen_near, of_even = _weights_of(of_even[: len(_NEAR)]), of_even[len(_NEAR) :]
+        of_marks, of_uniform = of_even[: len(marks)], tuple(of_even[len(marks) :])
         later = torch.ones_like(first, dtype=torch.bool)
         later[:, 0] = False  # the first token sees only itself
         chosen = later & (highest > 0)  # more than one key is visible
@@ -155,7 +151,6 @@ class Tallier:
             sinks=search.sinks,
             on_sinks=search.on_sinks,
             pattern=whole_pattern,
-            beside=beside,
             uniform=of_uniform,
             entropy=entropy,
             received=received,
@@ -219,33 +214,33 @@ def uniform_pattern(pattern: Pattern) -> Pattern:
     return Pattern.of(flat, None)
 
 
-def _replaced(results: Any, heads: Int[Tensor, " h"], part: Any) -> Any:
-    """Return results with those of some heads replaced: tensors, or tuples of them."""
-    if isinstance(results, Tensor):
-        return results.index_copy(0, heads, part)
-    parts = [_replaced(old, heads, new) for old, new in zip(results, part, strict=True)]
-    return type(results)(*parts) if hasattr(results, "_fields") else tuple(parts)
+def _each(change: Callable[..., Tensor], *results: Any) -> Any:
+    """Apply a function to tensors, or to those in tuples."""
+    if isinstance(results[0], Tensor):
+        return change(*results)
+    parts = [_each(change, *of_one) for of_one in zip(*results, strict=True)]
+    kind = type(results[0])
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)  # a named tuple or another
 
 
-def _uniform_beside(
-    pattern: Pattern, beside: Pattern, sinks: Bool[Tensor, "H T"]
-) -> tuple[Pattern, Int[Tensor, " H"]]:
+def _put(heads: Int[Tensor, " h"], results: Any, part: Any) -> Any:
+    """Return a readout's results with those of some heads in their places."""
+    return _each(lambda old, new: old.index_copy(0, heads, new), results, part)
+
+
+def _uniform_beside(search: SinkSearch) -> tuple[Pattern, Int[Tensor, " H"]]:
     """Return uniform patterns over the keys beside the sinks, and which of them is each head's.
 
     Heads that see the same keys share one.
     """
-    if not pattern.problem.rows.are_shared:
-        return uniform_pattern(beside), torch.arange(len(sinks), device=sinks.device)
-    alike = sinks.unique(dim=0, return_inverse=True)[1]
+    evenly, sinks = uniform_pattern(search.beside()), search.sinks
     index = torch.arange(len(sinks), device=sinks.device)
+    if not search.pattern.problem.rows.are_shared:
+        return evenly, index
+    alike = sinks.unique(dim=0, return_inverse=True)[1]
     firsts = torch.full((int(alike.max()) + 1,), len(sinks), device=sinks.device)
     firsts.scatter_reduce_(0, alike, index, "amin")
-    return Pattern.of(uniform_pattern(beside).problem.select(firsts), None), alike
-
-
-def _flat(results: Sequence[Any]) -> list[Tensor]:
-    """Return the weights in place of those of a `Lag`."""
-    return [one.weights if isinstance(one, LagWeights) else one for one in results]
+    return Pattern.of(evenly.problem.select(firsts), None), alike
 
 
 def _hidden_only(bias: Tensor | None) -> Tensor | None:
