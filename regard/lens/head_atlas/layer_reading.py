@@ -158,8 +158,8 @@ class LayerReading:
         rest = _rest(tokens, text)
         moved = None
         if norm is not None:
-            moved = pattern @ norm.to(pattern.dtype).masked_fill(text.sinks, 0)[..., None]
-            moved = moved[..., 0]
+            beside = norm.to(pattern.dtype).masked_fill(text.sinks, 0)
+            moved = (pattern @ beside[..., None])[..., 0]
         rows = _Rows(pattern, tokens, text.sinks, norm, rest.sum(-1), moved, effects)
         largest: Tensor = text.also[0]
         saved = None if effects is None else (-effects).nan_to_num(nan=-torch.inf)
@@ -194,7 +194,8 @@ class LayerReading:
 
 def _rest(tokens: WindowTokens, text: TextTallies) -> Float[Tensor, "H T 3"]:
     """Return each row's share on sinks by kind."""
-    rest = torch.zeros(*text.sinks.shape, len(KINDS), device=text.sinks.device)
+    size = *text.sinks.shape, len(KINDS)
+    rest = torch.zeros(size, dtype=text.entropy.dtype, device=text.sinks.device)
     for key, weights in text.on_sinks.items():
         rest[..., tokens.kinds[key]] += weights
     return rest
