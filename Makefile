@@ -29,6 +29,10 @@ NATIVE := tools/backend.py tools/wasm.py src/CMakeLists.txt $(wildcard src/nativ
 # The page's JavaScript is checked with what npm installs here.
 JAVASCRIPT := tools/javascript
 CHECKERS := $(JAVASCRIPT)/node_modules/installed
+# What of the kernels was checked, and what that depends on.
+CHECKED := build/checked
+KERNELS := $(wildcard src/native/* tests/native/driver/*) src/CMakeLists.txt tools/driver.py
+IF_CHECKED = && mkdir -p $(@D) && touch $@ || [ $$? = 77 ]
 TEXT := 'In the primer there were two pictures that rhymed with animals. One rhymed with bat and one \
 with snail, so they had to be'
 
@@ -36,7 +40,7 @@ with snail, so they had to be'
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check real unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python lint-native javascript sanitize sanitize-memory sanitize-threads neon mutants kvpress graders vllm bench bench-llama pictures notebooks assignments site slides gallery real-page wheels release-check model card clean
+.PHONY: help demo test check real unit-tests native-checks other-checks style types thorough throttled notebook-test lint lint-python javascript sanitize mutants kvpress graders vllm bench bench-llama pictures notebooks assignments site slides gallery real-page wheels release-check model card clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,10 +67,24 @@ unit-tests: $(TESTS)
 
 # These compile for minutes and import nothing of the package.
 native-checks: $(TOOLS)
-	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 sanitize-threads neon lint-native javascript
+	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 $(CHECKED)/threads $(CHECKED)/neon $(CHECKED)/lint javascript
 
 other-checks: $(TESTS)
-	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 types sanitize-memory
+	@nice -n 5 $(MAKE) --no-print-directory --jobs=2 types $(CHECKED)/memory
+
+# The kernels are checked again when they have changed. A check that lacks a tool says so, ends with
+# status 77, and is tried each time.
+$(CHECKED)/threads: $(KERNELS) tools/sanitize.py | $(TOOLS)
+	@$(BIN)/python tools/sanitize.py thread best 80 4 $(IF_CHECKED)
+
+$(CHECKED)/memory: $(KERNELS) tools/sanitize.py | $(TESTS)
+	@$(BIN)/python tools/sanitize.py address,undefined best 150 $(IF_CHECKED)
+
+$(CHECKED)/neon: $(KERNELS) tools/neon.py | $(TOOLS)
+	@$(BIN)/python tools/neon.py 40 $(IF_CHECKED)
+
+$(CHECKED)/lint: $(KERNELS) tools/clang.py .clang-format .clang-tidy | $(TOOLS)
+	@$(BIN)/python tools/clang.py $(IF_CHECKED)
 
 check: $(TESTS) ## check one room in about a minute: make check ROOM=record
 	@OMP_NUM_THREADS=1 $(BIN)/python tools/check.py "$(ROOM)"
@@ -82,7 +100,7 @@ notebook-test: $(LAB) ## test the widget in JupyterLab, which this installs
 	OMP_NUM_THREADS=1 REGARD_BROWSER=required $(BIN)/python -m pytest tests/page/browser/test_jupyterlab.py
 
 lint: $(TESTS)
-	@$(MAKE) --no-print-directory --jobs=2 lint-native lint-python javascript
+	@$(MAKE) --no-print-directory --jobs=2 $(CHECKED)/lint lint-python javascript
 
 lint-python: style types
 
@@ -93,9 +111,6 @@ style: $(TOOLS)
 types: $(TESTS)
 	$(BIN)/mypy
 
-lint-native: $(TOOLS)
-	$(BIN)/python tools/clang.py
-
 # Whoever has no Node.js checks the rest; where the browser's tests are required, this is too.
 ifneq ($(shell command -v npm 2>/dev/null),)
 javascript: $(CHECKERS)
@@ -105,23 +120,11 @@ javascript:
 	@echo "npm is missing: the page's JavaScript is not checked"; [ "$$REGARD_BROWSER" != required ]
 endif
 
-# The baseline and the set that serves this processor in `make test`, all that it can run in
-# `make sanitize`.
-SETS := best
-
 # Random problems, compared with the definition: with every access and overflow checked, and with
-# several callers at once whose accesses must not race.
-sanitize: $(TESTS) ## run the kernels of all sets under the sanitizers of memory, arithmetic and threads
-	@$(MAKE) --no-print-directory --jobs=2 SETS=all sanitize-memory sanitize-threads
-
-sanitize-memory: $(TESTS)
-	@$(BIN)/python tools/sanitize.py address,undefined $(SETS) 150
-
-sanitize-threads: $(TOOLS)
-	@$(BIN)/python tools/sanitize.py thread best 80 4
-
-neon: $(TOOLS) ## cross-compile the kernels for NEON and run them in an emulator
-	@$(BIN)/python tools/neon.py 40
+# several callers at once whose accesses must not race. `make test` does so with the set of
+# instructions that serves this processor.
+sanitize: $(TESTS) $(CHECKED)/threads ## run the kernels of all sets under the sanitizers of memory, arithmetic and threads
+	@$(BIN)/python tools/sanitize.py address,undefined all 150 || [ $$? = 77 ]
 
 mutants: $(TESTS) ## break the code in small ways, one at a time, and see whether its room's tests notice; hours
 	$(BIN)/python tools/mutants.py
@@ -166,7 +169,7 @@ site: $(TESTS) ## build the site into build/site, with the model in it
 slides: $(TESTS) ## write the course's slides into build/slides.html, one file that needs no network
 	$(BIN)/python -m regard_site.slides build/slides.html
 
-gallery: $(TESTS) ## make the site's gallery, about two minutes of processor time and forty for its atlas, kept in build/gallery
+gallery: $(TESTS) ## make the site's gallery, about two minutes of processor time and two hours for its atlas, kept in build/gallery
 	$(BIN)/python -m regard_site.gallery build/gallery
 
 wheels: $(WHEELS) ## build the sdist and a wheel for each platform into build/dist, and run the kernels of those that run here

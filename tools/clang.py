@@ -1,8 +1,8 @@
 """Check the format of the C++ with clang-format, and look for bugs in it with clang-tidy.
 
-``python tools/clang.py``. clang-tidy needs the headers of a compiler; without one, the
-script prints so and checks the format alone. It reads the kernels for the most capable instruction
-sets, which have almost all of the code.
+``python tools/clang.py``. clang-tidy needs the headers of a compiler; without one, the script says
+so, checks the format alone and ends with status 77. It reads the kernels for the most capable
+instruction sets, which have almost all of the code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 
-from driver import ROOT, SOURCES, beside_python, configure
+from driver import LEFT_OUT, ROOT, SOURCES, beside_python, configure
 
 _SETS = "avx512;avx512vnni;avx512bf16;amx"
 
@@ -34,7 +34,7 @@ def _tidy() -> int:
     compiler = os.environ.get("CXX") or shutil.which("c++")
     if compiler is None:
         print("no compiler here, so no headers: clang-tidy is left out")
-        return 0
+        return LEFT_OUT
     folder = configure(
         "tidy",
         "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",

@@ -44,7 +44,9 @@ constexpr InstructionSet sets[] = {
 #ifdef REGARD_HAS_avx2
     {"avx2", processor::runs_avx2, processor::is_faster, avx2::kernels},
 #endif
+#ifdef REGARD_HAS_baseline  // which the sanitizers leave out beside another set
     {"baseline", processor::runs_baseline, processor::is_faster, baseline::kernels},
+#endif
 };
 
 const InstructionSet *best() {

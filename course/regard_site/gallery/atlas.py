@@ -14,7 +14,10 @@ from regard_site.gallery.exhibit import Exhibit, Progress
 __all__ = ["atlas"]
 
 _DOCUMENTATION = Path("/usr/share/doc")
-_PARTS = ("faq", "tutorial")
+_PARTS = (
+    *("faq", "tutorial", "howto", "reference"),
+    *("using", "extending", "distutils", "c-api", "library"),
+)
 
 
 def atlas(progress: Progress) -> Exhibit | None:
@@ -29,9 +32,14 @@ def atlas(progress: Progress) -> Exhibit | None:
         progress.say(f"left out: it needs {lacking}")
         return None
     run = progress.folder / "run"
-    texts = [path for part in _PARTS for path in sorted((found[-1] / part).glob("*.txt"))]
     made = regard.lens.atlas(
-        model, texts, length=2048, effects=0.15, folder=run, resume=True, announce=progress.say
+        model,
+        [found[-1] / part for part in _PARTS],
+        tokens=1_000_000,
+        length=2048,
+        folder=run,
+        resume=True,
+        announce=progress.say,
     )
     write_atlas(made, progress.folder)
     about = made.about
@@ -39,10 +47,11 @@ def atlas(progress: Progress) -> Exhibit | None:
         name="atlas",
         title="What each head of a real model does",
         text=(
-            f"The {len(made.rows)} heads of SmolLM2-135M-Instruct over {about['tokens']:,} tokens "
-            f"of {about['documents']} documents, the tutorial and FAQ of Python's documentation "
-            "(PSF licence, version 2). Press a head for its page: how much of it rests, what "
-            "it does beside that, what it moves, what is lost without it, and examples."
+            f"The {len(made.rows)} heads of SmolLM2-135M-Instruct over {about['tokens']:,} "
+            f"tokens of {about['documents']} documents of Python's documentation (PSF licence, "
+            "version 2). "
+            "Press a head for its page: how much of it rests, what it does beside that, what it "
+            "moves, what is lost without it, and examples."
         ),
         frame="gallery/atlas/index.html",
         data={"resting": _by_layer(made.rows, "resting")},
