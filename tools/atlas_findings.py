@@ -47,11 +47,10 @@ def rest(rows: list[Row]) -> None:
     for row in rows:
         shares.setdefault(row["layer"], []).append(row["resting"])
     say("by layer: " + " ".join(f"{layer}:{mean(own):.2f}" for layer, own in shares.items()))
-    total = sum(row["resting"] for row in rows)
     for kind in ("rest_first", "rest_separator", "rest_other"):
         some = [name(row) for row in rows if row[kind] >= ELSEWHERE]
-        share = sum(row[kind] for row in rows) / total
-        say(f"{kind}: {share:.3f} of it; {ELSEWHERE:.0%} or more in {len(some)}: {' '.join(some)}")
+        share = mean(row[kind] for row in rows)
+        say(f"{kind}: mean {share:.4f}; {ELSEWHERE:.0%} or more in {len(some)}: {' '.join(some)}")
     most = max(rows, key=lambda row: row["resting"])
     say(f"rests most: {name(most)} {most['resting']:.3f}, moves {most['moved']:.3f}")
     say(f"moves, the median: {median(row['moved'] for row in rows):.2f}")
