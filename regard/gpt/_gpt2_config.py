@@ -44,6 +44,10 @@ _GPT2: dict[str, Any] = {
     "norm": "layer",
     "mlp": "gelu",
     "embedding_factor": 1.0,
+    "output_norms": False,
+    "score_scale": None,
+    "score_softcap": None,
+    "logit_softcap": None,
 }
 
 

@@ -39,7 +39,8 @@ class GPTConfig:
         ValueError: if a field is out of its range or contradicts another: `dim` is not a
             multiple of `heads` and no `head_width` is given, `heads` not of `groups`, the head
             dimension is odd with rotary positions, `rotary_frequencies` are not one a pair of
-            channels, or `global_every` is set without a `window`.
+            channels, `global_every` is set without a `window`, or `window_rotary_base` without one
+            or without rotary positions.
 
     Source: rotary positions: Su et al. 2021, arXiv:2104.09864. RMSNorm: Zhang and Sennrich 2019,
     arXiv:1910.07467. SwiGLU and GeGLU: Shazeer 2020, arXiv:2002.05202. Groups: Ainslie et al. 2023,
@@ -78,6 +79,11 @@ class GPTConfig:
         "radians a position by which each of the D/2 pairs of channels rotates; none: by the base",
         on_command=False,  # models that stretch their positions are read, none is trained so
     )
+    window_rotary_base: float | None = option(
+        None,
+        "the rotary base of layers with a window; none: they rotate as the others do",
+        on_command=False,  # as what follows from Gemma: it is read, none is trained so
+    )
     head_width: int | None = option(
         None, "D: channels of a head; none: an equal share of dim, which then divides by heads"
     )
@@ -87,6 +93,15 @@ class GPTConfig:
     qk_norm: bool = option(
         default=False, text="normalise each head's queries and keys before their product"
     )
+    score_scale: float | None = option(
+        None, "what queries times keys are multiplied by; none: 1/√D", on_command=False
+    )
+    score_softcap: float | None = option(
+        None, "cap·tanh(score/cap) in place of a score; none: the score", on_command=False
+    )
+    logit_softcap: float | None = option(
+        None, "the same of logits; none: the logits", on_command=False
+    )
     window: int | None = option(
         None, "W: a position sees only the last W, its own included; none: all before it"
     )
@@ -95,6 +110,11 @@ class GPTConfig:
     )
     norm: Literal["layer", "rms"] = option("layer", "layer: LayerNorm; rms: RMSNorm, without bias")
     norm_eps: float = option(1e-5, "added to the variance by which a norm divides")
+    output_norms: bool = option(
+        default=False,
+        text="normalise what attention and MLP add to the residual stream, too",
+        on_command=False,
+    )
     mlp: Literal["gelu", "swiglu", "geglu"] = option(
         "gelu", "gelu: GPT-2's, in its tanh form; swiglu; geglu: gated by that GELU"
     )
@@ -107,7 +127,7 @@ class GPTConfig:
     embedding_factor: float = option(
         1.0,
         "what token embeddings are multiplied by where they are read, not where logits are made",
-        on_command=False,  # Gemma's is read, none is trained so
+        on_command=False,
     )
 
     def __post_init__(self) -> None:
@@ -119,8 +139,11 @@ class GPTConfig:
         require_number(self, "dropout", least=0.0, below=1.0)
         for name in ("initial_std", "rotary_base", "norm_eps"):
             require_number(self, name, above=0.0)
+        for name in ("window_rotary_base", "score_scale", "score_softcap", "logit_softcap"):
+            if getattr(self, name) is not None:
+                require_number(self, name, above=0.0, most=1e9)
         require_number(self, "embedding_factor", above=0.0, most=1e6)
-        for name in ("bias", "qk_norm", "tied"):
+        for name in ("bias", "qk_norm", "output_norms", "tied"):
             require_flag(self, name)
         require_choice(self, "positions", "learned", "rotary")
         require_choice(self, "norm", "layer", "rms")
@@ -146,6 +169,13 @@ class GPTConfig:
             )
         if self.rotary_frequencies is not None:
             self._require_frequencies()
+        if self.window_rotary_base is not None and (
+            self.window is None or self.positions != "rotary"
+        ):
+            raise ValueError(
+                f"GPTConfig.window_rotary_base is {self.window_rotary_base} without layers that "
+                "have a window and rotary positions; give both too, or leave it out"
+            )
         if self.global_every is not None and self.window is None:
             raise ValueError(
                 f"GPTConfig.global_every is {self.global_every} without a window, so every layer "
@@ -191,6 +221,10 @@ class GPTConfig:
         """
         every = self.global_every
         return None if every is not None and (layer + 1) % every == 0 else self.window
+
+    def rotates_apart(self, layer: int) -> bool:
+        """Whether a layer, counted from 0, rotates by `window_rotary_base`."""
+        return self.window_rotary_base is not None and self.layer_window(layer) is not None
 
     @classmethod
     def gpt2(cls, size: GPT2Size = "small") -> Self:

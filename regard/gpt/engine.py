@@ -28,7 +28,7 @@ from regard.gpt.config import GPTConfig
 from regard.gpt.ids import check_tokens
 from regard.gpt.int8 import Int8Matrix, to_int8
 from regard.gpt.layers import Embedding, Linear
-from regard.gpt.model import GPT, Block, rotation_of
+from regard.gpt.model import GPT, Block, rotations_of
 from regard.gpt.unwrap import as_gpt
 from regard.masks import intervals
 from regard.nn import KVCache
@@ -346,7 +346,10 @@ class _Step:
         if first.padding is not None:
             hidden = (first.padding - evicted - start).clamp_min(0)[:, None].repeat(len(group), 1)
             mask = intervals(hidden, torch.full_like(hidden, count - start))
-        return Pattern(query, keys, mask=mask)
+        config = self._config
+        return Pattern(
+            query, keys, mask=mask, scale=config.score_scale, softcap=config.score_softcap
+        )
 
     def _of_layer(self, result: Any, place: int, layers: int) -> Any:
         """The part of a layer in a result of several, a tensor or a named tuple of tensors."""
@@ -372,8 +375,8 @@ def _together(cache: GPTCache) -> Iterator[list[int]]:
 
 def _rotation(positions: list[int], config: GPTConfig) -> tuple[Tensor, Tensor]:
     indices = torch.tensor(positions, device="cpu")
-    rotation = rotation_of(config, indices, torch.float32)  # (B, D/2)
-    return rotation.cos.contiguous(), rotation.sin.contiguous()
+    rotations = rotations_of(config, indices, torch.float32)  # (B, D/2) each
+    return torch.stack([one.cos for one in rotations]), torch.stack([one.sin for one in rotations])
 
 
 def _check_cache(model: GPT, ids: Tensor, cache: GPTCache) -> None:
@@ -409,29 +412,37 @@ def _weights(model: GPT, cache: GPTCache, queries: Sequence[Tensor | None]) -> n
         dtype=model.dtype,
         tokens=_linear_map(model.wte, None),
         factor=config.embedding_factor,
+        scale=config.head_dim**-0.5 if config.score_scale is None else config.score_scale,
+        softcap=config.score_softcap or 0.0,
+        logit_softcap=config.logit_softcap or 0.0,
         unembedding=_linear_map(model.wte if model.lm_head is None else model.lm_head, None),
         vocabulary=config.vocab_size,
         learned=None if model.wpe is None else model.wpe.weight,
         norm=_norm(model.ln_f),
         layers=[
-            _layer(cast("Block", block), layer, query)
-            for block, layer, query in zip(model.h, cache.layers, queries, strict=True)
+            _layer(cast("Block", block), layer, query, rotation=int(config.rotates_apart(number)))
+            for number, (block, layer, query) in enumerate(
+                zip(model.h, cache.layers, queries, strict=True)
+            )
         ],
     )
 
 
-def _layer(block: Block, cache: KVCache, query: Tensor | None) -> native.GPTLayer:
+def _layer(block: Block, cache: KVCache, query: Tensor | None, *, rotation: int) -> native.GPTLayer:
     attention, mlp = block.attn, block.mlp
     maps: tuple[Any, ...] = (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)
     assert cache.memory is not None
     return native.GPTLayer(
         attention_norm=_norm(block.ln_1),
-        query_norm=None if attention.q_norm is None else _norm(attention.q_norm),
-        key_norm=None if attention.k_norm is None else _norm(attention.k_norm),
+        query_norm=_norm_or_none(attention.q_norm),
+        key_norm=_norm_or_none(attention.k_norm),
         mlp_norm=_norm(block.ln_2),
+        attention_output_norm=_norm_or_none(block.ln_1_out),
+        mlp_output_norm=_norm_or_none(block.ln_2_out),
         maps=tuple(_linear_map(linear, linear.bias) for linear in maps),
         memory=cache.memory,
         window=cache.window,
+        rotation=rotation,
         query=query,
     )
 
@@ -444,6 +455,10 @@ def _linear_map(
     if isinstance(matrix, Int8Matrix):
         return native.LinearMap(weight=matrix.int8_weight, bias=bias, scale=matrix.scale)
     return native.LinearMap(weight=matrix.weight, bias=bias)
+
+
+def _norm_or_none(norm: nn.Module | None) -> native.Norm | None:
+    return None if norm is None else _norm(norm)
 
 
 def _norm(norm: nn.Module) -> native.Norm:

@@ -208,6 +208,7 @@ class Attention(nn.Module):
         self.groups = config.group_count
         self.widths = [n * config.head_dim for n in (self.heads, self.groups, self.groups)]
         self.dropout = config.dropout
+        self.scale, self.softcap = config.score_scale, config.score_softcap
         self.mask = self.mask_of(config, layer)
         self.c_attn: nn.Module = Linear(config.dim, sum(self.widths), bias=config.bias)
         self.c_proj: nn.Module = Linear(self.widths[0], config.dim, bias=config.bias)
@@ -256,10 +257,11 @@ class Attention(nn.Module):
             key, value = cache.append(key, value)  # (B, G, S, D)
             mask = cache.hide_padding(mask, query.shape[-2], key.shape[-2])
         dropout = self.dropout if self.training else 0.0
+        options: Any = {"mask": mask, "scale": self.scale, "softcap": self.softcap}
         if patterns is None:
-            context = attention(query, key, value, mask=mask, dropout=dropout)
+            context = attention(query, key, value, dropout=dropout, **options)
         else:
-            context, pattern = attention_with_pattern(query, key, value, mask=mask, dropout=dropout)
+            context, pattern = attention_with_pattern(query, key, value, dropout=dropout, **options)
             patterns.append(pattern)
         return cast("Tensor", self.c_proj(context.transpose(-3, -2).flatten(-2)))  # (B, T, E)
 

@@ -57,12 +57,20 @@ def _norm(config: GPTConfig) -> nn.Module:
     return LayerNorm(config.dim, eps=config.norm_eps, bias=config.bias)
 
 
-def rotation_of(config: GPTConfig, positions: Tensor, dtype: torch.dtype) -> Rotation:
-    """The rotation of some positions by a model with rotary positions, in a dtype."""
+def rotations_of(config: GPTConfig, positions: Tensor, dtype: torch.dtype) -> list[Rotation]:
+    """The rotation of some positions by a model with rotary positions, in a dtype.
+
+    A second one is that of the layers that rotate apart.
+    """
+    dim, base, apart = config.head_dim, config.rotary_base, config.window_rotary_base
     if config.rotary_frequencies is None:
-        return Rotation.of(positions, config.head_dim, base=config.rotary_base, dtype=dtype)
-    frequencies = torch.tensor(config.rotary_frequencies, dtype=dtype, device=positions.device)
-    return Rotation.by(positions, frequencies)
+        rotations = [Rotation.of(positions, dim, base=base, dtype=dtype)]
+    else:
+        frequencies = torch.tensor(config.rotary_frequencies, dtype=dtype, device=positions.device)
+        rotations = [Rotation.by(positions, frequencies)]
+    if apart is not None:
+        rotations.append(Rotation.of(positions, dim, base=apart, dtype=dtype))
+    return rotations
 
 
 class Block(nn.Module):
@@ -74,6 +82,9 @@ class Block(nn.Module):
         self.attn = Attention(config, layer)
         self.ln_2 = _norm(config)
         self.mlp = _MLPS[config.mlp](config)
+        self.ln_1_out, self.ln_2_out = (
+            _norm(config) if config.output_norms else None for _ in range(2)
+        )
         self.drop = nn.Dropout(config.dropout)
 
     def forward(
@@ -105,8 +116,11 @@ class Block(nn.Module):
         """
         x, normed = add_and_normalize(self.ln_1, x, added)
         attended = self.attn(normed, patterns, rotation=rotation, cache=cache, mask=mask)
+        if self.ln_1_out is not None:
+            attended = self.ln_1_out(attended)
         x, normed = add_and_normalize(self.ln_2, x, self._dropped(attended))
-        return x, self._dropped(self.mlp(normed))
+        made = self.mlp(normed)
+        return x, self._dropped(made if self.ln_2_out is None else self.ln_2_out(made))
 
     def _dropped(self, x: Tensor) -> Tensor:
         """Apply dropout; a no-op is skipped, since the overhead of calls counts in generation."""
@@ -244,9 +258,9 @@ class GPT(nn.Module):
         On a CPU, in float32 and bfloat16, the logits are computed in chunks of positions, with
         their losses and gradients, so that a model with a large vocabulary trains in less time and
         memory; such a loss can be differentiated only once. All logits are computed at once in
-        other dtypes, on other devices, with weights in int8 or blocks, if `weights` require a
-        gradient, if this module has hooks or a subclass overrides `forward`, without the native
-        kernels, and under a compiler or a transform.
+        other dtypes, on other devices, with weights in int8 or blocks, with a softcap, if `weights`
+        require a gradient, if this module has hooks or a subclass overrides `forward`, without the
+        native kernels, and under a compiler or a transform.
 
         Args:
             ids: as for `forward`.
@@ -273,7 +287,8 @@ class GPT(nn.Module):
             vocabulary = min(vocabulary, len(self.wte.weight))
         targets, weights = checked_targets(targets, weights, ids, vocabulary)
         weights = weights.to(torch.promote_types(self.dtype, torch.float32))
-        if self._is_customized() or self.weights is not None:
+        capped = self.config.logit_softcap is not None
+        if self._is_customized() or self.weights is not None or capped:
             return cross_entropy(self(ids, mask=mask), targets, weights)
         check_call(ids, self.config)
         x = self._run(ids, None, None, mask)  # (B, T, E)
@@ -306,7 +321,9 @@ class GPT(nn.Module):
             return self._unembed(x)  # (B, V)
 
     def _unembed(self, x: Float[Tensor, "*b E"]) -> Float[Tensor, "*b V"]:
-        return cast("Tensor", self.wte.unembed(x) if self.lm_head is None else self.lm_head(x))
+        logits = self.wte.unembed(x) if self.lm_head is None else self.lm_head(x)
+        cap = self.config.logit_softcap
+        return cast("Tensor", logits if cap is None else (logits / cap).tanh() * cap)
 
     def _is_customized(self) -> bool:
         """Whether hooks of this module or a subclass change `forward`; global hooks don't count."""
@@ -381,16 +398,17 @@ class GPT(nn.Module):
             if mask is not None:
                 cache.check_mask(mask, ids, self.config.heads)
         x = self.wte(ids)
-        rotation = None
+        rotations: list[Rotation] = []
         if self.wpe is not None:
             x = x + self.wpe(positions)
         else:
             dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-            rotation = rotation_of(self.config, positions, dtype)
+            rotations = rotations_of(self.config, positions, dtype)
         x = self.drop(x)  # (B, T, E)
         added = None
         for layer, block in enumerate(self.h):
             layer_cache = None if cache is None else cache.layers[layer]
+            rotation = rotations[self.config.rotates_apart(layer)] if rotations else None
             if type(block) is Block and not has_hooks(block):
                 x, added = block.run(
                     x, added, patterns, rotation=rotation, cache=layer_cache, mask=mask

@@ -18,7 +18,7 @@ class ParameterCounts:
         query_key: the projections of queries and keys, of all heads and layers, with QK-norms.
         value_output: the projections of values, and those back to the residual stream.
         mlp: the matrices of every MLP and their biases.
-        norms: two norms a block and the last one.
+        norms: two norms a block, or four with those of outputs, and the last one.
         head: one head of one layer: its query, key, value and output matrices and the first
             three's biases, with keys and values that it shares with other heads counted whole. The
             output bias and the QK-norms belong to a layer, not to a head.
@@ -73,6 +73,6 @@ def parameter_counts(config: GPTConfig) -> ParameterCounts:
         query_key=config.layers * query_key,
         value_output=config.layers * value_output,
         mlp=config.layers * ((e + bias) * into + (wide + bias) * e),
-        norms=(2 * config.layers + 1) * norm,
+        norms=((4 if config.output_norms else 2) * config.layers + 1) * norm,
         head=3 * projection + d * e,
     )

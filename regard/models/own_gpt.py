@@ -1,7 +1,8 @@
 """A model of transformers as a `GPT` of regard, which the kernels run as a whole.
 
 Weights are taken over by the names that Llama gave them, which Mistral, Qwen, SmolLM, Gemma and
-others kept. What a name does not say, the logits do: those of the copy must equal the model's.
+others kept. What neither a name nor the configuration says, the logits do: those of the copy must
+equal the model's.
 
 Axes: T tokens, V vocabulary.
 """
@@ -9,7 +10,7 @@ Axes: T tokens, V vocabulary.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -40,6 +41,13 @@ _NAMES = {
     "mlp.down_proj": ("mlp.c_proj", 0),
 }
 """Modules of a block: ours, and the place of the rows of one that holds several."""
+_BEFORE_MLP = "pre_feedforward_layernorm"
+_OUTPUT_NORMS = {
+    "post_attention_layernorm": ("ln_1_out", 0),
+    _BEFORE_MLP: ("ln_2", 0),
+    "post_feedforward_layernorm": ("ln_2_out", 0),
+}
+"""The same of a model that has a norm before the MLP which is not named for the attention."""
 _OUTSIDE = {
     "model.embed_tokens.weight": "wte.weight",
     "model.norm.weight": "ln_f.weight",
@@ -47,8 +55,10 @@ _OUTSIDE = {
 }
 _GELUS = "gelu_pytorch_tanh", "gelu_new"
 """Names of the tanh form."""
-_STRETCHED = "linear", "llama3"
-"""Kinds of rotary positions that differ from Llama's by their frequencies alone."""
+_BY_BASE = "default", "dynamic"
+"""Kinds of rotary positions whose frequencies follow from a base, within a model's context."""
+_STRETCHED = "linear", "llama3", "yarn"
+"""Kinds that have other frequencies, and maybe a factor of all scores."""
 _TOKENS = 97  # that both read, so that a rotation of the slowest channels is seen as well
 _ERROR = 1e-3
 """Of a logit, in units of their standard deviation: float32 leaves 1e-5, another formula 0.1."""
@@ -61,8 +71,7 @@ def own_gpt(model: LanguageModel) -> GPT:
     Args:
         model: a `GPT`, which is returned as it is, or a model of transformers of Llama's shape:
             RMSNorm, rotary positions (also stretched ones, as Llama 3 has), SwiGLU or GeGLU;
-            queries and keys may have norms, or biases; token embeddings may be scaled, and norms
-            multiply by 1 + weight, as the first Gemma does.
+            queries and keys may have norms, or biases; what is special to Gemma 1 to 3.
 
     Raises:
         Error: for any other model; the message says what it has that a `GPT` lacks.
@@ -77,28 +86,28 @@ def own_gpt(model: LanguageModel) -> GPT:
     if isinstance(model.module, GPT):
         return model.module
     config = text_config(model.module)
-    rotary = _rotary(config)
-    weights, blocks, unknown = _renamed(_weights_of(model.module))
+    state = _weights_of(model.module)
+    places = _places(state)
+    weights, blocks, unknown = _renamed(state, places)
     tied = bool(getattr(config, "tie_word_embeddings", False))
     if tied:
         weights.pop("lm_head.weight", None)
         blocks.pop("lm_head", None)
     embedding = weights.get("wte.weight", blocks.get("wte"))
-    why = _objection(rotary, unknown, embedding)
+    why = _objection(config, unknown, embedding)
     if why is not None:
         raise Error(f"{model.name} is not of the shape of a GPT of regard: {why}")
     assert embedding is not None, "there is no objection"
     for path, part in model.module.named_modules():
-        own, _ = _place(f"{path}.weight") or ("", 0)
+        own, _ = places.get(f"{path}.weight", ("", 0))
         if own in weights and weights[own].ndim == 1:
             weights[own] = _gains(part, weights[own])
-    window = getattr(config, "sliding_window", None)
-    context = min(filter(None, (config.max_position_embeddings, window)))
+    rotary, local = _rotary(config)
     with torch.device("meta"):
         gpt = GPT(
             GPTConfig(
                 vocab_size=embedding.shape[0],
-                context=context,
+                **_windows(config),
                 layers=config.num_hidden_layers,
                 heads=config.num_attention_heads,
                 dim=config.hidden_size,
@@ -108,11 +117,16 @@ def own_gpt(model: LanguageModel) -> GPT:
                 positions="rotary",
                 rotary_base=rotary["rope_theta"],
                 rotary_frequencies=_frequencies(model.module, rotary),
+                window_rotary_base=None if local == rotary else local["rope_theta"],
                 head_width=_head_width(config),
                 tied=tied,
                 norm="rms",
                 norm_eps=config.rms_norm_eps,
+                output_norms="h.0.ln_1_out.weight" in weights,
                 qk_norm="h.0.attn.q_norm.weight" in weights,
+                score_scale=_score_scale(model.module, config),
+                score_softcap=getattr(config, "attn_logit_softcapping", None),
+                logit_softcap=getattr(config, "final_logit_softcapping", None),
                 mlp="geglu" if _activation(config) in _GELUS else "swiglu",
                 embedding_factor=_embedding_factor(model.module),
             )
@@ -124,23 +138,50 @@ def own_gpt(model: LanguageModel) -> GPT:
     ours = {name: weight.shape for name, weight in weights.items()}
     ours |= {f"{path}.weight": matrix.shape for path, matrix in blocks.items()}
     if ours != shapes:
-        raise Error(f"{model.name} has weights of other shapes than a GPT of regard of its size")
+        first = min(name for name, _ in ours.items() ^ shapes.items())
+        here, there = (list(some[first]) if first in some else None for some in (ours, shapes))
+        raise Error(
+            f"{model.name} is not of the shape of a GPT of regard: {first}, as that names it, is "
+            f"{here} and not {there}"
+        )
     to_blocks(gpt, blocks)
     held = {name: part for name, part in gpt.state_dict().items() if not part.is_meta}
     gpt.load_state_dict(weights | held, assign=True)
     # Its tokens at which an answer ends.
     vars(gpt)["generation_config"] = getattr(model.module, "generation_config", None)
-    _require_equal(gpt.eval(), model, min(_TOKENS, context))
+    _require_equal(gpt.eval(), model, min(_TOKENS, gpt.config.context))
     return gpt
 
 
-def _rotary(config: Any) -> dict[str, Any]:
-    """The rotation's parameters, which transformers 5 puts together and others side by side."""
+def _rotary(config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The rotation's parameters, and those of layers with a window, which may be others.
+
+    transformers 5 puts them together, earlier ones side by side.
+    """
     together = getattr(config, "rope_parameters", None)
-    if together is not None:
-        return dict(together)
-    scaling = getattr(config, "rope_scaling", None) or {}
-    return {"rope_theta": getattr(config, "rope_theta", None)} | dict(scaling)
+    if together is None:
+        whole = {"rope_theta": getattr(config, "rope_theta", None)}
+        whole |= getattr(config, "rope_scaling", None) or {}
+        local = getattr(config, "rope_local_base_freq", None)
+        return whole, whole if local is None else {"rope_theta": local}
+    whole, local = (together.get(f"{kind}_attention", together) for kind in ("full", "sliding"))
+    return dict(whole or {}), dict(local or {})
+
+
+def _windows(config: Any) -> dict[str, Any]:
+    """The context, and the windows of a `GPT`.
+
+    Where layers have windows by no rule of ours, the context is one window.
+    """
+    most, window = config.max_position_embeddings, getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if window is None or (kinds and "sliding_attention" not in kinds):
+        return {"context": most}
+    limited = [kind == "sliding_attention" for kind in kinds or ()]
+    every = limited.index(False) + 1 if False in limited else None
+    if every and limited != [(layer + 1) % every > 0 for layer in range(len(limited))]:
+        return {"context": min(most, window)}
+    return {"context": most, "window": window, "global_every": every}
 
 
 def _weights_of(module: nn.Module) -> dict[str, Tensor | Blocks]:
@@ -155,7 +196,7 @@ def _weights_of(module: nn.Module) -> dict[str, Tensor | Blocks]:
 
 
 def _renamed(
-    state: Mapping[str, Tensor | Blocks],
+    state: Mapping[str, Tensor | Blocks], places: Mapping[str, tuple[str, int]]
 ) -> tuple[dict[str, Tensor], dict[str, Blocks], list[str]]:
     """Return the weights in float32 and the blocks of matrices, and the names without a place.
 
@@ -164,11 +205,11 @@ def _renamed(
     parts: dict[str, dict[int, Tensor | Blocks]] = {}
     unknown = []
     for name, weight in state.items():
-        place = _place(name)
-        if place is None:
-            unknown.append(name)
+        if name in places:
+            own, place = places[name]
+            parts.setdefault(own, {})[place] = weight
         else:
-            parts.setdefault(place[0], {})[place[1]] = weight
+            unknown.append(name)
     weights, blocks = {}, {}
     for name, rows in parts.items():
         ordered = [rows[place] for place in sorted(rows)]
@@ -179,13 +220,18 @@ def _renamed(
     return weights, blocks, unknown
 
 
-def _place(name: str) -> tuple[str, int] | None:
-    """Our name of a weight, and its place among those of that name."""
-    block = _BLOCK.fullmatch(name)
-    if block is not None and block[2] in _NAMES:
-        own, place = _NAMES[block[2]]
-        return f"h.{block[1]}.{own}.{block[3]}", place
-    return (_OUTSIDE[name], 0) if name in _OUTSIDE else None
+def _places(names: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Our name of each weight that we know, and its place among those of that name."""
+    inner = _NAMES | (_OUTPUT_NORMS if any(_BEFORE_MLP in name for name in names) else {})
+    places = {}
+    for name in names:
+        block = _BLOCK.fullmatch(name)
+        if block is not None and block[2] in inner:
+            own, place = inner[block[2]]
+            places[name] = f"h.{block[1]}.{own}.{block[3]}", place
+        elif name in _OUTSIDE:
+            places[name] = _OUTSIDE[name], 0
+    return places
 
 
 def _gains(norm: nn.Module, weight: Tensor) -> Tensor:
@@ -211,22 +257,47 @@ def _head_width(config: Any) -> int | None:
 
 def _frequencies(module: Any, rotary: dict[str, Any]) -> tuple[float, ...] | None:
     """Those of a model that stretches its positions, which transformers keeps in a buffer."""
-    if _kind(rotary) == "default":
+    if _kind(rotary) in _BY_BASE:
         return None
-    return tuple(module.model.rotary_emb.inv_freq.float().tolist())
+    return tuple(_of_rotation(module, "inv_freq").float().tolist())
+
+
+def _score_scale(module: Any, config: Any) -> float | None:
+    """What scores are multiplied by, where it is not 1/√D.
+
+    A factor that cosines and sines have, as YaRN's, is one of queries and of keys.
+    """
+    usual = (_head_width(config) or config.hidden_size // config.num_attention_heads) ** -0.5
+    own = getattr(module.model.layers[0].self_attn, "scaling", usual)
+    scale = own * _of_rotation(module, "attention_scaling", 1.0) ** 2
+    return None if scale == usual else float(scale)
+
+
+def _of_rotation(module: Any, name: str, default: Any = None) -> Any:
+    """A part of the module that rotates, of layers without a window where there are others."""
+    rotation = getattr(module.model, "rotary_emb", None)
+    return getattr(rotation, f"full_attention_{name}", getattr(rotation, name, default))
 
 
 def _kind(rotary: dict[str, Any]) -> str:
     return str(rotary.get("rope_type", rotary.get("type", "default")))
 
 
-def _objection(rotary: dict[str, Any], unknown: list[str], embedding: object) -> str | None:
+def _objection(config: Any, unknown: list[str], embedding: object) -> str | None:
     """Say what the model has that a `GPT` lacks, as far as names and configuration tell."""
     if unknown or embedding is None:
         return f"it has {unknown[0] if unknown else 'no model.embed_tokens.weight'}"
-    if _kind(rotary) not in {"default", *_STRETCHED}:
+    if not hasattr(config, "rms_norm_eps"):
+        return "its configuration has no rms_norm_eps, so its norms are others"
+    rotary, local = _rotary(config)
+    if "rope_theta" not in rotary or "rope_theta" not in local:
+        return "some of its layers have no rotary positions"
+    if _kind(rotary) not in {*_BY_BASE, *_STRETCHED}:
         return f"its rotary positions are of type {_kind(rotary)}"
-    if rotary.get("partial_rotary_factor", 1) != 1:
+    if local != rotary and (_kind(local) not in _BY_BASE or "window" not in _windows(config)):
+        which = "which are not all but every n-th" if _kind(local) in _BY_BASE else _kind(local)
+        return f"its layers with a window have other rotary positions: {which}"
+    if {rotary.get("partial_rotary_factor", 1), local.get("partial_rotary_factor", 1)} != {1}:
         return "it rotates a part of the channels"
     return None
 

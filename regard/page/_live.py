@@ -27,6 +27,8 @@ LIVE_SIZE = 12_000_000
 """Largest live report in one file, in bytes."""
 PARAMETERS = 200_000_000
 """Most parameters of a model in a folder: at one byte each a browser can fetch and keep them."""
+_UNREAD = "output_norms", "score_scale", "score_softcap", "logit_softcap", "window_rotary_base"
+"""Options of a model, as Gemma 2 and 3 have them, that the page's modules do not read."""
 _WORSE = 1.01  # most that int8 may raise the perplexity
 
 
@@ -110,6 +112,12 @@ def _prepared(subject: Subject) -> tuple[ModelSubject, GPT, dict[str, Any]]:
             f"the model has weights in {gpt.weights}, and a page is made of one in floating point: "
             f'load it without weights="{gpt.weights}", or leave live out'
         )
+    for name in _UNREAD:
+        if getattr(gpt.config, name):
+            raise PageError(
+                f"a page does not compute {name}, which this model has: leave live out, or use "
+                "regard explore"
+            )
     try:
         file = tokenizer_file(subject.model.tokenizer, special=subject.adds_special)
         why = objection_to_tokenizer(file)

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 19
+#define REGARD_ABI 20
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -226,11 +226,13 @@ typedef struct {
 
 typedef struct {
   regard_norm attention_norm, query_norm, key_norm, mlp_norm;
+  regard_norm attention_output_norm, mlp_output_norm;  // of what is added to the stream, or none
   regard_linear qkv, projection;   // ((H + 2·G)·D, E): queries, keys, values; (E, H·D)
   regard_linear expand, contract;  // (F, E), or (2·F, E): gate, up; (E, F)
   regard_tensor key, value;  // (B, G, S, D), memory of the cache; of one sequence (1, G, S, D)
   int64_t keys;              // S, including the new keys, which are written to the last rows
   int64_t evicted, window;   // keys before the first row; maximum keys that a query sees
+  int64_t rotation;          // number of its table of cosines and sines
   // For recordings and interventions; each may be NULL, or have count 0.
   void *stream;        // (B, E): output, the residual stream before this layer
   void *query;         // (B, E): output, the queries after norm and rotation
@@ -247,12 +249,14 @@ typedef struct {
   int64_t one_sequence;            // the tokens are consecutive, with causal attention
   int64_t skipped;                 // number of first tokens without logits
   double factor;                   // what the tokens are multiplied by where they are read
+  double scale, softcap;           // of scores, as of a problem
+  double logit_softcap;            // 0: none
   const void *stream;              // (B, E): input of the first layer instead of tokens; or NULL
   const int64_t *ids, *positions;  // (B)
   const int64_t *padding;          // (B): keys at the start that are hidden; or NULL
   regard_linear tokens;            // (V, E), without a bias
   const void *learned;             // (positions, E) or NULL
-  const float *cosines, *sines;    // (B, D / 2), or NULL without rotary positions
+  const float *cosines, *sines;    // (N, B, D / 2), or NULL without rotary positions
   const regard_layer *layer;       // (layers)
   regard_norm norm;                // the final norm
   regard_linear unembedding;       // (V, E), which may be the tokens

@@ -31,7 +31,7 @@ static regard_problem attention_of(const regard_gpt &gpt, const regard_layer &la
   p.dtype = gpt.dtype, p.threads = gpt.threads;
   p.batch = gpt.batch, p.heads = gpt.heads, p.groups = gpt.groups;
   p.queries = 1, p.keys = layer.keys, p.dim = p.dim_value = gpt.dim;
-  p.scale = 1 / sqrt(double(gpt.dim));
+  p.scale = gpt.scale, p.softcap = gpt.softcap;
   p.query = {qkv, width, gpt.dim, gpt.dim};
   p.key = layer.key, p.value = layer.value;
   p.rows.start = bounds.start, p.rows.stop = bounds.stop, p.rows.positions = bounds.position;
@@ -68,13 +68,13 @@ static void prepare_attention(const regard_gpt &gpt, const regard_layer &layer,
   const int64_t heads = gpt.heads / gpt.groups;
   Number *query = qkv + b * width + group * heads * dim;
   Number *key = qkv + b * width + (gpt.heads + group) * dim, *value = key + gpt.groups * dim;
+  const int64_t angles = (layer.rotation * gpt.batch + b) * (dim / 2);
   const auto place = [&](Number *vector, const regard_norm &norm) {
     if (norm.weight)
       normalize(element, norm, vector, dim, memory, [&](int64_t i, int64_t count, floats x) {
         narrow_part(element, vector + i, x, count);
       });
-    if (gpt.cosines)
-      rotate(element, vector, dim, gpt.cosines + b * (dim / 2), gpt.sines + b * (dim / 2));
+    if (gpt.cosines) rotate(element, vector, dim, gpt.cosines + angles, gpt.sines + angles);
   };
   for (int64_t h = 0; h < heads; h++) place(query + h * dim, layer.query_norm);
   if (layer.query)

@@ -54,7 +54,7 @@ class GPTStep {
   int run() {
     if (!shared_.memory || !partials_.memory) return REGARD_OUT_OF_MEMORY;
     embed();
-    constexpr int64_t phases_of_layer = 7;
+    constexpr int64_t phases_of_layer = 9;
     return on_team(int(gpt_.threads), gpt_.layers * phases_of_layer + 1, memory_per_thread(),
                    [&](Team &team, void *memory) { compute(team, memory); });
   }
@@ -166,10 +166,39 @@ class GPTStep {
       }
   }
 
-  void add_to_stream(int64_t first, int64_t last) const {
+  // Adds a product to the stream: by rows, or in another phase, once a norm can see all of them.
+  template <class Make>
+  void add_product(Team &team, const Map &map, const regard_norm &norm, float *memory,
+                   Make make) const {
+    const Element element;
     const int64_t width = shared_.width;
-    combine(shared_.stream, width, shared_.added, width, first, last,
-            [](floats x, floats added) { return x + added; });
+    multiply(team, RowTasks(width, gpt_.threads), map, shared_.added, make,
+             [&](int64_t first, int64_t last) {
+               if (norm.weight) return;
+               combine(shared_.stream, width, shared_.added, width, first, last,
+                       [](floats x, floats added) { return x + added; });
+             });
+    if (!norm.weight) return;
+    team.run(gpt_.batch, [&](int64_t b) {
+      Number *stream = shared_.stream + b * width;
+      normalize(element, norm, shared_.added + b * width, width, memory,
+                [&](int64_t i, int64_t count, floats added) {
+                  const floats sum = widen_part(element, stream + i, count) + added;
+                  narrow_part(element, stream + i, sum, count);
+                });
+    });
+  }
+
+  // The softcap of logits, if there is one.
+  void cap(int64_t first, int64_t last) const {
+    const float most = float(gpt_.logit_softcap);
+    if (most <= 0) return;
+    const Element element;
+    for (int64_t b = 0; b < gpt_.batch - gpt_.skipped; b++)
+      for (int64_t i = first; i < last; i += LANES) {
+        Number *at = (Number *)gpt_.result + b * gpt_.vocabulary + i;
+        narrow_part(element, at, tanh(widen_part(element, at, last - i) / most) * most, last - i);
+      }
   }
 
   void keep_stream(const regard_layer &layer, Team &team) const {
@@ -205,33 +234,28 @@ class GPTStep {
     const int64_t width = shared_.width, threads = gpt_.threads, batch = gpt_.batch;
     Input *inputs = (Input *)memory;
     float *rest = (float *)(inputs + inputs_size());
-    const auto nothing = [](int64_t, int64_t) {};
-    const auto add = [&](int64_t first, int64_t last) { add_to_stream(first, last); };
     for (int64_t i = 0; i < gpt_.layers; i++) {
       const regard_layer &layer = gpt_.layer[i];
       if (layer.stream) keep_stream(layer, team);
       multiply(
           team, RowTasks(shared_.qkv_width, threads), Map(layer.qkv, width, shared_.qkv_width),
-          shared_.qkv, [&] { return normed(layer.attention_norm, inputs, rest); }, nothing);
+          shared_.qkv, [&] { return normed(layer.attention_norm, inputs, rest); },
+          [](int64_t, int64_t) {});
       attend<Element>(gpt_, layer, bounds_of(i), partials_, shared_.qkv, shared_.qkv_width,
                       shared_.context, team, rest);
-      multiply(
-          team, RowTasks(width, threads), Map(layer.projection, shared_.context_width, width),
-          shared_.added, [&] { return contexts(layer, inputs); }, add);
+      add_product(team, Map(layer.projection, shared_.context_width, width),
+                  layer.attention_output_norm, rest, [&] { return contexts(layer, inputs); });
       expand(layer, team, inputs, rest);
-      multiply(
-          team, RowTasks(width, threads), Map(layer.contract, gpt_.hidden, width), shared_.added,
-          [&] {
-            return load_inputs<Products>(shared_.hidden, batch, gpt_.hidden, shared_.hidden_width,
-                                         inputs);
-          },
-          add);
+      add_product(team, Map(layer.contract, gpt_.hidden, width), layer.mlp_output_norm, rest, [&] {
+        return load_inputs<Products>(shared_.hidden, batch, gpt_.hidden, shared_.hidden_width,
+                                     inputs);
+      });
     }
     if (gpt_.skipped == batch) return;
     multiply(
         team, RowTasks(gpt_.vocabulary, threads), Map(gpt_.unembedding, width, gpt_.vocabulary),
         (Number *)gpt_.result, [&] { return normed(gpt_.norm, inputs, rest, gpt_.skipped); },
-        nothing);
+        [&](int64_t first, int64_t last) { cap(first, last); });
   }
 
   const regard_gpt &gpt_;

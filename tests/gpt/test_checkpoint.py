@@ -294,7 +294,8 @@ OTHER = {
     "bias": False, "positions": "learned", "rotary_base": 90_000.0, "groups": 6, "qk_norm": True,
     "window": 1, "global_every": 1, "norm": "rms", "norm_eps": 1e-4, "mlp": "swiglu",
     "hidden": None, "initial_std": 0.05, "tied": False, "head_width": 8, "embedding_factor": 2.0,
-    "rotary_frequencies": (0.5, 0.1),
+    "rotary_frequencies": (0.5, 0.1), "window_rotary_base": 50.0, "score_scale": 0.5,
+    "score_softcap": 3.0, "logit_softcap": 3.0, "output_norms": True,
 }  # fmt: skip
 
 

@@ -27,8 +27,16 @@ GEMMA = GPTConfig(
     vocab_size=61, context=23, layers=2, heads=4, dim=24, groups=1, positions="rotary", norm="rms",
     mlp="geglu", bias=False, head_width=16, embedding_factor=24**0.5,
 )
+GEMMA_3 = GPTConfig(
+    vocab_size=61, context=23, layers=3, heads=4, dim=29, groups=2, positions="rotary", norm="rms",
+    mlp="geglu", bias=False, head_width=14, embedding_factor=29**0.5, window=7, global_every=2,
+    window_rotary_base=50.0, score_scale=0.4, score_softcap=1.5, logit_softcap=2.5,
+    output_norms=True, qk_norm=True,
+)
 # fmt: on
-CONFIGS = pytest.mark.parametrize("config", [GPT2, LATER, GEMMA], ids=["gpt2", "later", "gemma"])
+CONFIGS = pytest.mark.parametrize(
+    "config", [GPT2, LATER, GEMMA, GEMMA_3], ids=["gpt2", "later", "gemma", "gemma 3"]
+)
 PADDING = (2, 0, 5)
 READ, LENGTH = 11, 19
 SEQUENCES = 19  # more than any set multiplies together

@@ -73,6 +73,11 @@ def test_what_can_not_run_in_a_page_is_refused_by_name(model, padded, tmp_path):
         PageError, match=r"takes 1\d MB or more, and at most 12 MB .* name a folder"
     ):
         regard.report(large, file, tokenizer=TOKENIZER, live=True)
+    shape = {"vocab_size": 5, "context": 13, "layers": 1, "heads": 2, "dim": 6}
+    with pytest.raises(PageError, match="does not compute logit_softcap, which this model has"):
+        regard.report(
+            GPT(GPTConfig(**shape, logit_softcap=3.0)), file, tokenizer=TOKENIZER, live=True
+        )
     assert not file.exists()
 
 

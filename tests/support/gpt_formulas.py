@@ -27,11 +27,18 @@ def activated(wide, mlp):
     return 0.5 * wide * (1 + torch.tanh(inner))
 
 
-def speeds(config):
+def speeds(config, is_global):
     """Radians a position, a pair of channels."""
-    if config.rotary_frequencies is not None:
+    base = config.rotary_base
+    if config.window_rotary_base is not None and not is_global:
+        base = config.window_rotary_base
+    elif config.rotary_frequencies is not None:
         return torch.tensor(config.rotary_frequencies, dtype=torch.float64)
-    return config.rotary_base ** (-torch.arange(0, config.head_dim, 2).double() / config.head_dim)
+    return base ** (-torch.arange(0, config.head_dim, 2).double() / config.head_dim)
+
+
+def capped(x, cap):
+    return x if cap is None else torch.tanh(x / cap) * cap
 
 
 def written_out(model, ids):
@@ -49,11 +56,13 @@ def written_out(model, ids):
     def linear(x, name):
         return x @ at[f"{name}.weight"].T + at.get(f"{name}.bias", 0.0)
 
-    def rotated(x):
+    def rotated(x, is_global):
         if config.positions == "learned":
             return x
         pairs = torch.complex(x[..., : dim // 2], x[..., dim // 2 :])
-        pairs = pairs * torch.exp(1j * torch.arange(tokens).double()[:, None] * speeds(config))
+        pairs = pairs * torch.exp(
+            1j * torch.arange(tokens).double()[:, None] * speeds(config, is_global)
+        )
         return torch.cat([pairs.real, pairs.imag], dim=-1)
 
     x = at["wte.weight"][ids] * config.embedding_factor
@@ -73,13 +82,18 @@ def written_out(model, ids):
             if config.qk_norm:
                 query = norm(query, f"{block}.attn.q_norm")
                 key = norm(key, f"{block}.attn.k_norm")
-            scores = rotated(query) @ rotated(key).mT / math.sqrt(dim)
+            scores = rotated(query, is_global) @ rotated(key, is_global).mT
+            scores = scores * (config.score_scale or 1 / math.sqrt(dim))
+            scores = capped(scores, config.score_softcap)
             scores = scores.masked_fill((back < 0) | (back >= reach), -math.inf)
             weights.append(scores.softmax(-1))
             heads.append(weights[-1] @ value)
-        x = x + linear(torch.cat(heads, dim=-1), f"{block}.attn.c_proj")
+        added = linear(torch.cat(heads, dim=-1), f"{block}.attn.c_proj")
+        x = x + (norm(added, f"{block}.ln_1_out") if config.output_norms else added)
         wide = activated(linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc"), config.mlp)
-        x = x + linear(wide, f"{block}.mlp.c_proj")
+        added = linear(wide, f"{block}.mlp.c_proj")
+        x = x + (norm(added, f"{block}.ln_2_out") if config.output_norms else added)
     logits = norm(x, "ln_f") @ at.get("lm_head.weight", at["wte.weight"]).T
+    logits = capped(logits, config.logit_softcap)
     shape = (config.layers, config.heads, *weights[0].shape)
     return logits, torch.stack(weights).view(shape).transpose(1, 2)  # (layers, B, H, T, T)

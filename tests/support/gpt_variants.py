@@ -27,4 +27,16 @@ VARIANTS = {
         norm="rms",
         mlp="swiglu",
     ),
+    "capped": GPTConfig(
+        **_SMALL,
+        positions="rotary",
+        rotary_base=70.0,
+        window_rotary_base=13.0,
+        window=3,
+        global_every=2,
+        score_scale=0.7,
+        score_softcap=1.5,
+        logit_softcap=2.5,
+        output_norms=True,
+    ),
 }

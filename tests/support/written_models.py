@@ -104,7 +104,7 @@ def in_our_gpt(model, attention, monkeypatch):
     """Let our GPT call `attention`, with a mask made of its configuration alone."""
     config, calls = model.config, []
 
-    def written(query, key, value, mask=None, dropout=0.0):
+    def written(query, key, value, mask=None, dropout=0.0, scale=None, softcap=None):
         layer = len(calls) % config.layers
         calls.append(layer)
         hidden = causal(query.shape[2], key.shape[2], _window(config, layer))

@@ -78,11 +78,15 @@ class GPTLayer:
     query_norm: Norm | None
     key_norm: Norm | None
     mlp_norm: Norm
+    attention_output_norm: Norm | None
+    mlp_output_norm: Norm | None
     maps: tuple[LinearMap, ...]
     """The QKV projection, the output projection, and the MLP's up and down projections."""
     memory: tuple[Tensor, Tensor]
     """The cached keys and values, ``(B, G, S, D)`` or ``(G, S, D)``."""
     window: int | None
+    rotation: int
+    """The number of its table of cosines and sines."""
     query: Tensor | None = None
     """A buffer for the queries of each step, ``(B, H, D)``; None if nobody reads them."""
 
@@ -105,6 +109,11 @@ class GPTWeights:
     """Token embeddings ``(V, E)``."""
     factor: float
     """What they are multiplied by where they are read."""
+    scale: float
+    """Of scores."""
+    softcap: float
+    """Likewise; 0 for none."""
+    logit_softcap: float
     unembedding: LinearMap
     """``(V, E)``, of which the logits are made; often the token embeddings."""
     vocabulary: int
@@ -144,7 +153,8 @@ class GPTStep:
             tokens: the id of each sequence's new token, B of them.
             positions: the index of each in the table of learned positions.
             padding: the number of leading padding positions of each sequence; None for none.
-            rotation: contiguous float32 cosines and sines ``(B, D/2)``; None without rotary.
+            rotation: contiguous float32 cosines and sines, N tables ``(N, B, D/2)``; None without
+                rotary.
         """
         weights, count = self._weights, len(tokens)
         vocabulary = weights.vocabulary
@@ -162,7 +172,8 @@ class GPTStep:
                 *(CODES[weights.dtype], torch.get_num_threads(), count, len(weights.layers)),
                 *(weights.width, weights.heads, weights.groups, weights.dim, weights.hidden),
                 vocabulary,
-                *(MLPS.index(weights.mlp), 0, 0, weights.factor, 0),
+                *(MLPS.index(weights.mlp), 0, 0, weights.factor),
+                *(weights.scale, weights.softcap, weights.logit_softcap, 0),
                 *(ids, ids + size, ids + 2 * size if padding else 0),
                 *_places_of(weights.tokens),
                 *pointers(weights.learned, *(rotation or (None, None))),
@@ -181,9 +192,11 @@ def _packed(layer: GPTLayer) -> bytes:
         *_numbers(layer.query_norm),
         *_numbers(layer.key_norm),
         *_numbers(layer.mlp_norm),
+        *_numbers(layer.attention_output_norm),
+        *_numbers(layer.mlp_output_norm),
         *(pointer for linear in layer.maps for pointer in _places_of(linear)),
         *(number for memory in layer.memory for number in _places(memory)),
-        *(0, 0, _UNLIMITED if layer.window is None else layer.window),
+        *(0, 0, _UNLIMITED if layer.window is None else layer.window, layer.rotation),
         *(0, *pointers(layer.query)),  # nobody reads the residual stream
         *[0] * 8,  # nothing is changed
     )

@@ -63,15 +63,15 @@ Struct("linear", "weight bias scale blocks")
 Struct("norm", "weight bias rms epsilon:double")
 LAYER = Struct(
     "layer",
-    "attention_norm:norm query_norm:norm key_norm:norm mlp_norm:norm qkv:linear projection:linear "
-    "expand:linear contract:linear key:tensor value:tensor keys evicted window stream query "
-    "spans:spans kept",
+    "attention_norm:norm query_norm:norm key_norm:norm mlp_norm:norm attention_output_norm:norm "
+    "mlp_output_norm:norm qkv:linear projection:linear expand:linear contract:linear key:tensor "
+    "value:tensor keys evicted window rotation stream query spans:spans kept",
 )
 GPT = Struct(
     "gpt",
     "dtype threads batch layers width heads groups dim hidden vocabulary mlp one_sequence "
-    "skipped factor:double stream ids positions padding tokens:linear learned cosines sines layer "
-    "norm:norm unembedding:linear result",
+    "skipped factor:double scale:double softcap:double logit_softcap:double stream ids positions "
+    "padding tokens:linear learned cosines sines layer norm:norm unembedding:linear result",
 )
 ACTIVATION = Struct("activation", "dtype threads size x gradient result")
 RESIDUAL_NORM = Struct(

@@ -40,7 +40,8 @@ struct GPT {
     gpt.dtype = below(3), gpt.batch = 1 + below(9), gpt.layers = 1 + below(2);
     gpt.groups = 1 + below(3), gpt.heads = gpt.groups * (1 + below(4)), gpt.dim = 2 + 2 * below(20);
     gpt.hidden = 1 + below(150), gpt.vocabulary = 1 + below(200), gpt.mlp = below(3);
-    gpt.factor = 1 + below(2);
+    gpt.factor = 1 + below(2), gpt.scale = 1 / std::sqrt(double(gpt.dim));
+    gpt.softcap = below(2), gpt.logit_softcap = below(2);
     room = 1 + below(number % 5 ? 40 : 1200), gpt.width = 1 + below(120);
     rotates = below(2), padded = below(2), blocks = below(3) == 0;
     if (blocks) {  // their rows have multiples of 256 numbers
@@ -55,6 +56,7 @@ struct GPT {
       regard_layer layer = {};
       layer.attention_norm = norm(width), layer.mlp_norm = norm(width);
       if (norms) layer.query_norm = norm(gpt.dim), layer.key_norm = norm(gpt.dim);
+      if (below(2)) layer.attention_output_norm = norm(width), layer.mlp_output_norm = norm(width);
       layer.qkv = linear(rows, width), layer.projection = linear(width, context_width);
       layer.expand = linear(gpt.mlp == REGARD_GELU ? gpt.hidden : 2 * gpt.hidden, width);
       layer.contract = linear(width, gpt.hidden);

@@ -8,8 +8,8 @@ import { Cache } from "./cache.js";
 
 const ROWS = 32; // tokens that are read before the caller has its turn
 const NORM = " PPqd";
-const LAYER = `${NORM.repeat(4)} ${"PPPP".repeat(4)} Pqqq Pqqq qqqPP PPPqqqq P`;
-const GPT_STEP = `${"q".repeat(13)}d${"P".repeat(12)}${NORM}PPPPP`;
+const LAYER = `${NORM.repeat(6)} ${"PPPP".repeat(4)} Pqqq Pqqq qqqqPP PPPqqqq P`;
+const GPT_STEP = `${"q".repeat(13)}dddd${"P".repeat(12)}${NORM}PPPPP`;
 const MLPS = ["gelu", "swiglu", "geglu"]; // by their numbers
 const NONE = 0; // an address where nothing is
 const FAR = 2 ** 52; // a window that no text reaches
@@ -83,6 +83,7 @@ export class GPT {
       ...[0, kernels.threads, ids.length, numbers.length],
       ...[dim, heads, config.groups, config.head_dim, config.hidden_dim, V],
       ...[MLPS.indexOf(config.mlp), 1, ids.length - Number(isLast), config.embedding_factor],
+      ...[1 / Math.sqrt(config.head_dim), 0, 0],
       ...[at(from.stream), kernels.lendWhole(ids), kernels.lendWhole(places), NONE],
       ...[...this.linear("wte"), weights["wpe.weight"] ?? NONE, cosines, sines],
       ...[kernels.struct(LAYER.repeat(numbers.length), fields), ...this.norm("ln_f")],
@@ -125,10 +126,10 @@ export class GPT {
     if (put) output[1] = kernels.lend(this.biasWith(put, output[1], cache.length));
     return [
       ...[...this.norm(`${name}.ln_1`), ...this.norm(`${name}.attn.q_norm`), ...this.norm(`${name}.attn.k_norm`)],
-      ...[...this.norm(`${name}.ln_2`), ...linear("attn.c_attn"), ...output],
+      ...[...this.norm(`${name}.ln_2`), ...new Array(8).fill(NONE), ...linear("attn.c_attn"), ...output],
       ...[...linear("mlp.c_fc"), ...linear("mlp.c_proj")],
       ...[key, 0, cache.capacity * D, D, value, 0, cache.capacity * D, D],
-      ...[cache.length + rows, 0, config.windows[layer] ?? FAR],
+      ...[cache.length + rows, 0, config.windows[layer] ?? FAR, 0],
       ...[keep, query + 4 * cache.length * config.heads * D],
       ...this.spans(here, rows, cache.length),
       here.some(({ kind }) => kind !== "knock_out") ? kernels.lend(this.kept(here)) : NONE,
