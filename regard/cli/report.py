@@ -57,7 +57,8 @@ def report(
         typer.Option(
             "--live",
             help="Put the model into the page, where it runs over any text: a file of at most "
-            "12 MB, or a folder of at most 200 million parameters for any static host.",
+            "12 MB, or a folder of at most 200 MB (in int8 as many parameters) for any static "
+            "host.",
         ),
     ] = False,
     fetch: Fetch = False,
@@ -70,7 +71,7 @@ def report(
     Every weight is recomputed in the page, which says how exactly.
 
     With --live the model runs in it: type other texts, generate, switch heads off. A larger one
-    is put into a folder, its matrices rounded to int8.
+    is put into a folder, its matrices rounded to int8, or with --weights blocks as a GGUF has them.
 
     Examples:
     regard report "Tom had a red kite and a blue drum. Tom wanted the blue"
@@ -80,11 +81,16 @@ def report(
     regard report --live --out live.html
 
     regard report --live --model smollm2 --out smollm2
+
+    regard report --live --model smollm2 --weights blocks --out smollm2
     """
-    if live and weights is not None:
+    if live and weights == "int8":
         raise MisuseError(
-            f"--live puts the model into the page, which computes in float32, and --weights is "
-            f"{weights}: leave out one"
+            "--live rounds a model to int8 where it needs to, and --weights is int8: leave out one"
+        )
+    if live and weights == "blocks" and out and out.suffix:
+        raise MisuseError(
+            f"--weights blocks goes into a folder, and --out is {out}: name it without a suffix"
         )
     if file and file.exists() and out and out.exists() and file.samefile(out):
         raise MisuseError(f"--out {out} is the text itself, which would be lost: name another")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import Error
+from regard.gpt.blocks import KINDS, blocks_of
 from regard.models.own_gpt import own_gpt
 from regard.page._errors import PageError
 from regard.page._run import views_with
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
     from regard.models import LanguageModel
     from regard.page.subjects import Subject
 
-__all__ = ["LIVE_SIZE", "PARAMETERS", "live_html", "needs_folder", "write_folder"]
+__all__ = ["FOLDER_SIZE", "LIVE_SIZE", "live_html", "needs_folder", "write_folder"]
 
 LIVE_SIZE = 12_000_000
 """Largest live report in one file, in bytes."""
-PARAMETERS = 200_000_000
-"""Most parameters of a model in a folder: at one byte each a browser can fetch and keep them."""
+FOLDER_SIZE = 200_000_000
+"""Most bytes of a model in a folder, which a browser can fetch and keep; int8 has one a number."""
 _UNREAD = "output_norms", "score_scale", "score_softcap", "logit_softcap", "window_rotary_base"
 """Options of a model, as Gemma 2 and 3 have them, that the page's modules do not read."""
 _WORSE = 1.01  # most that int8 may raise the perplexity
 
 
 def needs_folder(subject: Subject) -> bool:
-    """Return whether a live report of a subject's model is too large for one file.
+    """Return whether a subject's model is too large for a live report in one file, or in blocks.
 
     Args:
         subject: what the page shows; a recording has no model, and fits.
@@ -44,12 +45,14 @@ def needs_folder(subject: Subject) -> bool:
         >>> needs_folder(ModelSubject(*load(), title="the model", text="The cat"))
         False
     """
-    return isinstance(subject, ModelSubject) and _least(subject.model) > LIVE_SIZE
+    if not isinstance(subject, ModelSubject):
+        return False
+    return bool(blocks_of(subject.model.module)) or _least(subject.model) > LIVE_SIZE
 
 
 def live_html(subject: Subject, *, start: str = "") -> str:
     """Make a live report's HTML; see `regard.page.report`."""
-    opened, gpt, tokenizer = _prepared(subject)
+    opened, gpt, tokenizer = _prepared(subject, None)
     _require_small(_least(opened.model))  # so that a far too large model is not packed
     first = opened.run(opened.about()["runs"][0])
     page = live_page(gpt, tokenizer, _about(opened, start), opened.ids_of(first), first.notes)
@@ -61,14 +64,17 @@ def write_folder(subject: Subject, folder: Path, *, start: str = "") -> int:
     """Write a live report into a folder, and return its bytes; see `regard.page.report`."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} exists and is not an empty folder")
-    opened, gpt, tokenizer = _prepared(subject)
-    count = sum(parameter.numel() for parameter in gpt.parameters())
-    if count > PARAMETERS:
+    opened, gpt, tokenizer = _prepared(subject, None, "blocks")
+    size = sum(
+        tensor.numel() if tensor.is_floating_point() else tensor.nbytes
+        for tensor in gpt.state_dict().values()
+    )
+    if size > FOLDER_SIZE:
         raise PageError(
-            f"the model has {count / 1e6:,.0f} million parameters, and at most "
-            f"{PARAMETERS / 1e6:.0f} million run in a page: use regard explore"
+            f"the model takes {size / 1e6:,.0f} MB in a page, and at most "
+            f"{FOLDER_SIZE / 1e6:.0f} MB run there: use regard explore"
         )
-    quantised = as_int8(gpt)
+    quantised = gpt if gpt.weights == "blocks" else as_int8(gpt)
     about = _about(opened, start) | {"numbers": _cost(opened.model, gpt, quantised)}
     run = opened.run(opened.about()["runs"][0])
     ids, notes = opened.ids_of(run), list(run.notes)
@@ -78,7 +84,7 @@ def write_folder(subject: Subject, folder: Path, *, start: str = "") -> int:
     if len(ids) > most:
         notes = [f"the page has room for {most} tokens; these are the first of the text"]
         ids = ids[:most]
-    # As the page will show it: the next tokens are those of the rounded matrices.
+    # As the page will show it: the next tokens are those of its matrices.
     shown = ModelSubject(quantised, opened.model.tokenizer, title=run.title, ids=ids)
     shown_run = shown.run(shown.about()["runs"][0])
     first = {"ids": ids, "notes": notes}
@@ -97,8 +103,8 @@ def write_folder(subject: Subject, folder: Path, *, start: str = "") -> int:
     return total
 
 
-def _prepared(subject: Subject) -> tuple[ModelSubject, GPT, dict[str, Any]]:
-    """Return the subject, its model as a GPT in float32, and its tokenizer's file."""
+def _prepared(subject: Subject, *weights: str | None) -> tuple[ModelSubject, GPT, dict[str, Any]]:
+    """Return the subject, its model as a GPT with such weights, and its tokenizer's file."""
     if not isinstance(subject, ModelSubject):
         raise PageError("a recording has no model that could run in the page; leave live out")
     if subject.is_message:
@@ -107,10 +113,11 @@ def _prepared(subject: Subject) -> tuple[ModelSubject, GPT, dict[str, Any]]:
         gpt = own_gpt(subject.model)
     except Error as error:
         raise PageError(f"{error}: leave live out, or use regard explore") from error
-    if gpt.weights is not None:
+    if gpt.weights not in weights:
         raise PageError(
-            f"the model has weights in {gpt.weights}, and a page is made of one in floating point: "
-            f'load it without weights="{gpt.weights}", or leave live out'
+            f"the model has weights in {gpt.weights}, and a page is made of one in floating point, "
+            f'a folder also of one in blocks: load it without weights="{gpt.weights}", or leave '
+            "live out"
         )
     for name in _UNREAD:
         if getattr(gpt.config, name):
@@ -139,13 +146,20 @@ def _about(subject: ModelSubject, start: str) -> dict[str, Any]:
 
 
 def _cost(model: LanguageModel, gpt: GPT, quantised: GPT) -> str:
-    """Say what rounding the matrices costs, in a sentence.
+    """Say how the matrices are kept and what rounding them costs, in a sentence.
 
     Raises:
         PageError: it costs more than a hundredth of the perplexity.
     """
     ids = model.read(known_part(model, PASSAGE)).ids[: gpt.config.context]
-    before, after = perplexity(gpt, ids), perplexity(quantised, ids)
+    before = perplexity(gpt, ids)
+    if quantised is gpt:
+        kinds = {KINDS[kind].name for blocks in blocks_of(gpt).values() for kind, _ in blocks.parts}
+        return (
+            f"Its matrices are those of its file, in {', '.join(sorted(kinds))}: {len(ids)} tokens "
+            f"of English have perplexity {before:.2f}."
+        )
+    after = perplexity(quantised, ids)
     share = f"{100 * (after / before - 1):+.1f} %"
     if not after <= _WORSE * before:
         raise PageError(

@@ -54,7 +54,8 @@ def report(
     A live report holds the model itself, which runs in the page: over any text, one token after the
     other, and with its attention changed. In one file the model is as it is; in a folder its
     matrices are rounded to int8, one scale a row, and a browser fetches them in pieces and keeps
-    them. The page says what the rounding costs: the perplexity of a text beside float32.
+    them. The page says what the rounding costs: the perplexity of a text beside float32. A GGUF
+    that was opened with ``weights="blocks"`` is put into a folder as it is.
 
     Args:
         shown: a recording, a language model as `regard.models.open` returns, a module with its
@@ -65,7 +66,7 @@ def report(
         start: what the page opens with, as in a page's address after ``#``.
         live: whether it holds the model: of regard.gpt, or of Llama's or GPT-2's shape. A file
             takes at most 12 MB, weights in half precision where that holds them exactly; a folder
-            a model of at most 200 million parameters.
+            a model of at most 200 MB: in int8, as many parameters.
         tokenizer: of a module, its own.
         text: of a model, what it reads first; None is an example.
 

@@ -145,6 +145,8 @@ REGARD_INLINE ints add_products(shorts a, shorts b, ints to) {
 #elif defined(__aarch64__)
   const int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b));
   return to + (ints)vpaddq_s32(low, vmull_high_s16((int16x8_t)a, (int16x8_t)b));
+#elif defined(__wasm_simd128__)
+  return to + (ints)wasm_i32x4_dot_i16x8((v128_t)a, (v128_t)b);
 #else
   REGARD_UNROLLED_FOR (int i = 0; i < LANES; i++)
     to[i] += a[2 * i] * b[2 * i] + a[2 * i + 1] * b[2 * i + 1];

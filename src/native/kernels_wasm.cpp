@@ -1,11 +1,12 @@
 // The kernels of the page, as WebAssembly: the functions of abi.h that it calls.
 //
-// There is one instruction set and one dtype, float32, weights of a model may be int8, and there is
-// no backward pass.
+// There is one instruction set and one dtype, float32, weights of a model may be int8 or in blocks,
+// and there is no backward pass.
 
 #include <stdlib.h>
 
 #include "attend.h"
+#include "block_rows.h"
 #include "gpt_step.h"
 #include "matvec.h"
 #include "naming.h"
@@ -34,9 +35,31 @@ REGARD_EXPORT(multiply) int regard_multiply(const regard_matvec *product) {
   return product->outputs ? matvec<RowProducts<Float32>>(*product) : REGARD_DONE;
 }
 
+// Calls `call` with how the matrix of a linear map is multiplied.
+template <class Call>
+static int with_products(const regard_linear &linear, Call call) {
+  if (linear.blocks) return call(BlockProducts());
+  if (linear.scale) return call(RowProducts<Float32, Int8>());
+  return call(RowProducts<Float32>());
+}
+
 REGARD_EXPORT(gpt_step) int regard_gpt_step(const regard_gpt *gpt) {
-  return gpt->tokens.scale ? gpt_step<RowProducts<Float32, Int8>>(*gpt)
-                           : gpt_step<RowProducts<Float32>>(*gpt);
+  return with_products(gpt->tokens,
+                       [&](auto products) { return gpt_step<decltype(products)>(*gpt); });
+}
+
+// Rows [first, last) of a matrix in float32, (last - first, inputs).
+REGARD_EXPORT(read_rows)
+int regard_read_rows(const regard_linear *linear, int32_t inputs, int32_t first, int32_t last,
+                     float *result) {
+  return with_products(*linear, [&](auto products) {
+    const LinearMap<decltype(products)> map(*linear, inputs, last);
+    for (int32_t row = first; row < last; row++, result += inputs)
+      read_row<decltype(products)>(map, row, [&](int64_t i, floats numbers) {
+        narrow_part(Float32(), result + i, numbers, inputs - i);
+      });
+    return REGARD_DONE;
+  });
 }
 
 // The scores and the role of a head on a text, given its log-sum-exps, the token ids in [0, K) and

@@ -82,7 +82,7 @@ def test_weights_are_kept_as_int8_where_asked_for(regard, misused, model, tmp_pa
     assert own["description"]["tokens"][0]["text"] == int8["description"]["tokens"][0]["text"]
     assert own != int8
     line = misused("report", *text, "--out", pages[1], "--weights", "int8", "--live")
-    assert "--live puts the model into the page, which computes in float32, and --weights" in line
+    assert "--live rounds a model to int8 where it needs to, and --weights is int8" in line
 
 
 def test_masks_that_a_page_can_not_recompute_are_refused(misused, tmp_path):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.blocks import BLOCK_KINDS, drawn_blocks
+from support.blocks import drawn_blocks, pair_in_blocks
 from support.cpu_paths import SETS
 
 import regard
 from regard.gpt import GPT, CharTokenizer, Engine, GPTCache, GPTConfig, save
 from regard.gpt.blocks import KINDS, BlockEmbedding, Blocks, block_linear, to_blocks
-from regard.gpt.layers import Embedding, Linear
+from regard.gpt.layers import Linear
 
 # fmt: off
 CONFIG = GPTConfig(
@@ -23,30 +23,6 @@ CONFIG = GPTConfig(
 # fmt: on
 READ, LENGTH = 11, 17
 needs_kernels = pytest.mark.skipif(not SETS, reason="needs the native library")
-
-
-def pair():
-    """A model with blocks of every kind, and one in float64 that holds the same numbers."""
-    torch.manual_seed(5)
-    draw = torch.Generator().manual_seed(3)
-    model = GPT(CONFIG).eval()
-    for parameter in model.parameters():  # or biases were 0, gains 1
-        parameter.data += 0.1 * torch.randn_like(parameter)
-    exact = copy.deepcopy(model).double()
-    kinds, blocks = iter(BLOCK_KINDS * 4), {}
-    for path, module in model.named_modules():
-        if isinstance(module, Linear):
-            rows, inputs = module.weight.shape
-            some = [rows // 3, rows - rows // 3]
-            blocks[path] = Blocks.joined(
-                [drawn_blocks(next(kinds), count, inputs, draw) for count in some]
-            )
-        elif isinstance(module, Embedding):
-            blocks[path] = drawn_blocks(14, *module.weight.shape, draw)
-    to_blocks(model, blocks)
-    for path, matrix in blocks.items():
-        exact.get_submodule(path).weight.data = matrix.dequantized().double()
-    return model, exact
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda number: KINDS[number].name)
@@ -89,7 +65,7 @@ def test_a_product_of_many_vectors_dequantises_some_rows_at_a_time(monkeypatch):
 
 
 def test_the_modules_compute_with_the_numbers_of_the_blocks():
-    model, exact = pair()
+    model, exact = pair_in_blocks(CONFIG)
     ids = torch.randint(61, (2, LENGTH), generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(model.double()(ids), exact(ids))
     with regard.record() as recording:
@@ -102,7 +78,7 @@ def test_the_modules_compute_with_the_numbers_of_the_blocks():
 @pytest.mark.each_once
 @needs_kernels
 def test_a_step_is_what_the_numbers_of_the_blocks_give(threads, instructions):
-    model, exact = pair()
+    model, exact = pair_in_blocks(CONFIG)
     ids = torch.randint(61, (3, LENGTH), generator=torch.Generator().manual_seed(2))
     padding = torch.tensor([2, 0, 5])
     with torch.inference_mode():
@@ -124,7 +100,7 @@ def test_a_step_is_what_the_numbers_of_the_blocks_give(threads, instructions):
 
 @needs_kernels
 def test_what_cannot_be_is_refused(tmp_path):
-    model, _ = pair()
+    model, _ = pair_in_blocks(CONFIG)
     assert (model.weights, model.has_int8_weights) == ("blocks", False)
     with pytest.raises(ValueError, match="weights in blocks, which can't be trained"):
         model.train()

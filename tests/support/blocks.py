@@ -1,8 +1,13 @@
 """Random matrices in the blocks of a GGUF."""
 
+import copy
+from itertools import cycle
+
 import torch
 
-from regard.gpt.blocks import KINDS, Blocks
+from regard.gpt import GPT
+from regard.gpt.blocks import KINDS, Blocks, to_blocks
+from regard.gpt.layers import Embedding, Linear
 
 BLOCK_KINDS = [number for number, kind in KINDS.items() if kind.numbers > 1]
 SCALES = {2: (0,), 3: (0, 2), 8: (0,), 12: (0, 2), 14: (208,)}
@@ -26,3 +31,27 @@ def drawn_blocks(kind, rows, inputs, draw):
             scale *= 15
         data[..., place : place + 2] = scale.half()[..., None].view(torch.uint8)
     return Blocks(((kind, data.flatten(1)),))
+
+
+def pair_in_blocks(config):
+    """A model with blocks of every kind, and one in float64 that holds the same numbers."""
+    torch.manual_seed(5)
+    draw = torch.Generator().manual_seed(3)
+    model = GPT(config).eval()
+    for parameter in model.parameters():  # or biases were 0, gains 1
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    exact = copy.deepcopy(model).double()
+    kinds, blocks = cycle(BLOCK_KINDS), {}
+    for path, module in model.named_modules():
+        if isinstance(module, Linear):
+            rows, inputs = module.weight.shape
+            some = [rows // 3, rows - rows // 3]
+            blocks[path] = Blocks.joined(
+                [drawn_blocks(next(kinds), count, inputs, draw) for count in some]
+            )
+        elif isinstance(module, Embedding):
+            blocks[path] = drawn_blocks(14, *module.weight.shape, draw)
+    to_blocks(model, blocks)
+    for path, matrix in blocks.items():
+        exact.get_submodule(path).weight.data = matrix.dequantized().double()
+    return model, exact

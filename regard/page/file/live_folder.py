@@ -1,7 +1,8 @@
 """A model that runs in the page and is too large for one file: a folder for any static host.
 
-Its matrices are of int8 with a scale a row; all tensors lie one behind the other, cut into pieces
-that a browser fetches once, checks and keeps. `static/live/pieces.js` reads them.
+Its matrices are of int8 with a scale a row, or in the blocks that a GGUF has; all tensors lie one
+behind the other, cut into pieces that a browser fetches once, checks and keeps.
+`static/live/pieces.js` reads them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.gpt import GPT
+from regard.gpt.blocks import blocks_of
 from regard.gpt.int8 import to_int8
 from regard.page.file.bundle import module, static
 from regard.page.file.live import described, page_of
@@ -75,7 +77,7 @@ def live_files(
     """Yield the files of a folder, by name; the page comes last.
 
     Args:
-        model: the model, with int8 matrices.
+        model: the model, with matrices of int8 or in blocks.
         tokenizer: its `tokenizer_file`.
         about: what the page shows, as the server describes it.
         first: the text that is open at first: its ids, notes, and its description, which the page
@@ -99,6 +101,7 @@ def live_files(
             {"name": name, "offset": offset, "count": tensor.numel()}
             for name, tensor, offset in tensors
         ],
+        "blocks": _parts(model, {name: offset for name, _, offset in tensors}),
         "bytes": size,
         "pieces": pieces,
         "tokenizer": entry,
@@ -121,9 +124,20 @@ def _layout(model: GPT) -> tuple[list[tuple[str, Tensor, int]], int]:
     placed, end = [], 0
     for name, tensor in model.state_dict().items():
         whole = tensor.detach().cpu().contiguous()
-        placed.append((name, whole if whole.dtype == torch.int8 else whole.float(), end))
+        placed.append((name, whole.float() if whole.is_floating_point() else whole, end))
         end += -(-placed[-1][1].nbytes // _ALIGNMENT) * _ALIGNMENT
     return placed, end
+
+
+def _parts(model: GPT, offsets: dict[str, int]) -> dict[str, list[dict[str, int]]]:
+    """The parts of each matrix in blocks, by the matrix's path."""
+    return {
+        path: [
+            {"offset": offsets[f"{path}.part{i}"], "kind": kind, "rows": len(rows)}
+            for i, (kind, rows) in enumerate(matrix.parts)
+        ]
+        for path, matrix in blocks_of(model).items()
+    }
 
 
 def _cut(tensors: Iterator[Tensor]) -> Iterator[bytes]:

@@ -6,11 +6,13 @@ import re
 
 import pytest
 import torch
+from support.blocks import pair_in_blocks
 
 import regard
 from regard.gpt import GPT, CharTokenizer, GPTConfig
+from regard.gpt.blocks import blocks_of
 from regard.gpt.int8 import Int8Matrix
-from regard.page import PageError
+from regard.page import ModelSubject, PageError, needs_folder
 from regard.page.file import live_folder
 from regard.page.file.bundle import module
 from regard.page.file.live import tokenizer_file
@@ -31,13 +33,12 @@ def small(**options):
 def files(monkeypatch):
     """The files of a small model, in pieces that end within its tensors."""
     monkeypatch.setattr(live_folder, "PIECE", 4096 + 64)
-    return made(small(**OPTIONS))
+    return made(as_int8(small(**OPTIONS)))
 
 
 def made(model):
-    return dict(
-        live_files(as_int8(model), tokenizer_file(LETTERS), ABOUT, {"ids": [1], "notes": []})
-    )
+    """The files of a model whose matrices are of int8 or in blocks."""
+    return dict(live_files(model, tokenizer_file(LETTERS), ABOUT, {"ids": [1], "notes": []}))
 
 
 def description_of(files):
@@ -111,7 +112,7 @@ NEAR = 0.01
 def test_logits_are_those_of_the_same_rounded_matrices(node, options):
     model = as_int8(small(**options))
     ids = torch.randint(22, (71,), generator=torch.Generator().manual_seed(4))
-    answer = node(IMPORTS, BRINGS + LOGITS, given(made(small(**options)), ids=ids.tolist()))
+    answer = node(IMPORTS, BRINGS + LOGITS, given(made(model), ids=ids.tolist()))
     expected = in_float64(model)(ids)
     assert expected.std() > 2
     torch.testing.assert_close(torch.tensor(answer["logits"]).double(), expected, rtol=0, atol=NEAR)
@@ -149,6 +150,75 @@ def test_rows_of_a_matrix_are_those_of_int8_times_their_scales(node, files):
     rows = node(IMPORTS, BRINGS + code, given(files))
     expected = as_int8(small(**OPTIONS)).wte.dequantized()[3:8].flatten()
     assert torch.equal(torch.tensor(rows), expected)
+
+
+def in_blocks(**options):
+    """A model with blocks of every kind, those of a map in two, and the same in float64."""
+    shape = {"vocab_size": 61, "context": 79, "layers": 3, "heads": 8, "dim": 256, "hidden": 512}
+    return pair_in_blocks(GPTConfig(**shape | OPTIONS | options))
+
+
+@pytest.mark.parametrize("options", [{"bias": True}, {"tied": False, "mlp": "gelu"}], ids=str)
+def test_logits_are_those_of_the_numbers_of_the_blocks(node, options):
+    model, exact = in_blocks(**options)
+    ids = torch.randint(61, (71,), generator=torch.Generator().manual_seed(4))
+    answer = node(IMPORTS, BRINGS + LOGITS, given(made(model), ids=ids.tolist()))
+    with torch.no_grad():
+        expected = exact(ids)
+    # As of a step in tests/gpt/test_blocks.py, for thirteen maps in place of nine.
+    near = 65 * 2**-17 * float(expected.std())
+    logits = torch.tensor(answer["logits"]).double()
+    torch.testing.assert_close(logits, expected, rtol=0, atol=near)
+    at_once = torch.tensor(answer["atOnce"]).double()
+    torch.testing.assert_close(at_once, expected[-1], rtol=0, atol=near)
+
+
+def test_rows_of_a_matrix_in_blocks_are_its_numbers(node):
+    model, _ = in_blocks(tied=False)
+    code = """
+    const { weights } = await bring();
+    const model = new GPT(kernels, given.model.config, weights);
+    return given.places.map((place) => model.rows(...place));"""
+    places, expected = [], []
+    for path, matrix in blocks_of(model).items():
+        outputs, inputs = matrix.shape
+        first, last = outputs // 3 - 5, outputs // 3 + 6  # on both sides of where parts meet
+        places.append([path, first, last, inputs])
+        expected.append(matrix.dequantized()[first:last].flatten())
+    rows = node(IMPORTS, BRINGS + code, given(made(model), places=places))
+    for one, other in zip(rows, expected, strict=True):
+        assert torch.equal(torch.tensor(one), other)
+
+
+def test_a_model_in_blocks_is_written_as_it_is(tmp_path, monkeypatch):
+    from regard.page import _live
+
+    model, _ = in_blocks()
+    letters = CharTokenizer(" " + "".join(map(chr, range(63, 63 + 60))))
+    options = {"tokenizer": letters, "text": "abc", "live": True}
+    assert needs_folder(ModelSubject(model, letters, title="m", text="abc"))
+    size = regard.report(model, tmp_path / "letters", **options)
+    held = sum(rows.nbytes for blocks in blocks_of(model).values() for _, rows in blocks.parts)
+    rest = sum(parameter.nbytes for parameter in model.parameters())
+    beside = sum(
+        file.stat().st_size
+        for file in (tmp_path / "letters").iterdir()
+        if not file.name.startswith("weights")
+    )
+    assert held + rest <= size - beside < held + rest + 64 * len(model.state_dict())
+    html = (tmp_path / "letters" / "index.html").read_text()
+    report = json.loads(re.search(r'id="report">(.*)</script>', html)[1])
+    assert re.fullmatch(
+        r"Its matrices are those of its file, in Q4_0, Q4_1, Q4_K, Q6_K, Q8_0: \d+ tokens of "
+        r"English have perplexity [\d.]+\.",
+        report["about"]["numbers"],
+    )
+    with pytest.raises(PageError, match="weights in blocks, and a page is made of one in floating"):
+        regard.report(model, tmp_path / "letters.html", **options)
+    monkeypatch.setattr(_live, "FOLDER_SIZE", held - 1)
+    with pytest.raises(PageError, match=r"takes \d+ MB in a page, and at most"):
+        regard.report(model, tmp_path / "other", **options)
+    assert [one.name for one in tmp_path.iterdir()] == ["letters"]
 
 
 def test_what_came_before_an_interruption_is_not_fetched_again(node, files):
@@ -245,9 +315,9 @@ def test_a_model_is_written_into_a_folder_with_what_rounding_costs(tmp_path):
 def test_what_can_not_stand_in_a_folder_is_refused(tmp_path, monkeypatch):
     from regard.page import _live
 
-    monkeypatch.setattr(_live, "PARAMETERS", 1000)
+    monkeypatch.setattr(_live, "FOLDER_SIZE", 1000)
     options = {"tokenizer": LETTERS, "text": "abc", "live": True}
-    with pytest.raises(PageError, match="million parameters, and at most"):
+    with pytest.raises(PageError, match="MB in a page, and at most"):
         regard.report(small(), tmp_path / "a", **options)
     monkeypatch.undo()
     coarse = small()

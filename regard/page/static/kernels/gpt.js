@@ -1,6 +1,6 @@
 /**
  * A GPT whose weights lie in the kernels' memory: its tokens are read by the kernel of generation, some at a time.
- * Its matrices are of float32, or all of them of int8 with a scale a row.
+ * Its matrices are of float32, or all of them of int8 with a scale a row, or all of them in the blocks of a GGUF.
  *
  * T new tokens, E model dimension, H heads, D head dimension, V vocabulary.
  */
@@ -177,10 +177,11 @@ export class GPT {
     );
   }
 
-  /** The addresses of a linear map: matrix, bias, scales. */
+  /** The addresses of a linear map: matrix, bias, scales if it is of int8, and the table of its blocks in its place. */
   linear(/** @type {string} */ name) {
-    const [weight, scale] = this.matrix(name);
-    return [weight, this.weights[`${name}.bias`] ?? NONE, scale, NONE];
+    const { weights } = this;
+    const matrix = weights[`${name}.weight`] ?? weights[`${name}.int8_weight`];
+    return [matrix, ...["bias", "scale", "blocks"].map((part) => weights[`${name}.${part}`])].map((one) => one ?? NONE);
   }
 
   /** The matrix of which logits are made. */
@@ -188,23 +189,15 @@ export class GPT {
     return this.config.tied ? "wte" : "lm_head";
   }
 
-  /** The address of a matrix, and of the scales of its rows if it is of int8. */
-  matrix(/** @type {string} */ name) {
-    const { weights } = this;
-    return [weights[`${name}.weight`] ?? weights[`${name}.int8_weight`], weights[`${name}.scale`] ?? NONE];
-  }
-
   /** Some rows (R, inputs) of a matrix. @param {string} name @param {number} first @param {number} last @param {number} inputs */
   rows(name, first, last, inputs) {
     const { kernels } = this;
-    const [address, scales] = this.matrix(name);
     const count = (last - first) * inputs;
-    if (!scales) return kernels.floats(address + 4 * first * inputs, count);
-    const scale = kernels.floats(scales + 4 * first, last - first);
-    const whole = new Int8Array(kernels.exports.memory.buffer, address + first * inputs, count);
-    const result = new Float32Array(count);
-    for (let k = 0; k < count; k++) result[k] = whole[k] * scale[Math.floor(k / inputs)];
-    return result;
+    return kernels.during(() => {
+      const result = kernels.borrow(4 * count);
+      kernels.call("read_rows", kernels.struct("PPPP", this.linear(name)), inputs, first, last, result);
+      return kernels.floats(result, count).slice();
+    });
   }
 
   norm(/** @type {string} */ name) {

@@ -9,7 +9,7 @@
 const SIZES = { P: 4, q: 8, d: 8 };
 
 /**
- * @typedef {"forward"|"read"|"multiply"|"gpt_step"|"name_head"} Call
+ * @typedef {"forward"|"read"|"multiply"|"read_rows"|"gpt_step"|"name_head"} Call
  * @typedef {{memory: WebAssembly.Memory, _initialize: () => void, allocate: (bytes: number) => number, release: (address: number) => void} & Record<Call, (...structs: number[]) => number>} Exports
  */
 
@@ -98,9 +98,16 @@ export class Kernels {
    * @param {string} format of all of them @param {number[]} fields
    */
   struct(format, fields) {
+    const address = this.keepStruct(format, fields);
+    this.borrowed.push(address);
+    return address;
+  }
+
+  /** The same, to stay there. @param {string} format @param {number[]} fields */
+  keepStruct(format, fields) {
     const places = placesOf(format);
     if (places.length !== fields.length) throw new Error(`${fields.length} fields for ${places.length} of ${format}`);
-    const address = this.borrow(Math.max(8, ...places.map(({ at }) => at + 8)));
+    const address = this.allocate(Math.max(8, ...places.map(({ at }) => at + 8)));
     const view = new DataView(this.exports.memory.buffer, address);
     places.forEach(({ kind, at }, k) => {
       if (kind === "P") view.setUint32(at, fields[k], true);
@@ -110,9 +117,9 @@ export class Kernels {
     return address;
   }
 
-  /** Calls a kernel. @param {Call} name @param {number[]} structs */
-  call(name, ...structs) {
-    if (this.exports[name](...structs)) throw new Error("The page has no memory left for this computation.");
+  /** Calls a kernel. @param {Call} name @param {number[]} operands */
+  call(name, ...operands) {
+    if (this.exports[name](...operands)) throw new Error("The page has no memory left for this computation.");
   }
 }
 

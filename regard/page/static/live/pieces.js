@@ -6,7 +6,8 @@ import { ServerError } from "../errors.js";
 
 /**
  * @typedef {{file: string, bytes: number, sha256: string}} Piece
- * @typedef {{bytes: number, pieces: Piece[], tokenizer: Piece, threads: Piece, tensors: {name: string, offset: number}[]}} Stored
+ * @typedef {{offset: number, kind: number, rows: number}} Part rows of a matrix in blocks of a kind, as `regard_blocks` in src/native/abi.h
+ * @typedef {{bytes: number, pieces: Piece[], tokenizer: Piece, threads: Piece, tensors: {name: string, offset: number}[], blocks: Record<string, Part[]>}} Stored
  * @typedef {(piece: Piece, report?: (bytes: number) => void) => Promise<Uint8Array<ArrayBuffer>>} Bring
  */
 
@@ -25,9 +26,10 @@ export async function folderOf({ pieces, tokenizer, threads }, base) {
  * Brings the weights into the kernels' memory.
  * @param {import("../kernels/memory.js").Kernels} kernels @param {Stored} stored @param {Bring} folder
  * @param {(bytes: number, total: number) => void} report
- * @returns {Promise<{weights: Record<string, number>, tokenizer: object}>} the address of each tensor
+ * @returns {Promise<{weights: Record<string, number>, tokenizer: object}>} the address of each tensor, and of the table
+ * of each matrix in blocks
  */
-export async function broughtModel(kernels, { bytes, pieces, tokenizer, tensors }, folder, report) {
+export async function broughtModel(kernels, { bytes, pieces, tokenizer, tensors, blocks }, folder, report) {
   const start = kernels.allocate(bytes);
   const total = bytes + tokenizer.bytes;
   let done = 0;
@@ -39,7 +41,12 @@ export async function broughtModel(kernels, { bytes, pieces, tokenizer, tensors 
   const json = JSON.parse(new TextDecoder().decode(await brought(tokenizer)));
   for (let at = 0, k = 0; k < pieces.length; at += pieces[k++].bytes)
     kernels.bytes(start + at, pieces[k].bytes).set(await brought(pieces[k]));
-  return { weights: Object.fromEntries(tensors.map(({ name, offset }) => [name, start + offset])), tokenizer: json };
+  const weights = Object.fromEntries(tensors.map(({ name, offset }) => [name, start + offset]));
+  for (const [name, parts] of Object.entries(blocks)) {
+    const fields = parts.flatMap(({ offset, kind, rows }) => [start + offset, kind, rows]);
+    weights[`${name}.blocks`] = kernels.keepStruct("Pqq".repeat(parts.length), fields);
+  }
+  return { weights, tokenizer: json };
 }
 
 /**

@@ -103,7 +103,7 @@ export function alongOf(model, { ids, cache }, token, other) {
   const stream = centred(Float64Array.from(model.streamBehind(ids, cache)), norm);
   const scale = 1 / Math.sqrt(stream.reduce((sum, x) => sum + x * x, 0) / E + epsilon);
   const logitOf = (/** @type {number} */ id) => model.rows(model.unembedding, id, id + 1, E);
-  const row = logitOf(token).slice();
+  const row = logitOf(token);
   if (other !== undefined) logitOf(other).forEach((number, k) => (row[k] -= number));
   const gain = kernels.floats(weights["ln_f.weight"], E);
   return centred(
