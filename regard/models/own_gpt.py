@@ -32,12 +32,14 @@ _NAMES = {
     "self_attn.q_proj": ("attn.c_attn", 0),
     "self_attn.k_proj": ("attn.c_attn", 1),
     "self_attn.v_proj": ("attn.c_attn", 2),
+    "self_attn.qkv_proj": ("attn.c_attn", 0),
     "self_attn.q_norm": ("attn.q_norm", 0),
     "self_attn.k_norm": ("attn.k_norm", 0),
     "self_attn.o_proj": ("attn.c_proj", 0),
     "post_attention_layernorm": ("ln_2", 0),
     "mlp.gate_proj": ("mlp.c_fc", 0),
     "mlp.up_proj": ("mlp.c_fc", 1),
+    "mlp.gate_up_proj": ("mlp.c_fc", 0),
     "mlp.down_proj": ("mlp.c_proj", 0),
 }
 """Modules of a block: ours, and the place of the rows of one that holds several."""
@@ -51,6 +53,7 @@ _OUTPUT_NORMS = {
 _OUTSIDE = {
     "model.embed_tokens.weight": "wte.weight",
     "model.norm.weight": "ln_f.weight",
+    "model.norm.bias": "ln_f.bias",
     "lm_head.weight": "lm_head.weight",
 }
 _GELUS = "gelu_pytorch_tanh", "gelu_new"
@@ -58,7 +61,7 @@ _GELUS = "gelu_pytorch_tanh", "gelu_new"
 _BY_BASE = "default", "dynamic"
 """Kinds of rotary positions whose frequencies follow from a base, within a model's context."""
 _STRETCHED = "linear", "llama3", "yarn"
-"""Kinds that have other frequencies, and maybe a factor of all scores."""
+"""Kinds that have other frequencies, and maybe a factor of queries and keys."""
 _TOKENS = 97  # that both read, so that a rotation of the slowest channels is seen as well
 _ERROR = 1e-3
 """Of a logit, in units of their standard deviation: float32 leaves 1e-5, another formula 0.1."""
@@ -70,8 +73,10 @@ def own_gpt(model: LanguageModel) -> GPT:
 
     Args:
         model: a `GPT`, which is returned as it is, or a model of transformers of Llama's shape:
-            RMSNorm, rotary positions (also stretched ones, as Llama 3 has), SwiGLU or GeGLU;
-            queries and keys may have norms, or biases; what is special to Gemma 1 to 3.
+            RMSNorm or LayerNorm, rotary positions (also stretched ones, as Llama 3 and YaRN have,
+            and of a part of the channels), SwiGLU or GeGLU; queries and keys may have norms, or
+            biases; what is special to Gemma 1 to 3. Where a part of the channels rotates, those of
+            queries and keys change places, so that both halves of a head have as many of them.
 
     Raises:
         Error: for any other model; the message says what it has that a `GPT` lacks.
@@ -94,15 +99,18 @@ def own_gpt(model: LanguageModel) -> GPT:
         weights.pop("lm_head.weight", None)
         blocks.pop("lm_head", None)
     embedding = weights.get("wte.weight", blocks.get("wte"))
-    why = _objection(config, unknown, embedding)
+    centres = "h.0.ln_1.bias" in weights
+    epsilon = "layer_norm_eps" if centres else "rms_norm_eps"
+    why = _objection(config, epsilon, unknown, embedding)
     if why is not None:
         raise Error(f"{model.name} is not of the shape of a GPT of regard: {why}")
     assert embedding is not None, "there is no objection"
     for path, part in model.module.named_modules():
         own, _ = places.get(f"{path}.weight", ("", 0))
-        if own in weights and weights[own].ndim == 1:
+        if own in weights and weights[own].ndim == 1 and not centres:
             weights[own] = _gains(part, weights[own])
     rotary, local = _rotary(config)
+    frequencies = _take_rotation(model, weights, rotary)
     with torch.device("meta"):
         gpt = GPT(
             GPTConfig(
@@ -113,15 +121,15 @@ def own_gpt(model: LanguageModel) -> GPT:
                 dim=config.hidden_size,
                 groups=config.num_key_value_heads,
                 hidden=config.intermediate_size,
-                bias=any(name.endswith("c_attn.bias") for name in weights),
+                bias=centres or any(name.endswith("c_attn.bias") for name in weights),
                 positions="rotary",
                 rotary_base=rotary["rope_theta"],
-                rotary_frequencies=_frequencies(model.module, rotary),
+                rotary_frequencies=frequencies,
                 window_rotary_base=None if local == rotary else local["rope_theta"],
                 head_width=_head_width(config),
                 tied=tied,
-                norm="rms",
-                norm_eps=config.rms_norm_eps,
+                norm="layer" if centres else "rms",
+                norm_eps=getattr(config, epsilon),
                 output_norms="h.0.ln_1_out.weight" in weights,
                 qk_norm="h.0.attn.q_norm.weight" in weights,
                 score_scale=_score_scale(model.module, config),
@@ -255,22 +263,48 @@ def _head_width(config: Any) -> int | None:
     return None if own * config.num_attention_heads == config.hidden_size else int(own)
 
 
-def _frequencies(module: Any, rotary: dict[str, Any]) -> tuple[float, ...] | None:
-    """Those of a model that stretches its positions, which transformers keeps in a buffer."""
-    if _kind(rotary) in _BY_BASE:
-        return None
-    return tuple(_of_rotation(module, "inv_freq").float().tolist())
+def _take_rotation(
+    model: LanguageModel, weights: dict[str, Tensor], rotary: dict[str, Any]
+) -> tuple[float, ...] | None:
+    """Return the frequencies of all pairs of channels, and change queries and keys to fit them.
 
-
-def _score_scale(module: Any, config: Any) -> float | None:
-    """What scores are multiplied by, where it is not 1/√D.
-
-    A factor that cosines and sines have, as YaRN's, is one of queries and of keys.
+    A `GPT` rotates each channel i with channel i + D/2: those that do not rotate become pairs of
+    frequency 0. What YaRN multiplies rotated queries and keys by, they are multiplied by before.
+    None: the frequencies are those of the base.
     """
-    usual = (_head_width(config) or config.hidden_size // config.num_attention_heads) ** -0.5
-    own = getattr(module.model.layers[0].self_attn, "scaling", usual)
-    scale = own * _of_rotation(module, "attention_scaling", 1.0) ** 2
-    return None if scale == usual else float(scale)
+    rotating = _of_rotation(model.module, "inv_freq")
+    if rotating is None:
+        return None
+    frequencies = rotating.float()
+    factor = float(_of_rotation(model.module, "attention_scaling", 1.0))
+    config = text_config(model.module)
+    width = _head_width(config) or config.hidden_size // config.num_attention_heads
+    turning, half = len(frequencies), width // 2
+    if turning == half and factor == 1:
+        return None if _kind(rotary) in _BY_BASE else tuple(frequencies.tolist())
+    still = width - 2 * turning
+    parts = torch.arange(width).split([turning, turning, still // 2, still // 2])
+    order = torch.cat([parts[0], parts[2], parts[1], parts[3]]).to(model.device)
+    factors = torch.where(order < 2 * turning, factor, 1.0)
+    count = (config.num_attention_heads + config.num_key_value_heads) * width
+    for layer in range(config.num_hidden_layers):
+        name = f"h.{layer}.attn"
+        norms = [f"{name}.{norm}.weight" for norm in ("q_norm", "k_norm")]
+        norms = [norm for norm in norms if norm in weights]
+        for norm in norms:
+            weights[norm] = weights[norm][order] * factors
+        if f"{name}.c_attn.weight" not in weights:
+            raise Error(
+                f"{model.name} is not of the shape of a GPT of regard: its rotation changes "
+                "queries and keys, whose matrix is in blocks"
+            )
+        for path in (f"{name}.c_attn.weight", f"{name}.c_attn.bias"):
+            if path in weights:
+                heads = weights[path][:count].unflatten(0, (-1, width))[:, order]
+                if not norms:
+                    heads = heads * factors.view(-1, *(1,) * (heads.ndim - 2))
+                weights[path] = torch.cat([heads.flatten(0, 1), weights[path][count:]])
+    return (*frequencies.tolist(), *(0.0,) * (half - turning))
 
 
 def _of_rotation(module: Any, name: str, default: Any = None) -> Any:
@@ -279,16 +313,23 @@ def _of_rotation(module: Any, name: str, default: Any = None) -> Any:
     return getattr(rotation, f"full_attention_{name}", getattr(rotation, name, default))
 
 
+def _score_scale(module: Any, config: Any) -> float | None:
+    """What scores are multiplied by, where it is not 1/√D."""
+    usual = (_head_width(config) or config.hidden_size // config.num_attention_heads) ** -0.5
+    own = getattr(module.model.layers[0].self_attn, "scaling", usual)
+    return None if own == usual else float(own)
+
+
 def _kind(rotary: dict[str, Any]) -> str:
     return str(rotary.get("rope_type", rotary.get("type", "default")))
 
 
-def _objection(config: Any, unknown: list[str], embedding: object) -> str | None:
+def _objection(config: Any, epsilon: str, unknown: list[str], embedding: object) -> str | None:
     """Say what the model has that a `GPT` lacks, as far as names and configuration tell."""
     if unknown or embedding is None:
         return f"it has {unknown[0] if unknown else 'no model.embed_tokens.weight'}"
-    if not hasattr(config, "rms_norm_eps"):
-        return "its configuration has no rms_norm_eps, so its norms are others"
+    if not hasattr(config, epsilon):
+        return f"its configuration has no {epsilon}, so its norms are others"
     rotary, local = _rotary(config)
     if "rope_theta" not in rotary or "rope_theta" not in local:
         return "some of its layers have no rotary positions"
@@ -297,8 +338,8 @@ def _objection(config: Any, unknown: list[str], embedding: object) -> str | None
     if local != rotary and (_kind(local) not in _BY_BASE or "window" not in _windows(config)):
         which = "which are not all but every n-th" if _kind(local) in _BY_BASE else _kind(local)
         return f"its layers with a window have other rotary positions: {which}"
-    if {rotary.get("partial_rotary_factor", 1), local.get("partial_rotary_factor", 1)} != {1}:
-        return "it rotates a part of the channels"
+    if local != rotary and any("partial_rotary_factor" in one for one in (rotary, local)):
+        return "it rotates a part of the channels, and layers with a window by another base"
     return None
 
 

@@ -65,8 +65,7 @@ class Rotation:
             raise ValueError(f"dim is {dim}; expected an even number, since channels form pairs")
         if not 0 < base < math.inf:
             raise ValueError(f"base is {base}; expected a finite number above 0")
-        exponent = torch.arange(0, dim, 2, device=positions.device, dtype=dtype) / dim  # (D/2,)
-        return cls.by(positions, base**-exponent)
+        return cls.by(positions, frequencies_of(dim, base, dtype=dtype, device=positions.device))
 
     @classmethod
     def by(cls, positions: Int[Tensor, "*b L"], frequencies: Float[Tensor, "half"]) -> Rotation:
@@ -94,6 +93,18 @@ class Rotation:
             [first * self.cos - second * self.sin, second * self.cos + first * self.sin], dim=-1
         )
         return rotated.to(x.dtype)
+
+
+def frequencies_of(
+    dim: int,
+    base: float,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> Float[Tensor, "half"]:
+    """Return the radians by which each pair of D channels rotates from one position to the next."""
+    exponent = torch.arange(0, dim, 2, device=device, dtype=dtype) / dim  # (D/2,)
+    return base**-exponent
 
 
 def rotary(

@@ -8,8 +8,7 @@ interface GPTConfig {
   heads: number;
   dim: number;
   positions: "learned" | "rotary";
-  rotary_base: number;
-  /** Of each pair of channels; null: by the base. */
+  /** By which each pair of channels rotates, in radians a position; null where positions are learned. */
   rotary_frequencies: number[] | null;
   groups: number;
   head_dim: number;

@@ -12,9 +12,11 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     Olmo2Config,
+    Phi3Config,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    StableLmConfig,
 )
 
 import regard
@@ -46,8 +48,8 @@ LLAMA3 = {
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 1e4,
-    "factor": 4.0,
-    "original_max_position_embeddings": 23,
+    "factor": 8.0,
+    "original_max_position_embeddings": 11,
 }
 # A window that ends within the texts, caps that bend most numbers, a scale that is not 1/√D; of the
 # third, layers with a window have other positions than those without one, which are stretched.
@@ -70,6 +72,10 @@ GEMMA_3 = Gemma3TextConfig(
         "full_attention": {"rope_type": "linear", "rope_theta": 1e3, "factor": 8.0},
     },
 )
+
+# Of 10 channels 4 rotate.
+PART = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.4}
+WIDE = SIZE | {"hidden_size": 60}
 
 
 def opened(config):
@@ -100,6 +106,11 @@ def opened(config):
         GemmaConfig(**SIZE, head_dim=10),
         GEMMA_2,
         GEMMA_3,
+        LlamaConfig(**SIZE, rope_parameters=YARN, attention_bias=True),
+        Qwen3Config(**SIZE, head_dim=10, rope_parameters=YARN),
+        StableLmConfig(**WIDE, rope_parameters=PART, use_qkv_bias=True),
+        StableLmConfig(**WIDE, rope_parameters=PART | YARN),
+        Phi3Config(**WIDE, rope_parameters=PART, pad_token_id=0),
     ],
     ids=lambda config: config.model_type,
 )

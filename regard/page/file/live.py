@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from regard.nn.rotary import frequencies_of
 from regard.page.file.bundle import deflated, embedded, kernels, script, whole_page
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 _JOINING = ("MergedWithPrevious", "MergedWithNext", "Contiguous")
 """Ways to split a text that the page's library does not have."""
+_SPELLING = ("Replace", "ByteFallback", "Fuse", "Strip")
+"""Steps of a decoder that write characters, and bytes where a vocabulary lacks a character."""
+_NORMALIZERS = ("Prepend", "Replace", "NFC", "NFD", "NFKC", "NFKD")
+"""Changes of a text that the page's library makes as Python's does."""
 
 
 def live_page(
@@ -96,21 +101,38 @@ def tokenizer_file(tokenizer: Any, *, special: bool = True) -> dict[str, Any]:
 def objection_to_tokenizer(file: dict[str, Any]) -> str | None:
     """Say why a page can't encode as a `tokenizer.json` says, or None.
 
-    The page reads it with a library; it shows tokens of a vocabulary of bytes.
+    The page reads it with a library; its vocabulary has to spell any text, in bytes as GPT-2's does
+    or in characters beside bytes as SentencePiece's does.
     """
     if file.get("type") == "characters":
         return None
-    for part, kinds in {"model": ("BPE", None), "decoder": ("ByteLevel",)}.items():
-        value = file.get(part)
-        kind = None if value is None else value.get("type")
-        if kind not in kinds:
-            return f"its {part} is {kind}"
-    steps = [file.get("pre_tokenizer") or {}]
-    for step in steps:
-        steps += step.get("pretokenizers", ())
+    model, decoder = file.get("model") or {}, file.get("decoder") or {}
+    if model.get("type") not in ("BPE", None):
+        return f"its model is {model.get('type')}"
+    spelling = [step.get("type") for step in _steps(decoder, "decoders")]
+    if spelling != ["ByteLevel"]:
+        other = next((kind for kind in spelling if kind not in _SPELLING), None)
+        if other is not None or not spelling:
+            return f"its decoder is {other}"
+        has_bytes = all(f"<0x{byte:02X}>" in model.get("vocab", ()) for byte in range(256))
+        if not (has_bytes and model.get("byte_fallback") and "ByteFallback" in spelling):
+            return "its vocabulary has no token for some texts"
+    for step in _steps(file.get("normalizer"), "normalizers"):
+        if step.get("type") not in _NORMALIZERS:
+            return f"its normalizer is {step.get('type')}"
+    for step in _steps(file.get("pre_tokenizer"), "pretokenizers"):
         if step.get("behavior") in _JOINING:
             return f"its pre_tokenizer splits by {step['behavior']}"
     return None
+
+
+def _steps(part: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+    """The steps of a part of a `tokenizer.json`, which may be one step or a sequence of them."""
+    if not part:
+        return []
+    if name not in part:
+        return [part]
+    return [step for inner in part[name] for step in _steps(inner, name)]
 
 
 def pack_model(model: GPT, tokenizer: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -144,7 +166,11 @@ def pack_model(model: GPT, tokenizer: dict[str, Any]) -> tuple[dict[str, Any], s
 
 def described(config: GPTConfig) -> dict[str, Any]:
     """A model's shape, and what follows from it."""
+    frequencies = config.rotary_frequencies
+    if config.positions == "rotary" and frequencies is None:
+        frequencies = tuple(frequencies_of(config.head_dim, config.rotary_base).tolist())
     return asdict(config) | {
+        "rotary_frequencies": frequencies,
         "groups": config.group_count,
         "head_dim": config.head_dim,
         "hidden_dim": config.hidden_dim,

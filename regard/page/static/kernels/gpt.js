@@ -41,9 +41,7 @@ export class GPT {
   rotationTables() {
     const { config, kernels } = this;
     const half = config.head_dim / 2;
-    const frequencies = Float32Array.from(
-      config.rotary_frequencies ?? Array.from({ length: half }, (_, pair) => config.rotary_base ** -(pair / half)),
-    );
+    const frequencies = Float32Array.from(config.rotary_frequencies ?? []);
     const angles = Float32Array.from(
       { length: config.context * half },
       (_, k) => Math.floor(k / half) * frequencies[k % half],

@@ -213,7 +213,7 @@ export class Subject {
     return {
       id: one.name,
       title: this.title,
-      text: this.tokenizer.decode(one.ids),
+      text: this.tokenizer.decode(one.ids.slice(added)),
       tokens: pieces.map((piece, place) => ({
         ...{ text: readable(piece), label: visible(piece) },
         ...(place < added && { added: true }),

@@ -1,4 +1,5 @@
 /** Tokenizers from their `tokenizer.json`: text to ids and back. */
+import { bytesOf } from "../characters.js";
 import { ServerError } from "../errors.js";
 import { Tokenizer as Library } from "../vendor/tokenizers.min.mjs";
 
@@ -9,7 +10,7 @@ import { Tokenizer as Library } from "../vendor/tokenizers.min.mjs";
 
 /** @returns {Tokenizer} */
 export function tokenizerOf(/** @type {any} */ json) {
-  return json.type === "characters" ? new CharTokenizer(json.characters) : new ByteLevelTokenizer(json);
+  return json.type === "characters" ? new CharTokenizer(json.characters) : new LibraryTokenizer(json);
 }
 
 /** One token a character. */
@@ -40,34 +41,44 @@ class CharTokenizer {
   }
 }
 
+const SPACE = "▁"; // SentencePiece's sign of a space
+const utf8 = new TextEncoder();
 // GPT-2's, of which no piece is joined with another. \p{White_Space} is what its \s means; JavaScript's is another set.
 const PIECES =
   "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+";
 
-/** A step that splits a text, with the pattern of GPT-2 written out where it is meant. @returns {object} */
+/** A step that splits a text, with what the library leaves out of it written out. @returns {object} */
 function explicit(/** @type {any} */ step) {
   if (step?.pretokenizers) return { ...step, pretokenizers: step.pretokenizers.map(explicit) };
+  const split = (/** @type {string} */ pattern) => ({
+    ...{ type: "Split", pattern: { Regex: pattern }, behavior: "Isolated", invert: false },
+  });
+  if (step?.type === "Metaspace" && step.split !== false)
+    return { type: "Sequence", pretokenizers: [step, split(`${SPACE}[^${SPACE}]*|[^${SPACE}]+`)] };
   if (step?.type !== "ByteLevel" || step.use_regex === false) return step;
-  const split = { type: "Split", pattern: { Regex: PIECES }, behavior: "Isolated", invert: false };
-  return { type: "Sequence", pretokenizers: [split, { ...step, use_regex: false }] };
+  return { type: "Sequence", pretokenizers: [split(PIECES), { ...step, use_regex: false }] };
 }
 
-/** A tokenizer whose vocabulary is of bytes, of the files that `regard.page.file.live` lets pass. */
-class ByteLevelTokenizer {
+/**
+ * A tokenizer whose vocabulary spells any text, in bytes or in characters beside bytes, of the files that
+ * `regard.page.file.live` lets pass.
+ */
+class LibraryTokenizer {
   constructor(/** @type {any} */ json) {
     this.library = new Library({ ...json, pre_tokenizer: explicit(json.pre_tokenizer) }, {});
     this.prefix = this.library.encode("").ids;
-    const byteOf = new Map(signsOfBytes().map((sign, byte) => [sign, byte]));
-    const utf8 = new TextEncoder();
-    const added = json.added_tokens.map((/** @type {any} */ { content, id }) => [content, id]);
-    /** @type {Uint8Array[]} */
-    this.bytes = [];
-    for (const [token, id] of [...Object.entries(json.model.vocab), ...added]) {
-      // A token added by hand may hold signs outside the alphabet; those stand for themselves.
-      this.bytes[id] = Uint8Array.from(
-        Array.from(token).flatMap((sign) => (byteOf.has(sign) ? [byteOf.get(sign) ?? 0] : [...utf8.encode(sign)])),
-      );
-    }
+    const { decoder } = this.library;
+    const isOfBytes = json.decoder.type === "ByteLevel";
+    this.spelled = isOfBytes ? byteSpelling() : pieceSpelling(decoder);
+    /** Whether the space before the first word of a text is the tokenizer's own. */
+    this.beginsBySpace = !isOfBytes && decoder.decode([`${SPACE}x`]) === "x";
+    /** @type {string[]} */
+    this.written = [];
+    for (const [token, id] of Object.entries(json.model.vocab)) this.written[id] = token;
+    /** @type {Map<number, Uint8Array>} */
+    this.bytes = new Map();
+    for (const { content, id } of json.added_tokens)
+      this.bytes.set(id, isOfBytes ? this.spelled(content) : utf8.encode(content));
   }
 
   encode(/** @type {string} */ text) {
@@ -76,9 +87,9 @@ class ByteLevelTokenizer {
   }
 
   decode(/** @type {number[]} */ ids) {
-    return new TextDecoder("utf-8", { ignoreBOM: true }).decode(
-      Uint8Array.from(ids.flatMap((id) => [...this.bytesOf(id)])),
-    );
+    const bytes = Uint8Array.from(ids.flatMap((id) => [...this.bytesOf(id)]));
+    const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes);
+    return this.beginsBySpace ? text.replace(/^ /, "") : text;
   }
 
   tokens(/** @type {number[]} */ ids) {
@@ -87,8 +98,28 @@ class ByteLevelTokenizer {
 
   /** Models often have more ids than their tokenizers. */
   bytesOf(/** @type {number} */ id) {
-    return this.bytes[id] ?? new TextEncoder().encode(`<${id}>`);
+    const known = this.bytes.get(id);
+    if (known) return known;
+    const written = this.written[id];
+    const bytes = written == null ? utf8.encode(`<${id}>`) : this.spelled(written);
+    this.bytes.set(id, bytes);
+    return bytes;
   }
+}
+
+/** The bytes of a token of GPT-2's alphabet; signs outside it, of tokens added by hand, stand for themselves. */
+function byteSpelling() {
+  const byteOf = new Map(signsOfBytes().map((sign, byte) => [sign, byte]));
+  return (/** @type {string} */ token) =>
+    Uint8Array.from(Array.from(token).flatMap((sign) => byteOf.get(sign) ?? [...utf8.encode(sign)]));
+}
+
+/** The bytes of a token that is one byte, written <0xE2>, or characters as the decoder writes them within a text. */
+function pieceSpelling(/** @type {{decode(tokens: string[]): string}} */ decoder) {
+  return (/** @type {string} */ token) => {
+    const bytes = bytesOf(token);
+    return bytes ? Uint8Array.from(bytes) : utf8.encode(decoder.decode(["x", token, "x"]).slice(1, -1));
+  };
 }
 
 /** The text of bytes, with those of incomplete characters written out. */
