@@ -64,9 +64,11 @@ def test_what_can_not_run_in_a_page_is_refused_by_name(model, padded, tmp_path):
     with pytest.raises(PageError, match="a recording has no model"):
         regard.report(padded.recording, file, live=True)
     other = json.loads(BPETokenizer.train(["a b"], vocab_size=256).to_json())
-    other = BPETokenizer.from_json(json.dumps(other | {"decoder": {"type": "Fuse"}}))
+    other = BPETokenizer.from_json(
+        json.dumps(other | {"decoder": {"type": "BPEDecoder", "suffix": "x"}})
+    )
     large = GPT(GPTConfig(vocab_size=256, context=3, layers=1, heads=1, dim=6))
-    with pytest.raises(PageError, match="its decoder is Fuse"):
+    with pytest.raises(PageError, match="its decoder is BPEDecoder"):
         regard.report(large, file, tokenizer=other, live=True)
     large = GPT(GPTConfig(vocab_size=5, context=13, layers=1, heads=2, dim=6, hidden=600_000))
     with pytest.raises(
