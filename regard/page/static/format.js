@@ -9,13 +9,20 @@ export const keepTo = (decimals = Infinity) => {
   exact = decimals;
 };
 
-/** All figures of a number that mean something: where it is read off, or goes to a file. */
-export const full = (/** @type {number} */ value) =>
+/** All figures of a number that mean something, as a file has them. */
+const known = (/** @type {number} */ value) =>
   exact === Infinity || Number.isInteger(value) || !Number.isFinite(value)
     ? String(value)
     : String(Number(value.toPrecision(exact + 1)));
 
+/** The same where it is read off. */
+export const full = (/** @type {number} */ value) => {
+  const [digits, exponent] = known(value).split("e");
+  return `${digits.replace("-", MINUS)}${exponent ? `·10${raised(exponent)}` : ""}`;
+};
+
 /** A weight: two or three figures that count, enough to compare, and never a 0 that is not one; so any view's entry.
+ * All other numbers that are too small for their decimals are written so too.
  * @returns {string} */
 export function weight(/** @type {number|null|undefined} */ value) {
   if (value == null) return "–";
@@ -40,19 +47,28 @@ export const atLeast = (/** @type {number} */ value) => (value >= 0.995 ? part(v
 /** A smaller change of a probability is none to speak of: both may be written the same. */
 export const LITTLE = 0.02;
 
+/** The signs of an exponent. */
+const raised = (/** @type {string} */ exponent) =>
+  [...String(Number(exponent))].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("");
+
 /** 3.1·10⁻⁵ */
 export function power(/** @type {number} */ value) {
   const [digits, exponent] = value.toExponential(1).split("e");
-  const raised = [...String(Number(exponent))].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("");
-  return digits === "1.0" ? `10${raised}` : `${digits.replace("-", MINUS).replace(/\.0$/, "")}·10${raised}`;
+  if (digits === "1.0") return `10${raised(exponent)}`;
+  return `${digits.replace("-", MINUS).replace(/\.0$/, "")}·10${raised(exponent)}`;
 }
 
-/** A signed number with so many decimals, with a true minus, and no −0. */
+/** What float32 leaves of a difference that is 0. */
+const NOISE = 1e-6;
+
+/** A signed number with so many decimals, with a true minus, and no 0 that is none. */
 export function signed(/** @type {number|null|undefined} */ value, decimals = 2, most = exact) {
   if (value == null) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : value < 0 ? `${MINUS}∞` : "NaN";
-  const text = Math.abs(value) >= 1e6 ? value.toExponential(2) : value.toFixed(Math.min(decimals, most));
-  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", MINUS);
+  if (Math.abs(value) >= 1e6) return power(value);
+  const text = value.toFixed(Math.min(decimals, most));
+  if (Number(text)) return text.replace("-", MINUS);
+  return Math.abs(value) < Math.max(NOISE, 10 ** -most) ? text.replace("-", "") : weight(value);
 }
 
 /** A scale as people write it: 1/√32. */
@@ -156,7 +172,7 @@ export function csvRow(/** @type {(string|number|null|undefined)[]} */ cells) {
   return cells
     .map((cell) => {
       if (cell == null) return "";
-      if (typeof cell === "number") return Number.isFinite(cell) ? full(cell) : "";
+      if (typeof cell === "number") return Number.isFinite(cell) ? known(cell) : "";
       const text = /^[=+\-@\t\r]/.test(cell) ? `'${cell}` : cell;
       return /[",\n\r']/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
     })

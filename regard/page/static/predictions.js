@@ -62,16 +62,6 @@ function legend(/** @type {Run|null} */ run) {
 /** Words for a voice: what is seen must be part of the name that it says. */
 const unseen = (/** @type {string} */ words) => make("span", { className: "unseen", textContent: words });
 
-/** A probability in few figures, so that two fit beside each other. */
-const brief = (/** @type {number} */ value) =>
-  value >= 0.995 && value < 1
-    ? ">0.99"
-    : value >= 0.0095 || value === 0
-      ? value.toFixed(2)
-      : value >= 0.0005
-        ? value.toFixed(3)
-        : "<0.001";
-
 /** A bar of a probability; of a changed run the one before, and below it the one now. */
 function bars(/** @type {number} */ now, /** @type {number|null} */ before) {
   if (before == null) return [bar(now)];
@@ -84,7 +74,7 @@ function bars(/** @type {number} */ now, /** @type {number|null} */ before) {
 function figures(/** @type {Candidate} */ { probability: now, before, atMost }) {
   if (before == null) return [unseen("probability "), weight(now)];
   const figure = (/** @type {"probability"|"before"} */ name, /** @type {number} */ value) =>
-    atMost === name && value >= 0.0005 ? `≤ ${brief(value)}` : brief(value);
+    `${atMost === name ? "≤ " : ""}${weight(value)}`;
   return [
     unseen("probability as it is "),
     figure("before", before),

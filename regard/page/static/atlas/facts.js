@@ -41,7 +41,7 @@ export const unbroken = (/** @type {string} */ text) => text.replace(/(?<=\d) (?
 export function written(/** @type {number|null|undefined} */ value, /** @type {string} */ unit) {
   if (value == null) return UNMEASURED;
   if (unit === "share") return percent(value);
-  if (unit === "lead" || unit === "nats") return Math.abs(value) < 0.005 && value ? weight(value) : signed(value, 2);
+  if (unit === "lead" || unit === "nats") return signed(value, 2);
   if (unit === "tokens") return Math.abs(value) >= 100 ? count(Math.round(value)) : signed(value, 1);
   return Number.isInteger(value) ? count(value) : weight(value);
 }
