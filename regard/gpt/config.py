@@ -45,7 +45,8 @@ class GPTConfig:
     Source: rotary positions: Su et al. 2021, arXiv:2104.09864. RMSNorm: Zhang and Sennrich 2019,
     arXiv:1910.07467. SwiGLU and GeGLU: Shazeer 2020, arXiv:2002.05202. Groups: Ainslie et al. 2023,
     arXiv:2305.13245. Windows: Beltagy et al. 2020, arXiv:2004.05150. QK-norm: Henry et al. 2020,
-    arXiv:2010.04245; here with an RMSNorm and its gains in place of their one scale.
+    arXiv:2010.04245; here with an RMSNorm and its gains in place of their one scale. Softcaps and
+    norms of outputs: Gemma Team 2024, arXiv:2408.00118. A base of windows: 2025, arXiv:2503.19786.
 
     >>> GPTConfig(layers=2, heads=2, dim=64).head_dim
     32
