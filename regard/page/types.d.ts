@@ -21,6 +21,8 @@ type Effects = { run: string; heads: MeasuredHeads | null; keys: Measured | null
 /** Of many heads an estimate comes first, to first order; null: not measured yet. */
 interface MeasuredHeads extends Omit<Measured<(number | null)[][]>, "token" | "spans"> {
   estimates?: (number | null)[][];
+  /** Whether some are not measured yet. */
+  partial?: boolean;
 }
 /** What the next token looks at and needs of each passage, as far as that was measured. */
 type Passages = { run: string; spans: Span[]; measured: (Measured & { weights: number[]; without: number }) | null };
@@ -270,6 +272,8 @@ interface TrainingHistory {
 /** What a line of a stream holds: one of these. */
 interface StreamLine {
   error?: string;
+  /** What is measured. */
+  over?: "heads" | "keys" | "layers";
   layer?: number;
   heads?: Figures[];
   run?: Run;

@@ -4,8 +4,12 @@ import { during } from "./pending.js";
 import { Replaced, ServerError } from "./errors.js";
 import { byId } from "./dom.js";
 import { headName, tokensName } from "./change_list.js";
-import { LITTLE, atLeast, part, said, sentence, signed } from "./format.js";
+import { LITTLE, atLeast, part, plural, said, sentence, signed } from "./format.js";
 import { get, set, subscribe } from "./store.js";
+
+const UNITS = { heads: "head", keys: "token", layers: "layer" };
+const ENOUGH = 3; // measurements after which it is said how long the others take
+const SHORT = 10; // seconds that are not worth a word
 
 /** @type {AbortController|null} */
 let measuring = null;
@@ -36,8 +40,9 @@ async function measure(run, wanted) {
   const effects = get().effects ?? { run: run.id, heads: null, keys: null };
   try {
     for (const over of wanted) {
-      if (effects[over]) continue;
-      set({ measuring: `${over === "heads" ? "heads" : "tokens"} …` });
+      if (effects[over] && !(over === "heads" && effects.heads?.partial)) continue;
+      set({ measuring: `${UNITS[over]}s …` });
+      const left = timeLeft();
       await api.effects(
         run.id,
         over,
@@ -45,9 +50,9 @@ async function measure(run, wanted) {
           if (control.signal.aborted) return;
           if (line.error) set({ problem: line.error });
           else if (line.total) {
-            set({ measuring: `${over === "heads" ? "head" : "token"} ${line.done} of ${line.total}` });
-            keepPart(effects, line);
-          } else if (line.effects) Object.assign(effects, { [over]: { ...effects[over], ...line } });
+            set({ measuring: `${UNITS[line.over ?? over]} ${line.done} of ${line.total}${left(line)}` });
+            keepPart(run, effects, line);
+          } else if (line.effects) Object.assign(effects, { [over]: { ...effects[over], ...line, partial: false } });
         },
         control.signal,
       );
@@ -62,16 +67,28 @@ async function measure(run, wanted) {
   set({ measuring: "" });
 }
 
-/** Of many heads the estimates come first, then the measured effects, the strongest first. */
-function keepPart(/** @type {Effects} */ effects, /** @type {StreamLine} */ line) {
-  if (line.estimates && line.unchanged !== undefined)
+/** Of many heads what is measured comes as it is, with estimates of all where a server has them. */
+function keepPart(/** @type {Run} */ run, /** @type {Effects} */ effects, /** @type {StreamLine} */ line) {
+  const { unchanged, estimates, measured } = line;
+  if (unchanged !== undefined && !effects.heads?.partial)
     effects.heads = {
-      unchanged: line.unchanged,
-      estimates: line.estimates,
-      effects: line.estimates.map((row) => row.map(() => null)),
+      ...{ unchanged, partial: true, ...(estimates && { estimates }) },
+      effects: (estimates ?? run.layers.map(({ heads }) => heads)).map((row) => row.map(() => null)),
     };
-  for (const [layer, head, value] of line.measured ?? []) if (effects.heads) effects.heads.effects[layer][head] = value;
-  if (line.estimates || line.measured) set({ effects: { ...effects } });
+  for (const [layer, head, value] of measured ?? []) if (effects.heads) effects.heads.effects[layer][head] = value;
+  if (estimates || measured) set({ effects: { ...effects } });
+}
+
+/** Says how long the rest of a measurement takes, where that is long, by what it took so far. */
+function timeLeft() {
+  /** @type {{over?: string, done: number, at: number}|null} */
+  let first = null;
+  return (/** @type {StreamLine} */ { over, done = 0, total = 0 }, now = performance.now()) => {
+    if (first?.over !== over || !first) first = { over, done, at: now };
+    const seconds = ((now - first.at) / 1000 / Math.max(done - first.done, 1)) * (total - done);
+    if (done - first.done < ENOUGH || seconds < SHORT) return "";
+    return seconds < 90 ? `, ${Math.ceil(seconds / 10) * 10} s left` : `, ${Math.round(seconds / 60)} min left`;
+  };
 }
 
 function show() {
@@ -79,7 +96,19 @@ function show() {
   byId("matters").textContent = doing ? `Stop (${doing})` : effects?.keys ? "Hide what matters" : "What matters here?";
   byId("matters").setAttribute("aria-pressed", String(Boolean(effects?.keys)));
   byId("page").classList.toggle("measured", Boolean(effects));
-  byId("finding").textContent = effects?.keys && plain ? finding(plain, effects) : "";
+  byId("finding").textContent =
+    !plain || !effects ? "" : effects.keys ? finding(plain, effects) : stopped(effects, doing);
+}
+
+/** How far a measurement is that was called off. */
+function stopped(/** @type {Effects} */ { heads }, /** @type {string} */ doing) {
+  if (doing || !heads?.partial) return "";
+  const all = heads.effects.flat();
+  const done = all.filter((value) => value != null).length;
+  const rest = heads.estimates
+    ? "the others are estimated to first order"
+    : "those first that are of the layers without which most is lost";
+  return `${done} of ${plural(all.length, "head")} are measured, ${rest}; press again to go on.`;
 }
 
 /** How much of its probability a token has left. */

@@ -5,6 +5,7 @@ from threading import Event
 import pytest
 import torch
 
+import regard
 from regard.gpt import GPT, BPETokenizer, GPTConfig
 from regard.gpt.bpe import END
 from regard.page._changes import Changes
@@ -363,6 +364,45 @@ def test_what_the_next_token_rests_on(ask, subject, over):
     assert [one["total"] for one in progress] == [len(progress)] * len(progress)
     assert_equal(measured, expected)
     assert max(map(abs, torch.tensor(measured["effects"]).flatten().tolist())) > 0.01
+
+
+def test_many_heads_begin_with_layers_that_matter_and_go_on_where_they_were_called_off(node):
+    tokenizer = BPETokenizer.train([TEXT], vocab_size=270, end=True)
+    torch.manual_seed(2)
+    shape = {"vocab_size": tokenizer.vocab_size, "context": 41, "layers": 3, "heads": 22, "dim": 44}
+    model = with_gains(GPT(GPTConfig(**shape, initial_std=0.5)))
+    with torch.no_grad():
+        model.h[2].attn.c_proj.weight.mul_(4)  # so that it matters most
+    code = """
+    const measuring = subject.effects(plain, "heads");
+    const lines = [];
+    while (lines.length < 3 + 7) lines.push(...[measuring.next().value].filter(Boolean));
+    measuring.return();
+    return { lines, rest: finished(subject.effects(plain, "heads")) };"""
+    description, numbers = pack_model(model, tokenizer_file(tokenizer))
+    answer = node(IMPORTS, BEGIN + code, {"model": description, "numbers": numbers, "text": TEXT})
+    server = ModelSubject(model, tokenizer, title="m", text=TEXT)
+    run = server.read(TEXT)
+    expected = server.effects(run, "heads", lambda *_, **__: None)
+    assert_equal(answer["rest"][-1], expected, near=1e-4)
+    together = []
+    for layer in range(3):
+        with regard.intervene(model) as change:
+            change.ablate(layers=layer)
+            logits = model(torch.tensor(tokenizer.encode(TEXT)))[-1].detach()
+        together.append(float(logits.log_softmax(-1)[expected["token"]] - expected["unchanged"]))
+    order = sorted(range(3), key=lambda layer: -abs(together[layer]))
+    assert order[0] == 2
+    assert [line.get("over") for line in answer["lines"]] == ["layers"] * 3 + [None] * 7
+    assert [line["done"] for line in answer["lines"]] == [1, 2, 3, *range(1, 8)]
+    lines = answer["lines"][3:] + answer["rest"][:-1]
+    assert len(lines) == 66  # none is measured twice
+    assert [one[:2] for one in answer["rest"][0]["measured"]] == [[order[0], h] for h in range(8)]
+    measured = {(layer, head) for line in lines for layer, head, _ in line["measured"]}
+    assert len(measured) == 66
+    assert [line["measured"][-1][0] for line in lines] == [
+        layer for layer in order for _ in range(22)
+    ]
 
 
 def test_heads_of_another_text_are_patched_as_the_server_patches_them(ask, subject):

@@ -3,38 +3,54 @@
 /**
  * @typedef {import("../kernels/gpt.js").GPT} GPT
  * @typedef {import("./subject.js").LiveRun} LiveRun
+ * @typedef {{layers: number[], heads: number[][]}} KnownEffects
+ * of all heads of each layer together, as far as they are measured; of each head `[layer][head]`
  */
 
+const FEW = 64; // heads that are measured in any order, as in regard/page/_changes.py
 const BLOCKS = 64; // most blocks of keys that a text is cut into
 
 /**
  * The log-probability of a token without each head, − as it is, `[layer][head]`; yields how far it is.
  *
- * Layers before that of the head give what they always give, so their stream is kept.
+ * Layers before that of the head give what they always give, so their stream is kept. Of many heads each layer's are
+ * switched off together first: the heads of those layers without which most is lost then come before the others.
  * @param {GPT} model @param {LiveRun} plain @param {number} token
+ * @param {KnownEffects} known what was measured before, to which the rest is added
  */
-export function* overHeads(model, plain, token) {
+export function* overHeads(model, plain, token, known) {
   const { kernels, config } = model;
   const { layers, heads, dim } = config;
   const { ids } = plain;
   const total = layers * heads;
-  /** @type {number[][]} */
-  const effects = [];
   const keep = Array.from({ length: layers }, () => kernels.allocate(4 * ids.length * dim));
   const cache = model.cache(ids.length);
   try {
     const unchanged = logOf(yield* model.read(ids, cache, { keep }), token);
-    for (let layer = 0; layer < layers; layer++) {
-      effects.push([]);
-      for (let head = 0; head < heads; head++) {
-        const changes = [/** @type {const} */ ({ kind: "ablate", layer, head })];
-        cache.length = 0;
-        const logits = yield* model.read(ids, cache, { changes, from: { layer, stream: keep[layer] } });
-        effects[layer].push(logOf(logits, token) - unchanged);
-        yield { done: layer * heads + head + 1, total };
+    const effectOf = function* (/** @type {number} */ layer, /** @type {number|null} */ head) {
+      const changes = [/** @type {const} */ ({ kind: "ablate", layer, head })];
+      cache.length = 0;
+      return logOf(yield* model.read(ids, cache, { changes, from: { layer, stream: keep[layer] } }), token) - unchanged;
+    };
+    const order = known.heads.map((_, layer) => layer);
+    if (total > FEW) {
+      for (let layer = known.layers.length; layer < layers; layer++) {
+        known.layers.push(yield* effectOf(layer, null));
+        yield { over: "layers", done: layer + 1, total: layers };
       }
+      order.sort((one, other) => Math.abs(known.layers[other]) - Math.abs(known.layers[one]));
     }
-    return { unchanged, effects, spans: null };
+    let measured = known.heads.flatMap((row, layer) => row.map((effect, head) => [layer, head, effect]));
+    let done = measured.length;
+    for (const layer of order)
+      for (let head = known.heads[layer].length; head < heads; head++) {
+        const effect = yield* effectOf(layer, head);
+        known.heads[layer].push(effect);
+        measured.push([layer, head, effect]);
+        yield { done: ++done, total, ...(total > FEW && { unchanged, measured }) };
+        measured = [];
+      }
+    return { unchanged, effects: known.heads, spans: null };
   } finally {
     for (const address of keep) kernels.release(address);
     cache.release();

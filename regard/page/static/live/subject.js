@@ -16,8 +16,10 @@ import * as views from "./views.js";
  * @typedef {{name: string, ids: number[], notes: string[], cache: Cache, changes: Intervention[],
  *   logits: Float32Array, probabilities: Float64Array, plain: LiveRun|null, effects: Map<string, object>,
  *   heads: Map<string, Pattern>, figures: ReturnType<typeof figuresOf>[][], marks?: [number[], number[]],
- *   along?: Float64Array, writer?: Writer}} LiveRun
- * along: what reads the logit of the likeliest next token from the stream, once it is asked for
+ *   along?: Float64Array, writer?: Writer,
+ *   known?: import("./effects.js").KnownEffects}} LiveRun
+ * along: what reads the logit of the likeliest next token from the stream, once it is asked for; known: effects of
+ * heads as far as they are measured
  * @typedef {import("../kernels/cache.js").Cache} Cache
  */
 
@@ -349,8 +351,10 @@ export class Subject {
       return;
     }
     const [{ token }] = this.following(one);
-    const measure = over === "heads" ? overHeads : overKeys;
-    const result = { over, token, ...(yield* measure(this.model, one, token)) };
+    one.known ??= { layers: [], heads: Array.from({ length: this.model.config.layers }, () => []) };
+    const measured =
+      over === "heads" ? yield* overHeads(this.model, one, token, one.known) : yield* overKeys(this.model, one, token);
+    const result = { over, token, ...measured };
     one.effects.set(over, result);
     yield result;
   }
