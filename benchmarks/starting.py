@@ -1,8 +1,6 @@
 """The first second: a help, an error about an argument, an explanation, and what an import adds.
 
-Every number is of a process that ends; those of a row's peer ran in the same rounds. Most of an
-error about a value is typer's: it reads values through pydantic, which takes as long to import as
-all else.
+Every number is of a process that ends; those of a row's peer ran in the same rounds.
 """
 
 from __future__ import annotations
@@ -19,12 +17,10 @@ from regard.cli.timing import interleaved
 
 TEXT = "Tom had a red kite and a blue drum. Tom wanted the blue"
 # A command of one option, made with the library that ours is made with, which reads its value.
-TYPER = (
-    "import typer; app = typer.Typer(rich_markup_mode=None); app.command()(lambda text='': None)"
-)
+CLICK = "import click; main = click.command()(click.option('--text')(lambda text: None))"
 PEERS = {
     "python": ["-c", "pass"],
-    "a command of typer": ["-c", f"{TYPER}; app(['--text', 'x'])"],
+    "a command of click": ["-c", f"{CLICK}; main(['--text', 'x'])"],
     "import torch": ["-c", "import torch"],
 }
 
@@ -37,15 +33,15 @@ class _Row(NamedTuple):
 
 
 ROWS = {
-    "regard --help": _Row(["-m", "regard", "--help"], "a command of typer", 0.15),
+    "regard --help": _Row(["-m", "regard", "--help"], "a command of click", 0.15),
     "an option that is not there": _Row(
-        ["-m", "regard", "explain", "--nonsense"], "a command of typer", 0.2
+        ["-m", "regard", "explain", "--nonsense"], "a command of click", 0.2
     ),
     "a view that is not there": _Row(
-        ["-m", "regard", "explain", "--view", "x", "y"], "a command of typer", 0.2
+        ["-m", "regard", "explain", "--view", "x", "y"], "a command of click", 0.2
     ),
     "a model that is not there": _Row(
-        ["-m", "regard", "explain", "--model", "runs/mien", "x"], "a command of typer", 0.2
+        ["-m", "regard", "explain", "--model", "runs/mien", "x"], "a command of click", 0.2
     ),
     "regard explain, the small model": _Row(["-m", "regard", "explain", TEXT], "import torch", 2.5),
 }

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from regard.cli.parameters import Option
 from regard.gpt.config import HAS_READ
 
 __all__ = [
@@ -29,14 +28,12 @@ SHIPPED = "the model that comes with regard"
 
 RecordingFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--recording", help="Show a recording in place of a model.", metavar="DIR", exists=True
-    ),
+    Option("--recording", help="Show a recording in place of a model.", metavar="DIR", exists=True),
 ]
 
 Model = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="A language model: its name on the Hugging Face hub, such as "
         "HuggingFaceTB/SmolLM2-135M, a folder, a .gguf file, ollama:NAME, or smollm2; by default "
         f"{SHIPPED}. {HAS_READ}",
@@ -46,12 +43,12 @@ Model = Annotated[
 
 Fetch = Annotated[
     bool,
-    typer.Option("--fetch", help="Fetch a model of the hub that is not on this machine yet."),
+    Option("--fetch", help="Fetch a model of the hub that is not on this machine yet."),
 ]
 
 Weights = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Keep the matrices as int8, of a model of regard, a GPT-2 or one of Llama's shape, or "
         "in the blocks of a GGUF as they are; by default float32.",
         metavar="int8|blocks",
@@ -60,7 +57,7 @@ Weights = Annotated[
 
 View = Annotated[
     str,
-    typer.Option(
+    Option(
         help="What is shown of a key: its weight; what is moved, the weight times the length of "
         "its value; what it adds toward the answer; or weights without the sink.",
         metavar="weight|moved|toward|without",
@@ -69,7 +66,7 @@ View = Annotated[
 
 Dtype = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Of the weights of another model; by default float32.",
         metavar="float32|bfloat16|float16",
     ),
@@ -77,25 +74,21 @@ Dtype = Annotated[
 
 Chat = Annotated[
     bool,
-    typer.Option("--chat", help="The text is a message: the model's own template surrounds it."),
+    Option("--chat", help="The text is a message: the model's own template surrounds it."),
 ]
 
-System = Annotated[
-    str | None, typer.Option(help="With --chat: what the system says.", metavar="TEXT")
-]
+System = Annotated[str | None, Option(help="With --chat: what the system says.", metavar="TEXT")]
 
 NoBos = Annotated[
     bool,
-    typer.Option(
-        "--no-bos", help="Leave out the tokens that the tokenizer adds, as for the beginning."
-    ),
+    Option("--no-bos", help="Leave out the tokens that the tokenizer adds, as for the beginning."),
 ]
 
-Role = Annotated[str | None, typer.Option(help="List heads of this role alone.", metavar="ROLE")]
+Role = Annotated[str | None, Option(help="List heads of this role alone.", metavar="ROLE")]
 
 Sort = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Sort heads by score, queries, previous, first, current, induction, duplicate, "
         "spread or distance, the largest first, or by head.",
         metavar="COLUMN",
@@ -103,5 +96,5 @@ Sort = Annotated[
 ]
 
 Device = Annotated[
-    str, typer.Option(help="Where to compute: cpu, or an accelerator such as cuda or cuda:1.")
+    str, Option(help="Where to compute: cpu, or an accelerator such as cuda or cuda:1.")
 ]

@@ -7,13 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 
 from regard._extras import needing
 from regard._importing import importing
 from regard.cli.arguments import SHIPPED, Device, Dtype, Fetch, Weights
 from regard.cli.checks import require_model
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
+from regard.cli.parameters import Argument, Option
 from regard.errors import Error
 
 if TYPE_CHECKING:
@@ -28,57 +29,53 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9}
 def atlas(
     model: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="A language model: its name on the Hugging Face hub, a folder, a .gguf file, "
             f"ollama:NAME, or smollm2; by default {SHIPPED}.",
         ),
     ] = None,
     *,
     corpus: Annotated[
-        list[Path],
-        typer.Option(
+        tuple[Path, ...],
+        Option(
             help="Text file, JSON lines or Parquet with a column text, or a folder of such; "
             "can be given several times.",
             metavar="PATH",
             exists=True,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to make.", metavar="DIR")],
+    out: Annotated[Path, Option(help="Folder to make.", metavar="DIR")],
     tokens: Annotated[
         str | None,
-        typer.Option(help="Read so many tokens, such as 200k or 1M; by default all.", metavar="N"),
+        Option(help="Read so many tokens, such as 200k or 1M; by default all.", metavar="N"),
     ] = None,
     length: Annotated[
         int | None,
-        typer.Option(help="Tokens that are read at once; by default the model's context."),
+        Option(help="Tokens that are read at once; by default the model's context."),
     ] = None,
     effects: Annotated[
-        float, typer.Option(help="Share of the documents on which effects are measured.")
+        float, Option(help="Share of the documents on which effects are measured.")
     ] = _EFFECTS,
-    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
+    seed: Annotated[int, Option(help="Of the samples.")] = 0,
     shard: Annotated[
         str,
-        typer.Option(
-            help="Read one of several parts of the corpus, counted from 0.", metavar="I/N"
-        ),
+        Option(help="Read one of several parts of the corpus, counted from 0.", metavar="I/N"),
     ] = "0/1",
     device: Device = "cpu",
     dtype: Dtype = None,
     weights: Weights = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue what is in --out.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Continue what is in --out.")] = False,
     join: Annotated[
-        bool, typer.Option("--join", help="Put parts together that were read into --out.")
+        bool, Option("--join", help="Put parts together that were read into --out.")
     ] = False,
     headvis: Annotated[
         Path | None,
-        typer.Option(help="Also write the tree that HeadVis' pages read.", metavar="DIR"),
+        Option(help="Also write the tree that HeadVis' pages read.", metavar="DIR"),
     ] = None,
     parquet: Annotated[
-        Path | None, typer.Option(help="Also write the table as Parquet.", metavar="FILE")
+        Path | None, Option(help="Also write the table as Parquet.", metavar="FILE")
     ] = None,
-    ray: Annotated[
-        bool, typer.Option("--ray", help="Read with the processes of a Ray cluster.")
-    ] = False,
+    ray: Annotated[bool, Option("--ray", help="Read with the processes of a Ray cluster.")] = False,
     fetch: Fetch = False,
 ) -> None:
     """Show what each head of a model does over a corpus, as a folder of pages.
@@ -141,10 +138,10 @@ def atlas(
                 folder=out,
                 shard=part,
                 resume=resume,
-                announce=lambda line: typer.echo(line, err=True),
+                announce=lambda line: click.echo(line, err=True),
             )
     if part[1] > 1 and not join:
-        typer.echo(f"{out}: part {shard} is read; --join puts all {part[1]} together")
+        click.echo(f"{out}: part {shard} is read; --join puts all {part[1]} together")
         return
     found.save(out)
     write_atlas(found, out)

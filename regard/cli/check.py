@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+import click
 
 from regard.cli.errors import MisuseError, user_errors
+from regard.cli.parameters import Argument
 from regard.errors import Error
 
 __all__ = ["check"]
@@ -15,17 +16,15 @@ __all__ = ["check"]
 def check(
     number: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="The exercise, such as 5.5, or your own file of the course, mine.py; without "
             "it, all are listed."
         ),
     ] = None,
     answer: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="A Python file with your solution; or the answer: numbers, or a choice."
-        ),
-    ] = None,
+        tuple[str, ...],
+        Argument(help="A Python file with your solution; or the answer: numbers, or a choice."),
+    ] = (),
 ) -> None:
     """Check an exercise of the course, or the file that you write along it.
 
@@ -49,6 +48,6 @@ def check(
         raise MisuseError("the exercises are not installed; pip install regard-course brings them")
     (one, *_) = found
     with user_errors(Error):
-        is_right = one.load()(number, answer or [])
+        is_right = one.load()(number, list(answer))
     if not is_right:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)

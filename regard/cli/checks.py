@@ -23,6 +23,7 @@ __all__ = [
     "MODEL_ERRORS",
     "Asked",
     "listing_of",
+    "require_between",
     "require_choice",
     "require_device",
     "require_indices",
@@ -186,6 +187,18 @@ def require_indices(options: Mapping[str, int | None]) -> None:
     for option, value in options.items():
         if value is not None and value < 0:
             raise MisuseError(f"there is no {option} {value}: they are counted from 0")
+
+
+def require_between(option: str, value: int, lowest: int, highest: int) -> None:
+    """Refuse a number out of its bounds.
+
+    Raises:
+        MisuseError: with the bounds.
+    """
+    if not lowest <= value <= highest:
+        raise MisuseError(
+            f"{option} is {value}; expected a whole number >= {lowest} and <= {highest}"
+        )
 
 
 def require_view(name: str) -> None:

@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from regard._importing import importing
 from regard.cli.errors import MisuseError, user_errors
 from regard.cli.layout import fitted
+from regard.cli.parameters import Option
 
 if TYPE_CHECKING:
     import torch
@@ -40,14 +41,14 @@ def doctor(
     *,
     measure: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--measure",
             help="Measure the machine's rates and six ratios beside torch in a minute, to be sent "
             "with a report; keep the machine idle meanwhile.",
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what --measure measures as JSON.")
+        bool, Option("--json", help="Print what --measure measures as JSON.")
     ] = False,
 ) -> None:
     """Show what computes attention on this machine, and why; or how fast.
@@ -74,7 +75,7 @@ def doctor(
     with user_errors(ValueError):
         library = describe()
     for line in [*_columns(_facts(library)), "", *_columns(_choices())]:
-        typer.echo(line)
+        click.echo(line)
 
 
 def _print_measured(sizes: Sizes, *, as_json: bool) -> None:
@@ -86,7 +87,7 @@ def _print_measured(sizes: Sizes, *, as_json: bool) -> None:
 
     def say(line: str) -> None:
         if not as_json:
-            typer.echo(line)
+            click.echo(line)
 
     for name, value in content["machine"].items():
         say(f"{name:14}{value}")
@@ -102,7 +103,7 @@ def _print_measured(sizes: Sizes, *, as_json: bool) -> None:
     content["seconds"] = round(time.perf_counter() - start, 1)
     say(f"\nmeasured in {content['seconds']:.0f} s")
     if as_json:
-        typer.echo(json.dumps(content, ensure_ascii=False))
+        click.echo(json.dumps(content, ensure_ascii=False))
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from regard._importing import importing
 from regard.cli.arguments import (
     Chat,
@@ -22,6 +20,7 @@ from regard.cli.arguments import (
 )
 from regard.cli.checks import listing_of, require_choice, require_model, require_text
 from regard.cli.errors import MisuseError, user_errors
+from regard.cli.parameters import Argument, Option
 from regard.cli.text import as_unicode, read_text
 
 __all__ = ["effects"]
@@ -36,22 +35,22 @@ _OVER: dict[str, tuple[Literal["heads", "keys"], ...]] = {
 def effects(
     text: Annotated[
         str | None,
-        typer.Argument(help="Text to continue; - reads standard input; by default an example."),
+        Argument(help="Text to continue; - reads standard input; by default an example."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Continue the text of this file.", metavar="FILE")
+        Path | None, Option(help="Continue the text of this file.", metavar="FILE")
     ] = None,
     model: Model = None,
     target: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Next token whose probability is watched; by default the likeliest.",
             metavar="TOKEN",
         ),
     ] = None,
     over: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Switch off heads, hide tokens (keys), or first the one and then the other.",
             metavar="heads|keys|both",
         ),

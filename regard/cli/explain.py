@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from regard._importing import importing
 from regard.cli.arguments import (
     Chat,
@@ -27,6 +25,7 @@ from regard.cli.checks import (
     require_view,
 )
 from regard.cli.errors import MisuseError, user_errors
+from regard.cli.parameters import Argument, Option
 from regard.cli.text import read_text
 
 __all__ = ["explain"]
@@ -35,21 +34,21 @@ __all__ = ["explain"]
 def explain(
     text: Annotated[
         str | None,
-        typer.Argument(help="Text to explain; - reads standard input; by default an example."),
+        Argument(help="Text to explain; - reads standard input; by default an example."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Explain the text of this file.", metavar="FILE")
+        Path | None, Option(help="Explain the text of this file.", metavar="FILE")
     ] = None,
     model: Model = None,
     layer: Annotated[
-        int | None, typer.Option(help="With --head: show one head, step by step; from 0.")
+        int | None, Option(help="With --head: show one head, step by step; from 0.")
     ] = None,
-    head: Annotated[int | None, typer.Option(help="The head of that layer; from 0.")] = None,
+    head: Annotated[int | None, Option(help="The head of that layer; from 0.")] = None,
     query: Annotated[
-        int | None, typer.Option(help="Token whose keys are shown; from 0; by default the last.")
+        int | None, Option(help="Token whose keys are shown; from 0; by default the last.")
     ] = None,
     chunk: Annotated[
-        int, typer.Option(help="Which piece of a text longer than the model's context; from 0.")
+        int, Option(help="Which piece of a text longer than the model's context; from 0.")
     ] = 0,
     view: View = "weight",
     role: Role = None,

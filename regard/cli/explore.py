@@ -9,7 +9,7 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import click
 
 from regard._importing import importing
 from regard.cli.arguments import (
@@ -23,8 +23,9 @@ from regard.cli.arguments import (
     System,
     Weights,
 )
-from regard.cli.checks import Asked, require_text
+from regard.cli.checks import Asked, require_between, require_text
 from regard.cli.errors import user_errors
+from regard.cli.parameters import Argument, Option
 from regard.cli.text import read_text
 
 __all__ = ["explore"]
@@ -32,15 +33,13 @@ __all__ = ["explore"]
 
 def explore(
     text: Annotated[
-        str | None, typer.Argument(help="Text that is open at first; - reads standard input.")
+        str | None, Argument(help="Text that is open at first; - reads standard input.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="File whose text is open at first.", metavar="FILE")
+        Path | None, Option(help="File whose text is open at first.", metavar="FILE")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(help="Port to listen on; 0 takes one that is free.", min=0, max=65535)
-    ] = 0,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="Port to listen on; 0 takes one that is free.")] = 0,
     model: Model = None,
     recording: RecordingFolder = None,
     device: Device = "cpu",
@@ -52,7 +51,7 @@ def explore(
     system: System = None,
     no_bos: NoBos = False,
     open_page: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
+        bool, Option("--open/--no-open", help="Open the page in the browser.")
     ] = True,
 ) -> None:
     """Show what every token attends to on a page, at any length, until interrupted.
@@ -65,6 +64,7 @@ def explore(
     regard explore --model runs/mine --file notes.txt
     """
     require_text("explore", text, model)
+    require_between("--port", port, 0, 65535)
     opened = read_text(text, file)
     asked = Asked(
         recording=recording,
@@ -88,9 +88,9 @@ def explore(
     if opened is not None:
         print_notes(subject)
     gc.freeze()  # searching what is loaded for garbage would pause answers for 0.1 s
-    typer.echo(f"{explorer.url}  (Ctrl-C ends)")
+    click.echo(f"{explorer.url}  (Ctrl-C ends)")
     if explorer.is_everywhere:
-        typer.echo(
+        click.echo(
             "Other machines reach it, without a password, at this machine's own addresses, port "
             f"{explorer.port}"
         )

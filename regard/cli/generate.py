@@ -6,13 +6,14 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, cast
 
-import typer
+import click
 
 from regard._importing import importing
 from regard.cli.arguments import Chat, Device, Dtype, Fetch, Model, NoBos, System, Weights
 from regard.cli.checks import require_choice, require_model, require_text
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.cli.options import Overrides, config_options
+from regard.cli.parameters import Argument, Option
 from regard.cli.text import as_unicode, read_text
 from regard.gpt.config import Sampling
 
@@ -30,20 +31,20 @@ _SHOWN = 40  # maximum characters of a text in a note
 def generate(
     *,
     prompt: Annotated[
-        list[str] | None,
-        typer.Argument(help="Texts to continue, each by itself; - reads standard input."),
-    ] = None,
+        tuple[str, ...],
+        Argument(help="Texts to continue, each by itself; - reads standard input."),
+    ] = (),
     file: Annotated[
-        Path | None, typer.Option(help="Continue the text of this file.", metavar="FILE")
+        Path | None, Option(help="Continue the text of this file.", metavar="FILE")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens to add at most.")] = 400,
+    tokens: Annotated[int, Option(help="How many tokens to add at most.")] = 400,
     stop: Annotated[
-        list[str] | None,
-        typer.Option(help="End a text before this string; may be repeated.", metavar="TEXT"),
-    ] = None,
+        tuple[str, ...],
+        Option(help="End a text before this string; may be repeated.", metavar="TEXT"),
+    ] = (),
     past: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Past the context of a model of regard: drop the oldest tokens, or refuse.",
             metavar="slide|refuse",
         ),
@@ -75,7 +76,7 @@ def generate(
         raise MisuseError(
             "the text to continue is missing: write it here, or --file FILE, or - for stdin"
         )
-    stop = [as_unicode(end, "--stop") for end in stop or []]
+    ends = [as_unicode(end, "--stop") for end in stop]
     settings = sampling.apply()
     if tokens < 0:
         raise MisuseError(f"--tokens is {tokens}; expected 0 or more")
@@ -99,12 +100,12 @@ def generate(
                 memory_errors("lower --tokens, or give a shorter text"),
                 user_errors(ValueError, rewrite=naming_options("tokens", "stop")),
             ):
-                drawn = opened.stream_text(read.ids, tokens=tokens, sampling=settings, stop=stop)
+                drawn = opened.stream_text(read.ids, tokens=tokens, sampling=settings, stop=ends)
                 begun = next(drawn, "")  # fails before any output where logits are NaN
-                typer.echo(("\n" if number else "") + ("" if chat else text) + begun, nl=False)
+                click.echo(("\n" if number else "") + ("" if chat else text) + begun, nl=False)
                 for piece in drawn:
-                    typer.echo(piece, nl=False)
-            typer.echo()
+                    click.echo(piece, nl=False)
+            click.echo()
         return
     if chat or system is not None:
         prompt_of(
@@ -122,7 +123,7 @@ def generate(
             tokens=tokens,
             sampling=settings,
             past=cast("Past", past),  # checked above
-            stop=stop,
+            stop=ends,
         )
         first = next(pieces, None)  # fails before any output where logits are NaN
     with user_errors(ValueError):
@@ -141,19 +142,19 @@ def _note_what_it_has_read(model: "LanguageModel", prompts: list[str]) -> None:
     for text in outside:
         start = shorten(text, _SHOWN, placeholder=" …")
         of = "" if len(prompts) == 1 else f"{start!r}: "
-        typer.echo(f"regard: {of}{NOTE}", err=True)
+        click.echo(f"regard: {of}{NOTE}", err=True)
     if not outside:
-        typer.echo(f"regard: {model.has_read}", err=True)
+        click.echo(f"regard: {model.has_read}", err=True)
 
 
 def _show(prompts: list[str], pieces: Iterator[tuple[int, str]]) -> None:
     """Print the first text while it is generated, and the others afterwards."""
     texts = list(prompts)
-    typer.echo(prompts[0], nl=False)
+    click.echo(prompts[0], nl=False)
     for row, piece in pieces:
         texts[row] += piece
         if row == 0:
-            typer.echo(piece, nl=False)
-    typer.echo()
+            click.echo(piece, nl=False)
+    click.echo()
     for text in texts[1:]:
-        typer.echo(f"\n{text}")
+        click.echo(f"\n{text}")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import click
 import torch
-import typer
 
 from regard import models
 from regard.cli.checks import MODEL_ERRORS, with_options
@@ -78,7 +78,7 @@ def open_model(
             device=device,
             weights=cast("Literal['int8', 'blocks'] | None", weights),
             dtype=dtype,
-            announce=lambda line: typer.echo(line, err=True),
+            announce=lambda line: click.echo(line, err=True),
         )
 
 

@@ -23,15 +23,15 @@ from typing import (
     get_type_hints,
 )
 
-import typer
+import click
+from click.core import ParameterSource
 
 from regard.cli.errors import MisuseError
+from regard.cli.parameters import Option, option_name
 
 __all__ = ["Overrides", "config_options", "read_fields"]
 
 Config = TypeVar("Config")
-
-_BY_USER = {"COMMANDLINE", "ENVIRONMENT"}  # click's parameter sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +79,11 @@ def config_options(**configs: type[Any]) -> Callable[[Callable[..., None]], Call
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def wrapper(_context: typer.Context, **arguments: Any) -> None:
+        def wrapper(**arguments: Any) -> None:
+            context = click.get_current_context()
             file: Path | None = arguments.pop("config")
             names = {
-                field.name: _option(field.name)
+                field.name: option_name(field.name)
                 for config in configs.values()
                 for field in _fields(config)
             }
@@ -92,22 +93,18 @@ def config_options(**configs: type[Any]) -> Callable[[Callable[..., None]], Call
                 names |= {name: f"{name} in {file}" for name in values}
                 for field in _fields(config):
                     value = arguments.pop(field.name)
-                    source = _context.get_parameter_source(field.name)
-                    if source is not None and source.name in _BY_USER:
+                    source = context.get_parameter_source(field.name)
+                    if source is ParameterSource.COMMANDLINE:
                         values[field.name] = value
-                        names[field.name] = _option(field.name)
+                        names[field.name] = option_name(field.name)
                 arguments[argument] = Overrides(kind=config, values=values, names=names)
             command(**arguments)
 
         own = inspect.signature(command).parameters
-        context = inspect.Parameter(
-            "_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
-        )
-        parameters = [context, *(own[name] for name in own if name not in configs), _file()]
+        parameters = [*(own[name] for name in own if name not in configs), _file()]
         for config in configs.values():
             parameters += _parameters(config)
-        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect and typer read
-        wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect reads
         return wrapper
 
     return decorate
@@ -166,10 +163,6 @@ def _require_known(where: str, name: str, known: list[str], kind: str = "field")
         raise MisuseError(f"{where} has no {kind} {name!r}; did you mean {near[0]!r}?")
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _fields(config: type[Any]) -> list[Field[Any]]:
     """Those that a command has options for."""
     return [field for field in fields(config) if field.metadata["on_command"]]
@@ -180,7 +173,7 @@ def _names(config: type[Any]) -> list[str]:
 
 
 def _file() -> inspect.Parameter:
-    option = typer.Option(
+    option = Option(
         help="TOML file that sets any of the fields below; the command line wins over it.",
         metavar="FILE",
     )
@@ -194,16 +187,16 @@ def _file() -> inspect.Parameter:
 
 def _parameters(config: type[Any]) -> list[inspect.Parameter]:
     hints = get_type_hints(config)
-    panel = (inspect.getdoc(config) or config.__name__).splitlines()[0].split(". ")[0].rstrip(".")
-    return [_parameter(field, hints[field.name], panel) for field in _fields(config)]
+    heading = (inspect.getdoc(config) or config.__name__).splitlines()[0].split(". ")[0].rstrip(".")
+    return [_parameter(field, hints[field.name], heading) for field in _fields(config)]
 
 
-def _parameter(field: Field[Any], kind: Any, panel: str) -> inspect.Parameter:
+def _parameter(field: Field[Any], kind: Any, heading: str) -> inspect.Parameter:
     assert field.default is not MISSING, f"{field.name} has no default"
     metavar = None
     if get_origin(kind) is Literal:  # the dataclass checks the value and lists the choices
         kind, metavar = str, "|".join(get_args(kind))
-    option = typer.Option(help=field.metadata["help"], metavar=metavar, rich_help_panel=panel)
+    option = Option(help=field.metadata["help"], metavar=metavar, heading=heading)
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 
 from regard._importing import importing
 from regard.cli.arguments import (
@@ -21,6 +21,7 @@ from regard.cli.arguments import (
 )
 from regard.cli.checks import Asked, require_text
 from regard.cli.errors import MisuseError
+from regard.cli.parameters import Argument, Option
 from regard.cli.text import read_text
 from regard.errors import RecordError
 from regard.page import PageError
@@ -32,15 +33,13 @@ __all__ = ["report"]
 
 
 def report(
-    text: Annotated[
-        str | None, typer.Argument(help="Text to look into; - reads standard input.")
-    ] = None,
+    text: Annotated[str | None, Argument(help="Text to look into; - reads standard input.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="File with the text to look into.", metavar="FILE")
+        Path | None, Option(help="File with the text to look into.", metavar="FILE")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="File to write, report.html if none is named; one that is there is replaced. With "
             "--live a name without a suffix is a folder.",
             metavar="FILE",
@@ -54,7 +53,7 @@ def report(
     *,
     live: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--live",
             help="Put the model into the page, where it runs over any text: a file of at most "
             "12 MB, or a folder of at most 200 MB (in int8 as many parameters) for any static "
@@ -115,7 +114,7 @@ def report(
     line = _write(subject, out or _default(subject, live=live), live=live)
     if opened is not None:
         print_notes(subject)
-    typer.echo(line)
+    click.echo(line)
 
 
 def _default(subject: ModelSubject | RecordingSubject, *, live: bool) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
+import click
 
 from regard.cli.checks import Asked, with_options
 from regard.cli.device import device_of
@@ -51,4 +51,4 @@ def print_notes(subject: ModelSubject | RecordingSubject) -> None:
     if isinstance(subject, ModelSubject):
         run = subject.run(subject.about()["runs"][0])
         for note in run.notes:
-            typer.echo(note)
+            click.echo(note)

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import IO, Annotated
 
-import typer
-
 from regard.cli.errors import MisuseError, memory_errors
+from regard.cli.parameters import Option
 from regard.gpt.utf8 import NotUTF8Error, decode_utf8
 
 __all__ = ["UTF8Only", "as_unicode", "read_text"]
@@ -17,7 +16,7 @@ _MOST_BYTES = 2**28
 
 UTF8Only = Annotated[
     bool,
-    typer.Option("--utf8-only", help="Of a folder, skip files that are not UTF-8 text."),
+    Option("--utf8-only", help="Of a folder, skip files that are not UTF-8 text."),
 ]
 
 

@@ -10,13 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-import typer
+import click
 
 from regard._files import replace_file
 from regard._importing import importing
 from regard.cli.arguments import SHIPPED, Chat, Device, Dtype, Fetch, System, Weights
 from regard.cli.checks import require_choice, require_model
 from regard.cli.errors import MisuseError, memory_errors, user_errors
+from regard.cli.parameters import Argument, Option
 from regard.cli.text import as_unicode, read_text
 from regard.errors import Error
 from regard.gpt.config import HAS_READ
@@ -40,64 +41,64 @@ _HOPS, _STEPS, _HIDDEN_FROM = 1, 6, "question"
 def trace(
     model: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="A language model: its name on the Hugging Face hub, a folder, a .gguf file, "
             f"ollama:NAME, or smollm2; by default {SHIPPED}. {HAS_READ}",
         ),
     ] = None,
     *,
-    file: Annotated[Path, typer.Option(help="Document, Markdown or plain text.", metavar="FILE")],
-    question: Annotated[str, typer.Option(help="What follows the document.")],
+    file: Annotated[Path, Option(help="Document, Markdown or plain text.", metavar="FILE")],
+    question: Annotated[str, Option(help="What follows the document.")],
     answer: Annotated[
         str | None,
-        typer.Option(help="Answer to explain; by default the model's own, token by token."),
+        Option(help="Answer to explain; by default the model's own, token by token."),
     ] = None,
     by: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Colour each token, or list paragraphs with what the answer needs of each.",
             metavar="tokens|passages",
         ),
     ] = "tokens",
     measure: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Of tokens: what colours and ranks them in the terminal; by default moved.",
             metavar="attention|difference|moved|toward",
         ),
     ] = None,
     hops: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Of tokens: how often what falls on question and answer is propagated to where "
             "those looked; by default once. 0 is what the answer took directly."
         ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Of tokens: how many numbers of them are deleted, in every order, a forward pass "
             "each; by default 6. 0 leaves the curves out."
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Of tokens: write all of it as one HTML file, which opens offline.",
             metavar="FILE",
         ),
     ] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of the model's own answer at most.")] = 16,
+    tokens: Annotated[int, Option(help="Tokens of the model's own answer at most.")] = 16,
     neutral: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Text in place of question and answer in the run whose weights are subtracted.",
             metavar="TEXT",
         ),
     ] = "N/A",
     hidden_from: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Of passages: hide them from question and answer, as by default, or from the "
             "answer alone.",
             metavar="question|answer",
@@ -108,7 +109,7 @@ def trace(
     weights: Weights = None,
     chat: Chat = False,
     system: System = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print all numbers as JSON.")] = False,
     fetch: Fetch = False,
 ) -> None:
     """Show what an answer took from each token or passage of a document, and what it needed.
@@ -157,13 +158,13 @@ def trace(
     lines = asked.notes(found.log_probability, given=answer is not None)
     if as_json:
         for line in lines:
-            typer.echo(f"regard: {line}", err=True)
+            click.echo(f"regard: {line}", err=True)
         content = {"answer": asked.said, "answer_tokens": list(span), **found.as_dict()}
-        typer.echo(json.dumps(content, ensure_ascii=False))
+        click.echo(json.dumps(content, ensure_ascii=False))
     else:
         _print(asked, lines, found)
         if out is not None:
-            typer.echo(f"{out}: {out.stat().st_size / 1e6:.2f} MB, opens offline in a browser")
+            click.echo(f"{out}: {out.stat().st_size / 1e6:.2f} MB, opens offline in a browser")
 
 
 def _print(asked: _Asked, lines: list[str], found: _Tokens | _Passages) -> None:

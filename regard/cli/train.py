@@ -5,12 +5,13 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 
 from regard._importing import importing
 from regard.cli.checks import require_device
 from regard.cli.errors import MisuseError, memory_errors, naming_options, user_errors
 from regard.cli.options import Overrides, config_options
+from regard.cli.parameters import Option
 from regard.cli.text import UTF8Only
 from regard.errors import Error
 from regard.gpt.config import GPTConfig
@@ -28,10 +29,10 @@ def train(
     *,
     gpt: Overrides[GPTConfig],
     train: Overrides[TrainConfig],
-    out: Annotated[Path, typer.Option(help="Folder to write the model to.", metavar="DIR")],
+    out: Annotated[Path, Option(help="Folder to write the model to.", metavar="DIR")],
     text: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="UTF-8 text file, or a folder of them; without it, the documentation in Python.",
             metavar="PATH",
             exists=True,
@@ -39,7 +40,7 @@ def train(
     ] = None,
     corpus: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="In place of --text: a folder that regard prepare made.",
             metavar="CORPUS_DIR",
             exists=True,
@@ -48,17 +49,17 @@ def train(
     utf8_only: UTF8Only = False,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Resume from the latest checkpoint in DIR, with its recipe."),
+        Option("--resume", help="Resume from the latest checkpoint in DIR, with its recipe."),
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the model that DIR holds.")
+        bool, Option("--overwrite", help="Replace the model that DIR holds.")
     ] = False,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write for TensorBoard too, to DIR/tensorboard.")
+        bool, Option("--tensorboard", help="Write for TensorBoard too, to DIR/tensorboard.")
     ] = False,
     device: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Where to train: cpu, or an accelerator such as cuda, of which each process under "
             "torchrun uses its own.",
         ),
@@ -131,12 +132,12 @@ def train(
                 callbacks=callbacks,
             )
         except Terminated:  # before the first update, or sent twice
-            raise typer.Exit(128 + SIGTERM) from None
+            raise click.exceptions.Exit(128 + SIGTERM) from None
         is_main = is_main_process()
     if is_main:
         _print_summary(out, result)
     if result.signal is not None:
-        raise typer.Exit(128 + result.signal)
+        raise click.exceptions.Exit(128 + result.signal)
 
 
 def _print_summary(out: Path, result: "TrainResult") -> None:
@@ -147,7 +148,7 @@ def _print_summary(out: Path, result: "TrainResult") -> None:
     total = parameter_counts(result.model.config).total
     steps = result.record["step"]
     made = f"{steps} update{'' if steps == 1 else 's'}"
-    typer.echo(f"{out}: {total:,} parameters, {made}{measured}")
+    click.echo(f"{out}: {total:,} parameters, {made}{measured}")
     folder = shlex.quote(str(out))
     resumed = f"regard train --out {folder} --resume"
-    typer.echo(f"Next: {resumed if result.interrupted else f'regard explore --model {folder}'}")
+    click.echo(f"Next: {resumed if result.interrupted else f'regard explore --model {folder}'}")

@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from typer.main import get_command
 
-from regard.cli.app import app, run
+from regard.cli.app import run
 from regard.gpt import GPT, BPETokenizer, CharTokenizer, GPTConfig, save
 
 TEXT = "the cat sat on the mat, the dog sat on the cat"
@@ -40,16 +39,8 @@ def letters(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="session")
-def built():
-    """The command as `run` calls it, built of its functions once: a process builds it once too."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("regard.cli.app.app", get_command(app))
-        yield
-
-
 @pytest.fixture
-def regard(capfd, monkeypatch, built):
+def regard(capfd, monkeypatch):
     """Run a command line; its output as if it went to a pipe, 80 columns wide."""
     for name in ("FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)

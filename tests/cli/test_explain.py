@@ -238,7 +238,7 @@ def test_a_single_token_is_explained(regard, letters):
         (("--query", -1), "there is no --query -1"),
         (("--chunk", 1), "there is no --chunk 1: the text makes chunks 0 only"),
         (("--layer", "x", "--head", 0), "Invalid value for '--layer'"),
-        (("--unknown",), "No such option: --unknown"),
+        (("--unknown",), "No such option"),
         (("more",), "unexpected extra argument"),
     ],
 )

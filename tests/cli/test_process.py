@@ -135,8 +135,8 @@ def test_a_full_disk_is_reported_in_one_line():
 
 
 LATER = {
-    *("anywidget", "fastapi", "filelock", "huggingface_hub", "matplotlib", "pandas", "pydantic"),
-    *("rich", "safetensors", "tokenizers", "transformers", "typer", "uvicorn"),
+    *("anywidget", "click", "fastapi", "filelock", "huggingface_hub", "matplotlib", "pandas"),
+    *("pydantic", "rich", "safetensors", "tokenizers", "transformers", "uvicorn"),
 }
 
 

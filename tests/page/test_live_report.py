@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import regard
 from regard.cli.app import app
