@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from benchmarks.arguments import take_none
-from benchmarks.llama_decoder import LlamaDecoder, convert
+from benchmarks.llama_decoder import LlamaDecoder, convert, ends_by_signal
 from benchmarks.machine import describe
 from benchmarks.report import Report
 from regard import readouts
@@ -46,6 +46,30 @@ TEXT = (
 GREEDY = Sampling(temperature=0.0)
 
 
+class _File(NamedTuple):
+    kind: str
+    path: Path
+    model: GPT
+    signal: int
+    """What ends a process of llama.cpp that reads it; 0 where that generates."""
+
+    def tasks(
+        self, stack: ExitStack, ids: Tensor, tokens: int, threads: int
+    ) -> dict[str, Callable[[], object]]:
+        """How llama.cpp continues prompts; nothing where it can't."""
+        if self.signal:
+            return {}
+        sequences, length = ids.shape
+        decoder = LlamaDecoder(
+            self.path,
+            sequences=sequences,
+            tokens=length + tokens,
+            threads=threads,
+            half_cache=True,
+        )
+        return {"llama.cpp": partial(stack.enter_context(decoder).generate, ids, tokens)}
+
+
 def main() -> None:
     """Print the tables, or one line where a part is missing."""
     absent = [name for name in ("llama_cpp", "gguf", "transformers") if find_spec(name) is None]
@@ -65,83 +89,82 @@ def main() -> None:
     report = Report()
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("q4_1", "q8_0", "f16"):
-            file = path if kind == "q4_1" else convert(path, Path(folder) / f"{kind}.gguf", kind)
-            model = open_model(str(file), weights="blocks")
+            own = path if kind == "q4_1" else convert(path, Path(folder) / f"{kind}.gguf", kind)
+            model = open_model(str(own), weights="blocks")
             assert isinstance(model.module, GPT), "blocks are those of a GPT"
-            agreement(report, kind, file, model.module, model.read(TEXT * 12).ids[:FORCED])
+            file = _File(kind, own, model.module, ends_by_signal(own))
+            agreement(report, file, torch.tensor(model.read(TEXT * 12).ids[:FORCED]))
             for threads in THREADS:
                 torch.set_num_threads(threads)
-                generation(report, kind, file, model.module, threads)
-                prompts(report, kind, file, model.module, threads)
+                generation(report, file, threads)
+                prompts(report, file, threads)
                 if kind == "q4_1":
                     reading(report, model.module, threads)
     report.summary()
 
 
-def agreement(report: Report, kind: str, file: Path, model: GPT, ids: Sequence[int]) -> None:
+def agreement(report: Report, file: _File, given: Tensor) -> None:
     """Print how far logits are from those of the dequantised blocks, the same tokens given."""
     report.table(
-        f"agreement, {kind}: {len(ids)} tokens given one after another, logits beside those of "
-        "the dequantised blocks",
+        f"agreement, {file.kind}: {len(given)} tokens given one after another, logits beside "
+        "those of the dequantised blocks",
         *(("logits", 34), ("furthest, of their spread", 26), ("same likeliest", 15)),
     )
-    exact = open_model(str(file)).as_gpt().module
-    given = torch.tensor(ids)
+    exact = open_model(str(file.path)).as_gpt().module
     with torch.inference_mode():
         expected = exact(given)
-        engine, cache = Engine(model), GPTCache(model.config)
+        engine, cache = Engine(file.model), GPTCache(file.model.config)
         ours = torch.stack([engine.next_logits(token[None], cache) for token in given])
-    with LlamaDecoder(file, sequences=1, tokens=len(ids), threads=1, half_cache=False) as decoder:
-        theirs = decoder.logits(given)
-    pairs = {
-        "regard, blocks": (ours, expected),
-        "llama.cpp": (theirs, expected),
-        "regard beside llama.cpp": (ours, theirs),
-    }
+    pairs = {"regard, blocks": (ours, expected)}
+    if not file.signal:
+        with LlamaDecoder(
+            file.path, sequences=1, tokens=len(given), threads=1, half_cache=False
+        ) as decoder:
+            theirs = decoder.logits(given)
+        pairs |= {"llama.cpp": (theirs, expected), "regard beside llama.cpp": (ours, theirs)}
     for name, (one, other) in pairs.items():
         apart = ((one - other).abs().amax(-1) / other.std(-1)).max()
         same = (one.argmax(-1) == other.argmax(-1)).float().mean()
         report.row(name, f"{apart:.4f}", f"{same:.1%}")
+    _name_missing(report, file)
 
 
-def generation(report: Report, kind: str, file: Path, model: GPT, threads: int) -> None:
+def generation(report: Report, file: _File, threads: int) -> None:
     """Print tokens a second beside llama.cpp."""
     report.table(
-        f"generation, {kind}; {threads} threads: prompts of {PROMPT} tokens, {NEW} drawn greedily",
+        f"generation, {file.kind}; {threads} threads: prompts of {PROMPT} tokens, {NEW} drawn "
+        "greedily",
         *(("model", 34), ("tokens/s", 9), ("× llama.cpp", 18)),
     )
     for batch, target in TARGETS.items():
-        prompts = _drawn(model, batch, PROMPT)
-        with LlamaDecoder(
-            file, sequences=batch, tokens=PROMPT + NEW, threads=threads, half_cache=True
-        ) as decoder:
+        ids, engine = _drawn(file.model, batch, PROMPT), Engine(file.model)
+        with ExitStack() as stack:
             tasks: dict[str, Callable[[], object]] = {
-                "regard": partial(generate, Engine(model), prompts, tokens=NEW, sampling=GREEDY),
-                "llama.cpp": partial(decoder.generate, prompts, NEW),
+                "regard": partial(generate, engine, ids, tokens=NEW, sampling=GREEDY),
+                **file.tasks(stack, ids, NEW, threads),
             }
             _rows(report, tasks, batch * NEW, f", {batch} at a time", {"llama.cpp": target})
+    _name_missing(report, file)
 
 
-def prompts(report: Report, kind: str, file: Path, model: GPT, threads: int) -> None:
+def prompts(report: Report, file: _File, threads: int) -> None:
     """Print tokens a second of a long prompt beside llama.cpp and transformers."""
     report.table(
-        f"prompt, {kind}; {threads} threads: {LONG} tokens read, the logits of the last",
+        f"prompt, {file.kind}; {threads} threads: {LONG} tokens read, the logits of the last",
         *(("model", 34), ("tokens/s", 9), ("× the other", 18)),
     )
-    ids, engine = _drawn(model, 1, LONG), Engine(model)
+    ids, engine = _drawn(file.model, 1, LONG), Engine(file.model)
     with ExitStack() as stack:
-        decoder = stack.enter_context(
-            LlamaDecoder(file, sequences=1, tokens=LONG + 1, threads=threads, half_cache=True)
-        )
         tasks: dict[str, Callable[[], object]] = {
-            "regard": lambda: engine.next_logits(ids, GPTCache(model.config)),
-            "llama.cpp": partial(decoder.generate, ids, 1),
+            "regard": lambda: engine.next_logits(ids, GPTCache(file.model.config)),
+            **file.tasks(stack, ids, 1, threads),
         }
-        if kind == "q4_1":
+        if file.kind == "q4_1":
             for dtype in (torch.bfloat16, torch.float32):
                 name = f"transformers, {str(dtype).removeprefix('torch.')}"
-                tasks[name] = partial(_read_by_transformers, _transformers(file, dtype), ids)
+                tasks[name] = partial(_read_by_transformers, _transformers(file.path, dtype), ids)
         _rows(report, tasks, LONG, "", {"transformers, bfloat16": 1.0})
+    _name_missing(report, file)
 
 
 def reading(report: Report, model: GPT, threads: int) -> None:
@@ -173,6 +196,11 @@ def _transformers(file: Path, dtype: torch.dtype) -> Any:
 @torch.inference_mode()
 def _read_by_transformers(model: Any, ids: Tensor) -> object:
     return model(ids, use_cache=True, logits_to_keep=1)
+
+
+def _name_missing(report: Report, file: _File) -> None:
+    if file.signal:
+        report.row("llama.cpp", f"not measured: llama.cpp ended by signal {file.signal}")
 
 
 def _rows(
