@@ -9,7 +9,7 @@ Axis letters: B batch, T tokens, V vocabulary.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -324,9 +324,8 @@ class _Step:
         results: dict[int, tuple[Any, ...]] = {}
         for group in self._groups if known else [[layer] for layer in range(len(cache.layers))]:
             taken = self._pattern(group, cache).read(*readouts)
-            for place, layer in enumerate(group):
-                parts = (self._of_layer(one, place, len(group)) for one in taken)
-                results[layer] = taken if len(group) == 1 else tuple(parts)
+            parts = [taken] if len(group) == 1 else self._by_layer(taken, len(group))
+            results.update(zip(group, parts, strict=True))
         return tuple(results[layer] for layer in range(len(cache.layers)))
 
     def _pattern(self, group: Sequence[int], cache: GPTCache) -> Pattern:
@@ -338,7 +337,7 @@ class _Step:
         start = 0 if first.window is None else max(0, count - first.window)
         keys, query = first.memory[0], self._queries[group[0]]  # (B, G, room, D), (B, H, D)
         if first.stack is not None and len(group) > 1:
-            keys, query = first.stack[0], self._queries[list(group)]  # (N, B, …)
+            keys, query = first.stack[0], self._queries_of(group)  # (N, B, …)
             if query.ndim == 4:
                 query, keys = query.flatten(0, 1), keys.flatten(0, 1)
         query, keys = query[..., None, :], keys[..., start:count, :]
@@ -351,13 +350,20 @@ class _Step:
             query, keys, mask=mask, scale=config.score_scale, softcap=config.score_softcap
         )
 
-    def _of_layer(self, result: Any, place: int, layers: int) -> Any:
-        """The part of a layer in a result of several, a tensor or a named tuple of tensors."""
-        if isinstance(result, tuple):
-            return type(result)(*(self._of_layer(one, place, layers) for one in result))
+    def _queries_of(self, group: Sequence[int]) -> Tensor:
         assert self._queries is not None, "the step was made for readouts"
-        own = result.unflatten(0, (layers, -1))[place]
-        return own if self._queries.ndim == 4 else own[0]
+        if len(group) == len(self._queries):
+            return self._queries  # without a copy
+        return self._queries[list(group)]
+
+    def _by_layer(self, result: Any, layers: int) -> Iterable[Any]:
+        """Divide results of several layers: a tensor, or a tuple, maybe with names, of them."""
+        if isinstance(result, tuple):
+            make = getattr(type(result), "_make", tuple)
+            return map(make, zip(*(self._by_layer(one, layers) for one in result), strict=True))
+        assert self._queries is not None, "the step was made for readouts"
+        own = result.unflatten(0, (layers, -1))
+        return (own if self._queries.ndim == 4 else own[:, 0]).unbind()
 
 
 def _together(cache: GPTCache) -> Iterator[list[int]]:
