@@ -83,6 +83,8 @@ def test_weights_are_kept_as_int8_where_asked_for(regard, misused, model, tmp_pa
     assert own != int8
     line = misused("report", *text, "--out", pages[1], "--weights", "int8", "--live")
     assert "--live rounds a model to int8 where it needs to, and --weights is int8" in line
+    line = misused("report", *text, "--out", pages[1], "--weights", "blocks", "--live")
+    assert "--weights blocks goes into a folder, and --out is" in line
 
 
 def test_masks_that_a_page_can_not_recompute_are_refused(misused, tmp_path):
