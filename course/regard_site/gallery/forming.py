@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -72,13 +71,9 @@ def forming(progress: Progress) -> Exhibit:
 
 def _run_page() -> dict[str, Any]:
     """Run the page; the names that its code defines."""
-    path = ROOT / "docs/pages.py"
-    spec = importlib.util.spec_from_file_location("pages", path)
-    assert spec is not None, "it is a file of Python"
-    assert spec.loader is not None, "it is a file of Python"
-    module = sys.modules["pages"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    names: dict[str, Any] = module.run(Path(module.FOLDER, f"{_PAGE}.md"))
+    folder = ROOT / "docs"
+    sys.path.insert(0, str(folder))  # where what runs a page finds what it needs
+    names: dict[str, Any] = import_module("pages").run(folder / f"{_PAGE}.md")
     return names
 
 

@@ -70,7 +70,9 @@ def test_overview_and_head(pages, index, atlas):
         button.click()
         assert listed(page)[: len(down)] == down
         assert page.locator('th[aria-sort="descending"]').count() == 1
-        assert "the token before" in page.locator("#meaning").text_content()
+        meaning = page.locator("#column-meaning")
+        assert "the token before" in meaning.text_content()
+        assert meaning.evaluate("shown => getComputedStyle(shown).position") == "static"
         button.click()
         assert listed(page)[: len(down)] == down[::-1]
         absent = page.locator("#listed tbody tr").last.locator("td").nth(NUMBER - 1)

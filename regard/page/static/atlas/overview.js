@@ -16,7 +16,7 @@ export function showOverview(/** @type {HTMLElement} */ main, /** @type {AtlasOv
   let shown = heads;
 
   const select = make("select", { id: "column" }, ...columnOptions());
-  const meaning = make("p", { id: "meaning", className: "note", role: "status" });
+  const meaning = make("p", { id: "column-meaning", className: "note", role: "status" });
   const grid = gridOf(heads);
   const legend = make("div", { className: "scale" });
   const table = startTable((column) => choose(column));
