@@ -23,30 +23,35 @@ from regard.errors import RecordError
 Handler = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Called with the function's path, the original function, and the arguments."""
 
-_PATH = "the path of the function"
-# Code that runs in any module's globals; a lambda, since type checkers wrap functions at run time.
+_PLACE = "what replaces the function"
+# Code that runs in any module's globals, and so without names of its own: what it calls takes the
+# place of the constant. A lambda, since type checkers wrap functions at run time.
 _CALL: CodeType = (
-    lambda *args, **kwargs: __import__("regard.intercept._functions", fromlist=("called",)).called(
-        "the path of the function", args, kwargs
-    )
+    lambda *args, **kwargs: "what replaces the function".called(args, kwargs)  # type: ignore[attr-defined]
 ).__code__
 
 _this_thread = threading.local()
 _lock = threading.RLock()
 _blocks: list[FunctionCalls] = []
-_replaced: dict[str, _Replaced] = {}
-"""By path; kept after the last block, since another thread may be about to call one."""
 _active: list[_Replaced] = []
 
 
 @dataclass(frozen=True, eq=False)
 class _Replaced:
+    path: str
     function: FunctionType
     code: CodeType
     own: FunctionType
     """Copy of the original function."""
     names_signature: bool
     """Whether ``__signature__`` was set on the function."""
+
+    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Handle a call."""
+        handlers: Mapping[str, Handler] | None = getattr(_this_thread, "handlers", None)
+        if handlers is None:
+            return self.own(*args, **kwargs)
+        return handlers[self.path](self.path, self.own, args, kwargs)
 
     def restore(self) -> None:
         self.function.__code__ = self.code
@@ -135,13 +140,6 @@ class FunctionCalls:
         return new
 
 
-def called(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Handle a call of a replaced function."""
-    own = _replaced[path].own
-    handlers: Mapping[str, Handler] | None = getattr(_this_thread, "handlers", None)
-    return own(*args, **kwargs) if handlers is None else handlers[path](path, own, args, kwargs)
-
-
 def _module_and_name(path: str) -> tuple[str, str]:
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
     return module, name
@@ -185,10 +183,10 @@ def _replace(path: str, function: FunctionType) -> CodeType:
         names_signature = not {"__signature__", "__wrapped__"} & attributes.keys()
         if names_signature:
             function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-        replaced = _replaced[path] = _Replaced(function, code, own, names_signature)
+        replaced = _Replaced(path, function, code, own, names_signature)
         _active.append(replaced)
         function.__code__ = _CALL.replace(
-            co_consts=tuple(path if c == _PATH else c for c in _CALL.co_consts),
+            co_consts=tuple(replaced if c == _PLACE else c for c in _CALL.co_consts),
             co_name=code.co_name,
             co_freevars=code.co_freevars,  # must match the number of closure cells
         )
