@@ -23,15 +23,15 @@ export const full = (/** @type {number} */ value) => {
 
 /** A weight: two or three figures that count, enough to compare, and never a 0 that is not one; so any view's entry.
  * All other numbers that are too small for their decimals are written so too.
- * @returns {string} */
-export function weight(/** @type {number|null|undefined} */ value) {
+ * @param {number|null|undefined} value @param {number} [decimals] of a power's factor @returns {string} */
+export function weight(value, decimals = 1) {
   if (value == null) return "–";
-  if (value < 0) return `${MINUS}${weight(-value)}`;
+  if (value < 0) return `${MINUS}${weight(-value, decimals)}`;
   if (value > 1.0005) return value.toFixed(value >= 100 ? 0 : value >= 10 ? 1 : 2);
   if (value === 0 || value === 1) return String(value);
   if (value >= 0.9995 && value < 1) return "0.999+";
   if (value >= 0.001) return value.toFixed(value >= 0.01 ? 3 : 4);
-  return power(value);
+  return power(value, decimals);
 }
 
 /** A weight or a probability in a sentence: two decimals, and never a 0 or a 1 that is none. */
@@ -52,10 +52,10 @@ const raised = (/** @type {string} */ exponent) =>
   [...String(Number(exponent))].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("");
 
 /** 3.1·10⁻⁵ */
-export function power(/** @type {number} */ value) {
-  const [digits, exponent] = value.toExponential(1).split("e");
-  if (digits === "1.0") return `10${raised(exponent)}`;
-  return `${digits.replace("-", MINUS).replace(/\.0$/, "")}·10${raised(exponent)}`;
+export function power(/** @type {number} */ value, decimals = 1) {
+  const [digits, exponent] = value.toExponential(decimals).split("e");
+  const factor = digits.replace("-", MINUS).replace(/\.0$/, "");
+  return `${factor === "1" ? "" : `${factor}·`}10${raised(exponent)}`;
 }
 
 /** What float32 leaves of a difference that is 0. */

@@ -74,7 +74,7 @@ function bars(/** @type {number} */ now, /** @type {number|null} */ before) {
 function figures(/** @type {Candidate} */ { probability: now, before, atMost }) {
   if (before == null) return [unseen("probability "), weight(now)];
   const figure = (/** @type {"probability"|"before"} */ name, /** @type {number} */ value) =>
-    `${atMost === name ? "≤ " : ""}${weight(value)}`;
+    `${atMost === name ? "≤ " : ""}${weight(value, 0)}`; // two fit beside each other
   return [
     unseen("probability as it is "),
     figure("before", before),

@@ -28,16 +28,12 @@ def figures(page):
     )
 
 
-def brief(value):
-    return f"{value:.2f}"
-
-
 @pytest.fixture
 def plain(model):
     return model.run(model.about()["runs"][0])
 
 
-def test_a_head_is_switched_off_and_on_again_from_its_card(show, settled, model, plain):
+def test_a_head_is_switched_off_and_on_again_from_its_card(show, settled, written, model, plain):
     page = show(model, "#l=2&h=1")
     assert figures(page)[0][0].startswith("0.")
     assert len(figures(page)[0]) == 1
@@ -45,7 +41,7 @@ def test_a_head_is_switched_off_and_on_again_from_its_card(show, settled, model,
     settled(page)
     run = model.change(plain, [OFF])
     (_, _, after), before = run.following[0], run.before[0]
-    assert figures(page)[0] == [brief(before), brief(after)]
+    assert figures(page)[0] == [written(before), written(after)]
     assert chips(page) == ["head 2·1 off"]
     assert state(page)["e"] == "off.2.1"
     cell = page.locator("#grid .cell[data-layer='2'][data-head='1']")
