@@ -133,7 +133,7 @@ def _parameter(parameter: inspect.Parameter) -> click.Parameter:
     if several:
         kind = get_args(kind)[0]
     settings: dict[str, Any] = {"required": parameter.default is parameter.empty}
-    if not settings["required"]:
+    if not settings["required"] and not several:  # of several, click's own is an empty tuple
         settings["default"] = parameter.default
     if isinstance(about, Argument):
         settings |= {"nargs": -1 if several else 1, "type": _TYPES[kind][0]}
