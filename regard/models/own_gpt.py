@@ -283,8 +283,9 @@ def _take_rotation(
     if turning == half and factor == 1:
         return None if _kind(rotary) in _BY_BASE else tuple(frequencies.tolist())
     still = width - 2 * turning
-    parts = torch.arange(width).split([turning, turning, still // 2, still // 2])
-    order = torch.cat([parts[0], parts[2], parts[1], parts[3]]).to(model.device)
+    sizes = [turning, turning, still // 2, still // 2]
+    parts = torch.arange(width, device=model.device).split(sizes)
+    order = torch.cat([parts[0], parts[2], parts[1], parts[3]])
     factors = torch.where(order < 2 * turning, factor, 1.0)
     count = (config.num_attention_heads + config.num_key_value_heads) * width
     for layer in range(config.num_hidden_layers):

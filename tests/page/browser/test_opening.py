@@ -244,7 +244,7 @@ def test_what_is_cut_is_not_said_to_be_looked_at(show, settled, teller, in_words
     assert f"head {layer}·{head} " not in sentence.removeprefix(f"With head {layer}·{head} ")
 
 
-def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, claim):
+def test_the_opening_says_what_the_next_token_hangs_on(show, settled, teller, claim, in_words):
     page = show(teller, "")
     run = teller.run(teller.about()["runs"][0])
     last = len(run.tokens) - 1
