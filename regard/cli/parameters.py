@@ -79,6 +79,13 @@ def option_name(parameter: str) -> str:
 class _Command(click.Command):
     """A command whose help has sections: arguments, options, and those under other headings."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # click's parser does not say whose option lacks a value
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
@@ -116,11 +123,20 @@ class _Number(click.types.FloatParamType):
     name = "number"
 
 
+class _Path(click.Path):
+    """A path that is not empty, as of a shell's variable without a value: it would mean here."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("a path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 _TYPES: dict[type, tuple[Any, str]] = {
     int: (_WholeNumber(), "N"),
     float: (_Number(), "X"),
     str: (click.STRING, "TEXT"),
-    Path: (click.Path(path_type=Path), "PATH"),
+    Path: (_Path(path_type=Path), "PATH"),
 }
 """The reader of a type's values, and what the help shows in place of a value."""
 
@@ -145,6 +161,6 @@ def _parameter(parameter: inspect.Parameter) -> click.Parameter:
         return _Option([parameter.name, names], is_flag=True, **settings)
     reader, metavar = _TYPES[kind]
     if about.exists:
-        reader = click.Path(exists=True, path_type=kind)
+        reader = _Path(exists=True, path_type=kind)
     settings |= {"multiple": several, "type": reader, "metavar": about.metavar or metavar}
     return _Option([parameter.name, about.names or option], **settings)

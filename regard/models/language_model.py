@@ -345,7 +345,8 @@ class LanguageModel:
 
         Raises:
             Error: if the model is not of Llama's shape; the message says what it has that a `GPT`
-                lacks. Also to round a model whose matrices are in blocks.
+                lacks. Also for a model in half precision, and to round one whose matrices are in
+                blocks.
 
         Example:
             >>> import regard

@@ -79,7 +79,8 @@ def own_gpt(model: LanguageModel) -> GPT:
             queries and keys change places, so that both halves of a head have as many of them.
 
     Raises:
-        Error: for any other model; the message says what it has that a `GPT` lacks.
+        Error: for any other model; the message says what it has that a `GPT` lacks. Also for one
+            in half precision, whose rounding hides whether the logits are equal.
 
     Example:
         >>> import regard
@@ -90,6 +91,11 @@ def own_gpt(model: LanguageModel) -> GPT:
     """
     if isinstance(model.module, GPT):
         return model.module
+    if model.module.dtype not in {torch.float32, torch.float64}:
+        raise Error(
+            f"{model.name} is in {str(model.module.dtype).removeprefix('torch.')}, whose rounding "
+            "hides whether a GPT of regard computes the same: open it in float32"
+        )
     config = text_config(model.module)
     state = _weights_of(model.module)
     places = _places(state)

@@ -177,6 +177,8 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(
 
 def test_an_out_folder_is_needed(misused):
     assert "Missing option '--out' (see regard train --help)" in misused("train")
+    assert "'--out' requires an argument (see regard train --help)" in misused("train", "--out")
+    assert "Invalid value for '--out': a path is empty" in misused("train", "--out", "")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])

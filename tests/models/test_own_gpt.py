@@ -127,6 +127,13 @@ def test_a_model_of_llamas_shape_computes_the_same(config):
     assert not gpt.training
 
 
+def test_a_model_in_half_precision_is_refused_for_that():
+    model = opened(LlamaConfig(**SIZE))
+    model.module.to(torch.bfloat16)
+    with pytest.raises(Error, match=r"is in bfloat16, .* open it in float32"):
+        own_gpt(model)
+
+
 @pytest.mark.parametrize("config", [GEMMA_2, GEMMA_3], ids=["2", "3"])
 @pytest.mark.parametrize("weights", [None, "int8"])
 def test_gemma_2_and_3_generate_by_an_engine(config, weights):
