@@ -115,8 +115,8 @@ def _measured(page: Page, address: str) -> dict[str, float]:
     page.goto(address)
     page.wait_for_timeout(INSTALLED)
     page.goto(address)
-    page.locator("#loading:not([hidden])").wait_for(timeout=PATIENCE)
-    page.locator("#loading[hidden]").wait_for(state="attached", timeout=PATIENCE)
+    # It is hidden at first, too, but then says nothing yet; and a kept model is soon there.
+    page.locator("#loading[hidden]:not(:empty)").wait_for(state="attached", timeout=PATIENCE)
     page.locator("html[data-settled=true]").wait_for(timeout=PATIENCE)
 
     def ask(name: str, *given: Any) -> tuple[float, Any]:
