@@ -107,7 +107,7 @@ def own_gpt(model: LanguageModel) -> GPT:
     embedding = weights.get("wte.weight", blocks.get("wte"))
     centres = "h.0.ln_1.bias" in weights
     epsilon = "layer_norm_eps" if centres else "rms_norm_eps"
-    why = _objection(config, epsilon, unknown, embedding)
+    why = _objection(config, epsilon, unknown, embedding, is_in_blocks=bool(blocks))
     if why is not None:
         raise Error(f"{model.name} is not of the shape of a GPT of regard: {why}")
     assert embedding is not None, "there is no objection"
@@ -331,10 +331,14 @@ def _kind(rotary: dict[str, Any]) -> str:
     return str(rotary.get("rope_type", rotary.get("type", "default")))
 
 
-def _objection(config: Any, epsilon: str, unknown: list[str], embedding: object) -> str | None:
+def _objection(
+    config: Any, epsilon: str, unknown: list[str], embedding: object, *, is_in_blocks: bool
+) -> str | None:
     """Say what the model has that a `GPT` lacks, as far as names and configuration tell."""
     if unknown or embedding is None:
         return f"it has {unknown[0] if unknown else 'no model.embed_tokens.weight'}"
+    if is_in_blocks and isinstance(embedding, Tensor):  # as of Gemma, whose own kind it is
+        return "its matrices are in blocks but for the embedding; open it without weights"
     if not hasattr(config, epsilon):
         return f"its configuration has no {epsilon}, so its norms are others"
     rotary, local = _rotary(config)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.blocks import drawn_blocks
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoModelForCausalLM,
@@ -22,6 +23,7 @@ from transformers import (
 import regard
 from regard.errors import Error
 from regard.gpt import Engine, GPTCache, Sampling
+from regard.gpt.blocks import BlockLinear
 from regard.models import LanguageModel
 from regard.models.own_gpt import own_gpt
 
@@ -210,3 +212,14 @@ def test_a_model_of_llamas_shape_generates_by_an_engine(weights):
 def test_another_shape_is_refused_by_what_differs(config, why):
     with pytest.raises(Error, match=why):
         own_gpt(opened(config))
+
+
+def test_a_model_in_blocks_but_for_its_embedding_is_refused():
+    """As a Gemma that is opened in blocks: what is loaded replaces no embedding that scales."""
+    model = opened(GemmaConfig(**SIZE | {"intermediate_size": 64}, head_dim=10))
+    draw = torch.Generator().manual_seed(3)
+    for layer in model.module.model.layers:
+        rows = layer.mlp.down_proj.out_features
+        layer.mlp.down_proj = BlockLinear(drawn_blocks(8, rows, 64, draw), None)
+    with pytest.raises(Error, match="in blocks but for the embedding"):
+        own_gpt(model)
