@@ -17,13 +17,7 @@ import regard
 SHOWN = 8  # heads that a line lists
 RESTS, RESTS_NOT, ELSEWHERE = 0.5, 0.01, 0.02  # shares of the weight
 RETRIEVES = 0.1  # tokens of an answer, at least
-RANKED = {
-    "previous token": "previous_token",
-    "induction": "induction",
-    "duplicate token": "duplicate_token",
-    "separator": "separator",
-    "current token": "current_token",
-}
+RANKED = ("previous_token", "induction", "duplicate_token", "separator", "current_token")
 
 Row = dict[str, Any]
 
@@ -62,9 +56,8 @@ def roles(rows: list[Row], held: set[str]) -> None:
     for role, count in Counter(row["role"] for row in rows).most_common():
         doubtful = [name(row) for row in rows if row["role"] == role and name(row) not in held]
         say(f"{role}: {count}, no discoveries: {' '.join(doubtful)}")
-    for role, column in RANKED.items():
-        say(f"{role}: {ranked(rows, column)}")
-    say(f"far: {ranked(rows, 'far')}")
+    for column in (*RANKED, "far"):
+        say(f"{column}: {ranked(rows, column)}")
 
 
 def ranked(rows: list[Row], column: str, *, least: bool = False) -> str:

@@ -269,6 +269,11 @@ def _head_width(config: Any) -> int | None:
     return None if own * config.num_attention_heads == config.hidden_size else int(own)
 
 
+def _channels(config: Any) -> int:
+    """D: the channels of a head."""
+    return _head_width(config) or int(config.hidden_size // config.num_attention_heads)
+
+
 def _take_rotation(
     model: LanguageModel, weights: dict[str, Tensor], rotary: dict[str, Any]
 ) -> tuple[float, ...] | None:
@@ -284,7 +289,7 @@ def _take_rotation(
     frequencies = rotating.float()
     factor = float(_of_rotation(model.module, "attention_scaling", 1.0))
     config = text_config(model.module)
-    width = _head_width(config) or config.hidden_size // config.num_attention_heads
+    width = _channels(config)
     turning, half = len(frequencies), width // 2
     if turning == half and factor == 1:
         return None if _kind(rotary) in _BY_BASE else tuple(frequencies.tolist())
@@ -322,7 +327,7 @@ def _of_rotation(module: Any, name: str, default: Any = None) -> Any:
 
 def _score_scale(module: Any, config: Any) -> float | None:
     """What scores are multiplied by, where it is not 1/√D."""
-    usual = (_head_width(config) or config.hidden_size // config.num_attention_heads) ** -0.5
+    usual = _channels(config) ** -0.5
     own = getattr(module.model.layers[0].self_attn, "scaling", usual)
     return None if own == usual else float(own)
 
