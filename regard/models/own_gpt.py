@@ -263,15 +263,16 @@ def _embedding_factor(module: Any) -> float:
     return float(getattr(module.get_input_embeddings(), "scalar_embed_scale", 1.0))
 
 
-def _head_width(config: Any) -> int | None:
-    """The channels of a head where they are not an equal share of the stream's."""
-    own = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return None if own * config.num_attention_heads == config.hidden_size else int(own)
-
-
 def _channels(config: Any) -> int:
     """D: the channels of a head."""
-    return _head_width(config) or int(config.hidden_size // config.num_attention_heads)
+    own = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(own)
+
+
+def _head_width(config: Any) -> int | None:
+    """The channels of a head where they are not an equal share of the stream's."""
+    own = _channels(config)
+    return None if own * config.num_attention_heads == config.hidden_size else own
 
 
 def _take_rotation(

@@ -1,7 +1,10 @@
 """Exhibits are shown as they were made: tiles are exact means, and can be flown over."""
 
+import sys
+
 import torch
 from regard_site.gallery.exhibit import ink, read_exhibits
+from regard_site.gallery.forming import run_page
 from regard_site.gallery.long_map import levels
 
 
@@ -26,3 +29,8 @@ def test_an_exhibit_that_is_not_complete_is_left_out(gallery, tmp_path):
     assert {one.name for one in read_exhibits(gallery)} == {"long-map", "forming", "atlas"}
     (tmp_path / "begun").mkdir()
     assert read_exhibits(tmp_path) == []
+
+
+def test_the_page_whose_heads_form_runs_by_what_its_folder_holds(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which its folder is added
+    assert {"train", "measure"} <= run_page().keys()

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard_site.gallery.exhibit import Exhibit, Progress, write_picture
 from regard_site.sources import ROOT
 
-__all__ = ["forming"]
+__all__ = ["forming", "run_page"]
 
 _PAGE = "10-what-heads-learn"
 _RUNS, _UPDATES = 5, 400
@@ -29,7 +29,7 @@ def forming(progress: Progress) -> Exhibit:
 
     A row of the picture is a head, a column is a measured update.
     """
-    page = _run_page()
+    page = run_page()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a model gains nothing from more
     try:
@@ -69,7 +69,7 @@ def forming(progress: Progress) -> Exhibit:
     )
 
 
-def _run_page() -> dict[str, Any]:
+def run_page() -> dict[str, Any]:
     """Run the page; the names that its code defines."""
     folder = ROOT / "docs"
     sys.path.insert(0, str(folder))  # where what runs a page finds what it needs

@@ -1,7 +1,6 @@
 """A live report where its model takes long: many heads, and a phone of a fifth of the speed."""
 
 import re
-import time
 
 import pytest
 import torch
@@ -89,45 +88,27 @@ def test_measuring_many_heads_is_called_off_and_goes_on(pages, settled, shipped,
         assert needs.count() == 90
 
 
-def test_a_phone_of_a_fifth_of_the_speed_answers_and_says_how_long(
-    pages, settled, written, record_property
-):
+def test_a_phone_of_a_fifth_of_the_speed_answers_and_says_how_long(pages, settled, written):
     options = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
     with pages(**options, offline=True) as page:
         session = page.context.new_cdp_session(page)
         session.send("Emulation.setCPUThrottlingRate", {"rate": RATE})
         page.add_init_script(SLOWER)
-        taken = {}
-
-        def timed(name, act):
-            since = time.perf_counter()
-            act()
-            settled(page)
-            taken[name] = round(time.perf_counter() - since, 1)
-
-        def opens():
-            page.goto(written())
-            page.locator("#tokens .token").first.wait_for()
-
-        def reads():
-            page.locator("#edit").tap()
-            page.locator("#entry-text").fill(TEXT + " kite." + f" {TEXT} kite." * 19)
-            page.locator("#entry-run").tap()
-            page.locator("#entry").wait_for(state="hidden")
-
-        timed("opens", opens)
+        page.goto(written())
+        page.locator("#tokens .token").first.wait_for()
+        settled(page)
         page.evaluate(SAID)
-        timed("reads 400 tokens", reads)
-        assert page.locator("#tokens .token").count() > 100
-        said = page.evaluate("window.said.join()")
+        page.locator("#edit").tap()
+        page.locator("#entry-text").fill(TEXT + " kite." + f" {TEXT} kite." * 19)
+        page.locator("#entry-run").tap()
+        page.locator("#entry").wait_for(state="hidden")
+        assert settled(page).locator("#tokens .token").count() > 100
         # What is to take more than a second is said beforehand, by the pace of the text before.
-        assert taken["reads 400 tokens"] < 2 or re.search(r"about \d+ seconds?\.", said)
-        timed("reads its first text again", page.go_back)
-        assert page.locator("#tokens").text_content() == TEXT
-        timed("switches a head off", page.locator("#switch").tap)
-        assert page.locator("#predictions.two li").count() > 0
-        timed("says what matters", page.locator("#matters").tap)
-        assert page.locator("#finding").text_content().startswith("With ")
+        assert re.search(r"about \d+ seconds?\.", page.evaluate("window.said.join()"))
+        page.go_back()
+        assert settled(page).locator("#tokens").text_content() == TEXT
+        page.locator("#switch").tap()
+        assert settled(page).locator("#predictions.two li").count() > 0
+        page.locator("#matters").tap()
+        assert settled(page).locator("#finding").text_content().startswith("With ")
         assert page.evaluate("document.documentElement.scrollWidth") == 390
-        record_property("seconds", taken)
-        print(taken)  # noqa: T201 - what the test is for
