@@ -143,8 +143,8 @@ bench: $(PEERS) ## measure against peers, more than half an hour on two cores; k
 
 # Compiled from source, which takes minutes; where that can't be done, a line says so.
 bench-llama: $(LLAMA)/installed ## measure generation beside llama.cpp, in an environment of its own
-	@$(MAKE) --no-print-directory real || true
-	@if [ -e $(LLAMA)/installed ]; then $(LLAMA)/bin/python -m benchmarks.llama; \
+	@if [ -e $(LLAMA)/installed ]; then $(MAKE) --no-print-directory real || true; \
+	$(LLAMA)/bin/python -m benchmarks.llama; \
 	PYTHONPATH=$(REAL) $(LLAMA)/bin/python -m benchmarks.one_file; \
 	else echo "llama.cpp is not measured, since it can't be installed: $(LLAMA)/errors.txt"; fi
 
