@@ -126,6 +126,12 @@ def attention(
         (torch.Size([2, 5]), torch.Size([2, 5]))
     """
     if read is not None:
+        if isinstance(read, (Readout, str)) or not isinstance(read, Sequence):
+            raise TypeError(
+                f"read must be a list of readouts, such as [Received()], but is {read!r}"
+            )
+        for readout in read:
+            check_readout(readout)
         return _attention_and_readings(
             query,
             key,
@@ -137,7 +143,7 @@ def attention(
             check_finite=check_finite,
             **options,
         )
-    if has_torch_function((query, key, value)):  # e.g. inside a recording, which observes the call
+    if has_torch_function((query, key, value)):  # under a mode, such as of context_parallel
         handle: Any = handle_torch_function  # Any, since its type has no overloads
         return handle(
             attention,
@@ -249,10 +255,6 @@ def _attention_and_readings(
     check_finite: bool,
     **options: Unpack[ScoringOptions],
 ) -> tuple[Tensor, tuple[Any, ...]]:
-    if isinstance(read, (Readout, str)) or not isinstance(read, Sequence):
-        raise TypeError(f"read must be a list of readouts, such as [Received()], but is {read!r}")
-    for readout in read:
-        check_readout(readout)
     if has_torch_function((query, key, value)):
         context, pattern = attention_with_pattern(
             query,

@@ -30,6 +30,7 @@ from regard.gpt.int8 import Int8Matrix, to_int8
 from regard.gpt.layers import Embedding, Linear
 from regard.gpt.model import GPT, Block, rotations_of
 from regard.gpt.unwrap import as_gpt
+from regard.intercept import is_observed
 from regard.masks import intervals
 from regard.nn import KVCache
 from regard.nn.cache import rollback_on_error
@@ -149,7 +150,7 @@ class Engine:
         """
         check_tokens(ids)
         self._weights.require_unchanged(replaced=cache.length == 0)
-        if is_transformed() or has_torch_function((ids,)):
+        if is_transformed() or is_observed() or has_torch_function((ids,)):
             raise Error(
                 "an Engine computes outside of torch, and a recording, an intervention or another "
                 "mode that sees torch's calls is on: generate with the model itself, or read by "

@@ -59,8 +59,6 @@ class Interceptor(Protocol):
     """Receives intercepted calls, and passes them to interventions and observers."""
 
     reducer: MaskReducer
-    modules_seen: int
-    """Number of loaded Python modules at the last complete `see_imports`; −1 if incomplete."""
 
     @property
     def module(self) -> nn.Module | None:
@@ -90,9 +88,6 @@ class Interceptor(Protocol):
 
     def may_change_inside(self, module: nn.Module) -> bool:
         """Return whether contexts inside a torch module are observed or may be changed."""
-
-    def see_imports(self) -> None:
-        """Replace functions of libraries, and of the compiler, that were imported since."""
 
     def notify(self, call: Call) -> None:
         """Pass a call to all observers."""

@@ -6,7 +6,6 @@ first block sets it, the last one restores it.
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from torch import nn
 
 from regard._modules import unwrapped
 from regard.errors import RecordError
+from regard.intercept._imports import forget, when_loaded
 
 _lock = threading.RLock()
 _blocks: list[EagerCode] = []
@@ -45,30 +45,25 @@ class EagerCode:
         self._forced = False
         self._announced = False
 
-    def force(self) -> bool:
-        """Run compiled code eagerly from now on, if the compiler is loaded.
-
-        Returns:
-            False while the compiler is being loaded.
+    def start(self) -> None:
+        """Run compiled code eagerly from now on; without a compiler nothing is compiled.
 
         Raises:
             RecordError: inside compiled code.
         """
-        if self._forced:
-            return True
-        compiler = sys.modules.get("torch._dynamo")
-        if not hasattr(compiler, "set_stance"):
-            return compiler is None  # loading it takes seconds, and without it nothing is compiled
+        when_loaded("torch._dynamo", self._force)
+
+    def _force(self) -> None:
         require_no_graph()
         with _lock:
             if not _blocks:
                 _force_eager()
             _blocks.append(self)
         self._forced = True
-        return True
 
-    def release(self) -> None:
+    def stop(self) -> None:
         """Withdraw this block's request."""
+        forget(self._force)
         if not self._forced:
             return
         with _lock:
@@ -86,9 +81,8 @@ class EagerCode:
         Raises:
             RecordError: if it does not run eagerly, since the stance was changed in the block.
         """
-        if not _is_compiled(module):
+        if not self._forced or not _is_compiled(module):  # without a compiler nothing is compiled
             return
-        self.force()
         if torch._dynamo.eval_frame._stance.stance != "force_eager":  # noqa: SLF001 - nothing public says it
             raise RecordError(
                 f"{type(unwrapped(module)).__name__} runs under torch.compile, whose graph hides "
@@ -134,7 +128,7 @@ def _is_compiled(module: nn.Module) -> bool:
     return (
         "_orig_mod" in own.get("_modules", ())
         or own.get("_compiled_call_impl") is not None
-        or hasattr(own.get("forward"), "_torchdynamo_orig_callable")
+        or ("forward" in own and hasattr(own["forward"], "_torchdynamo_orig_callable"))
     )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from regard.errors import RecordError
+from regard.intercept._imports import forget, when_loaded
 
 Handler = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Called with the function's path, the original function, and the arguments."""
@@ -75,11 +75,12 @@ class FunctionCalls:
         self._handlers = handlers
 
     def start(self) -> None:
-        """Replace the functions of all modules that are loaded."""
+        """Replace the functions of all modules that are loaded, and of others once they are."""
         _this_thread.handlers = self._handlers
         with _lock:
             _blocks.append(self)
-        self._replace_loaded()
+        for module in list(self._pending):
+            when_loaded(module, self._replace_loaded)
 
     @contextmanager
     def on_this_thread(self) -> Iterator[None]:
@@ -94,37 +95,15 @@ class FunctionCalls:
         """Restore the functions, unless another thread still needs them."""
         if getattr(_this_thread, "handlers", None) is self._handlers:  # else it is another thread
             del _this_thread.handlers
+        forget(self._replace_loaded)
         with _lock:
             _blocks.remove(self)
             if not _blocks:
                 while _active:
                     _active.pop().restore()
 
-    def see_imports(self) -> bool:
-        """Replace the functions of modules loaded since the last call.
-
-        Returns:
-            Whether all functions of loaded modules are replaced; a module may be partly loaded.
-
-        Raises:
-            RecordError: if one of them is already running, so that its call was missed.
-        """
-        if sys.modules.keys().isdisjoint(self._pending):  # the fast path
-            return True
-        for code, path in self._replace_loaded():
-            frame = inspect.currentframe()
-            while frame is not None and frame.f_code is not code:
-                frame = frame.f_back
-            if frame is not None:
-                raise RecordError(
-                    f"{path} was imported inside the block and called before it could be seen; "
-                    "import it before the block"
-                )
-        return sys.modules.keys().isdisjoint(self._pending)
-
-    def _replace_loaded(self) -> list[tuple[CodeType, str]]:
-        """Replace functions of loaded modules; return their original code and paths."""
-        new = []
+    def _replace_loaded(self) -> None:
+        """Replace functions of loaded modules."""
         for module in [module for module in self._pending if module in sys.modules]:
             for path in list(self._pending[module]):
                 function = _find(path)
@@ -132,12 +111,11 @@ class FunctionCalls:
                     continue
                 self._pending[module].remove(path)
                 if isinstance(function, FunctionType):
-                    new.append((_replace(path, function), path))
+                    _replace(path, function)
                 else:
                     _name_unseen(path, function)
             if not self._pending[module]:
                 del self._pending[module]
-        return new
 
 
 def _module_and_name(path: str) -> tuple[str, str]:
@@ -150,8 +128,8 @@ def _find(path: str) -> object:
     module, name = _module_and_name(path)
     found: object = sys.modules[module]
     for part in name.split("."):
-        found = vars(found).get(part)
-    return found
+        found = None if found is None else vars(found).get(part)
+    return found.__func__ if isinstance(found, staticmethod) else found
 
 
 def _name_unseen(path: str, function: object) -> None:
@@ -165,12 +143,11 @@ def _name_unseen(path: str, function: object) -> None:
     )
 
 
-def _replace(path: str, function: FunctionType) -> CodeType:
-    """Replace a function's code by a call of `called`; return its original code."""
+def _replace(path: str, function: FunctionType) -> None:
+    """Replace a function's code by a call of `called`."""
     with _lock:
-        for replaced in _active:
-            if replaced.function is function:
-                return replaced.code
+        if any(replaced.function is function for replaced in _active):
+            return
         code, attributes = function.__code__, vars(function)
         own = FunctionType(
             code,
@@ -190,4 +167,3 @@ def _replace(path: str, function: FunctionType) -> CodeType:
             co_name=code.co_name,
             co_freevars=code.co_freevars,  # must match the number of closure cells
         )
-        return code

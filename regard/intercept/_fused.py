@@ -2,9 +2,8 @@
 
 In evaluation mode `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder`
 may call one operator that computes everything. Its argument is the input of the projections, from
-which query and key are computed here. Under a function mode torch avoids the operator, and results
-would round differently. So inside a block `FusedLayers` runs their ``forward`` and hides the mode
-only from torch's own check; user hooks, submodules and subclasses still run under it.
+which query and key are computed here. Where its context may be changed or is observed,
+`FusedLayers` has their ``forward`` compute the parts, as torch does under a function mode.
 
 Axes: B batch, H heads, L positions, E model dimension, D head dimension.
 """
@@ -18,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from regard._contexts import is_batch
 from regard.inputs import Scoring
 from regard.intercept._call import Call
-from regard.intercept._function_mode import without
+from regard.intercept._functions import Handler
 from regard.intercept._mask_reduction import reduce_mask
+from regard.intercept._operators import FUSED_ATTENTION, FUSED_LAYER, is_intercepting
 from regard.masks import dense
 
 if TYPE_CHECKING:
@@ -38,61 +37,66 @@ FORWARDS = tuple(
 
 
 class FusedLayers:
-    """Runs these ``forward`` methods on one thread.
+    """Runs these ``forward`` methods and operators on one thread.
 
     Args:
         interceptor: receives the calls.
-        mode: the mode to hide; if it is not active, an outer call was intercepted already.
     """
 
-    def __init__(self, interceptor: Interceptor, mode: TorchFunctionMode) -> None:
+    def __init__(self, interceptor: Interceptor) -> None:
         self._interceptor = interceptor
-        self._mode = mode
+        self._layers: list[nn.Module] = []
+        """The layers whose ``forward`` runs, outermost first."""
+        self.operators: dict[str, Handler] = {
+            FUSED_ATTENTION: self._attention,
+            FUSED_LAYER: self._encoder_layer,
+        }
+        """Handlers of the operators."""
 
     def __call__(
         self, path: str, own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a ``forward`` as without the mode, unless its attention may be changed."""
+        """Run a ``forward``, without its operator if its attention may be changed."""
         assert isinstance(own, FunctionType), "replaced functions are"
         layer = args[0]
         if (
-            own.__globals__["__name__"] != path.partition(":")[0]  # a user has replaced it
-            or self._mode not in _get_current_function_mode_stack()
-            or self._interceptor.may_change_inside(layer)
+            own.__globals__["__name__"] == path.partition(":")[0]  # else a user has replaced it
+            and is_intercepting()
+            and self._interceptor.may_change_inside(layer)
         ):
+            own = _without_operator(own)
+        depth = len(self._layers)
+        self._layers.append(layer)
+        try:
             return own(*args, **kwargs)
-        names = own.__globals__ | {"torch": self._torch_for(layer)}
-        without_mode = FunctionType(
-            own.__code__, names, own.__name__, own.__defaults__, own.__closure__
-        )
-        without_mode.__kwdefaults__ = own.__kwdefaults__
-        return without_mode(*args, **kwargs)
+        finally:
+            del self._layers[depth:]
 
-    def _torch_for(self, layer: nn.Module) -> _Module:
-        """Return a proxy of the module `torch` with the operators replaced."""
+    def _attention(
+        self,
+        path: str,  # noqa: ARG002 - a handler's
+        own: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        result = own(*args, **kwargs)
+        if self._interceptor.is_needed:
+            self._notify(_of_attention(*args, **kwargs))
+        return result
 
-        def has_torch_function(tensors: tuple[Any, ...]) -> bool:
-            with without(self._mode):
-                return torch.overrides.has_torch_function(tensors)
-
-        def attention(*args: Any) -> Any:
-            result = torch._native_multi_head_attention(*args)  # noqa: SLF001 - their only names
-            if self._interceptor.is_needed:
-                self._notify(_of_attention(*args))
-            return result
-
-        def encoder_layer(*args: Any) -> Any:
-            result = torch._transformer_encoder_layer_fwd(*args)  # noqa: SLF001
-            if self._interceptor.is_needed:
-                self._notify(_of_layer(*args).with_(modules=(layer.self_attn,)))
-            return result
-
-        return _Module(
-            torch,
-            overrides=_Module(torch.overrides, has_torch_function=has_torch_function),
-            _native_multi_head_attention=attention,
-            _transformer_encoder_layer_fwd=encoder_layer,
-        )
+    def _encoder_layer(
+        self,
+        path: str,  # noqa: ARG002 - a handler's
+        own: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        result = own(*args, **kwargs)
+        if self._interceptor.is_needed:
+            call = _of_layer(*args, **kwargs)
+            inside = [layer.self_attn for layer in self._layers[-1:]]
+            self._notify(call.with_(modules=tuple(inside)))
+        return result
 
     def _notify(self, call: Call) -> None:
         if self._interceptor.needs_output:
@@ -100,6 +104,15 @@ class FusedLayers:
             assert call.changed is None, "a layer that may change is not fused"
             assert not edits, "likewise"
         self._interceptor.notify(call)
+
+
+def _without_operator(own: FunctionType) -> FunctionType:
+    """Copy a ``forward``; torch's check for functions that are overridden says yes in the copy."""
+    overrides = _Module(torch.overrides, has_torch_function=lambda _: True)
+    names = own.__globals__ | {"torch": _Module(torch, overrides=overrides)}
+    copy = FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
+    copy.__kwdefaults__ = own.__kwdefaults__
+    return copy
 
 
 class _Module:

@@ -1,4 +1,4 @@
-"""Intercepts attention functions of libraries that torch's function mode does not see.
+"""Intercepts attention functions of libraries, which may call no operator of torch.
 
 Axes: B batch, H query heads, L queries, D head dimension of query and key, Dv of value.
 """
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from regard.errors import RecordError
 from regard.intercept import _flash_attn, _flex, _xformers
 from regard.intercept._compute import computed, gradients
-from regard.intercept._function_mode import without
+from regard.intercept._operators import is_intercepting, not_intercepting
 
 if TYPE_CHECKING:
     from regard.intercept._compute import Interceptor
@@ -53,22 +52,20 @@ class LibraryCalls:
 
     Args:
         interceptor: receives the calls.
-        mode: if this mode is not active, an outer call was intercepted already.
         eager: the block's request to run compiled code eagerly.
     """
 
-    def __init__(self, interceptor: Interceptor, mode: TorchFunctionMode, eager: EagerCode) -> None:
+    def __init__(self, interceptor: Interceptor, eager: EagerCode) -> None:
         self._interceptor = interceptor
-        self._mode = mode
         self._eager = eager
 
     def __call__(
         self, path: str, own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Compute a call under interventions, and pass it to the observers."""
-        if self._mode not in _get_current_function_mode_stack():
+        if not is_intercepting():  # an outer call was intercepted already
             return own(*args, **kwargs)
-        with without(self._mode):
+        with not_intercepting():
             # With gradients, torch compiles tensors captured by a score_mod.
             compiling = path == _FLEX and torch.is_grad_enabled()
             with self._eager.suspended() if compiling else nullcontext():

@@ -1,13 +1,12 @@
 """Observes and changes the attention calls of this thread, for all blocks open on it.
 
-A torch function mode intercepts torch's functions, and monkeypatched functions those of other
-libraries, and torch's call of a module, which identifies the caller. All are installed only while
-there are observers or interventions, during which compiled code runs eagerly.
+A dispatch key intercepts torch's operators, and monkeypatched functions those of this package and
+of other libraries, and torch's call of a module, which identifies the caller. All are installed
+only while there are observers or interventions, during which compiled code runs eagerly.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -20,11 +19,11 @@ from torch import Tensor, nn
 from regard._contexts import transforms, unwrapped, without_transforms
 from regard.intercept._call import outside_transforms
 from regard.intercept._eager import EagerCode, require_no_graph
-from regard.intercept._function_mode import FunctionMode
 from regard.intercept._functions import FunctionCalls
 from regard.intercept._fused import FORWARDS, FusedLayers
 from regard.intercept._library_calls import READERS, LibraryCalls
 from regard.intercept._mask_reduction import MaskReducer
+from regard.intercept._operators import OperatorCalls
 from regard.intercept._recomputation import (
     CHECKPOINT,
     Checkpoints,
@@ -32,6 +31,7 @@ from regard.intercept._recomputation import (
     require_known,
 )
 from regard.intercept._scopes import Scope, open_scope
+from regard.intercept._torch_calls import TorchCalls
 
 if TYPE_CHECKING:
     from regard.intercept._call import Call
@@ -150,24 +150,23 @@ class _ThreadInterceptor:
         self.reducer = MaskReducer()
         self._thread = threading.get_ident()
         self._modules: list[nn.Module] = []
-        self.modules_seen = -1
         self._runs = -1
         self._before: Call | None = None
-        self._mode = FunctionMode(self)
         self._eager = EagerCode()
+        torch_calls, fused = TorchCalls(self), FusedLayers(self)
+        self._operators = OperatorCalls(torch_calls.operators | fused.operators)
         self._functions = FunctionCalls(
-            dict.fromkeys(READERS, LibraryCalls(self, self._mode, self._eager))
-            | dict.fromkeys(FORWARDS, FusedLayers(self, self._mode))
+            torch_calls.functions
+            | dict.fromkeys(READERS, LibraryCalls(self, self._eager))
+            | dict.fromkeys(FORWARDS, fused)
             | {CHECKPOINT: Checkpoints(self.on_this_thread), _MODULE_CALL: self._call_module}
         )
         self._installed = ExitStack()
 
     def start(self) -> None:
-        self._eager.force()
-        self._installed.callback(self._eager.release)
-        self._installed.callback(self._functions.stop)
-        self._functions.start()
-        self._installed.enter_context(self._mode)
+        for one in (self._eager, self._functions, self._operators):
+            self._installed.callback(one.stop)
+            one.start()
 
     def stop(self) -> None:
         self._before = None  # breaks a reference cycle, so that tensors are freed at once
@@ -222,7 +221,7 @@ class _ThreadInterceptor:
         self._thread, self._modules = thread, []
         _this_thread.interceptor = self
         try:
-            with self._functions.on_this_thread():
+            with self._functions.on_this_thread(), self._operators.on_this_thread():
                 yield
         finally:
             del _this_thread.interceptor
@@ -259,11 +258,6 @@ class _ThreadInterceptor:
         if isinstance(module, nn.TransformerEncoderLayer):
             modules = (*modules, module.self_attn)
         return any(changer.may_change(modules, self._runs) for changer in self.changers)
-
-    def see_imports(self) -> None:
-        """Replace functions of libraries, and of the compiler, that were imported since."""
-        replaced, forced = self._functions.see_imports(), self._eager.force()
-        self.modules_seen = len(sys.modules) if replaced and forced else -1
 
     def notify(self, call: Call) -> None:
         """Pass a call to all observers."""
@@ -304,8 +298,6 @@ class _ThreadInterceptor:
         modules = self._modules
         if not modules:
             self._runs += 1
-        if not modules or len(sys.modules) != self.modules_seen:
-            self.see_imports()
         self._eager.announce(args[0])
         depth = len(modules)
         modules.append(args[0])

@@ -101,9 +101,27 @@ def test_a_subclass_with_its_own_torch_function_is_refused(name):
         USES[name](lazy(3, H, S, D) if name in {"query", "key"} else lazy(L, S))
 
 
-def test_a_recording_refuses_such_a_subclass_too():
-    with pytest.raises(TypeError, match="attn_mask is a Lazy"), regard.record():
+def test_a_recording_does_not_see_what_such_a_subclass_computes_itself():
+    with pytest.raises(regard.Error, match="no attention call was seen"), regard.record():
         F.scaled_dot_product_attention(*inputs(), attn_mask=lazy(L, S))
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_a_causal_bias_is_read_before_torch_chooses_a_kernel(name, monkeypatch):
+    """Some of its kernels on a GPU are no SDPA call."""
+    bias = BIASES[name]()
+    monkeypatch.setattr(type(bias), "_dispatch", staticmethod(lambda query, *_, **__: query))
+    with regard.record() as recording:
+        F.scaled_dot_product_attention(*inputs(), attn_mask=bias)
+    assert len(recording) == 1
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_recording_refuses_jagged_tensors():
+    rows = [normal(length, H, D) for length in (L, S)]
+    nested = torch.nested.nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
+    with pytest.raises(regard.Error, match="nested tensors"), regard.record():
+        F.scaled_dot_product_attention(nested, nested, nested)
 
 
 def test_a_causal_bias_as_a_dense_mask_is_refused_with_the_cure():

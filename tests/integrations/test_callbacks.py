@@ -6,12 +6,12 @@ import types
 
 import pytest
 import torch
-from torch.overrides import _get_current_function_mode_stack
 from transformers import TrainerControl, TrainerState
 from transformers.trainer_callback import CallbackHandler
 
 import regard
 from regard.integrations.transformers import MonitorCallback
+from regard.intercept import is_observed
 from regard.nn import MultiHeadAttention
 
 
@@ -51,7 +51,7 @@ def test_transformers(layer):
         event("step_end")
     event("step_begin")
     event("train_end")
-    assert _get_current_function_mode_stack() == []
+    assert not is_observed()
     assert monitor.updates == (0, 2, 4)
     expected = by_hand(layer, range(5), 3)
     for name in monitor.quantities:
@@ -104,7 +104,7 @@ def test_lightning(layer, lightning):
     monitor = regard.Monitor(layer, every=2)
     trainer = Trainer(lightning.MonitorCallback(monitor), layer, accumulate=3)
     trainer.fit(5 * 3 + 2)
-    assert _get_current_function_mode_stack() == []
+    assert not is_observed()
     assert monitor.updates == (0, 2, 4)
     expected = by_hand(layer, range(5), 3)
     for name in monitor.quantities:
@@ -115,6 +115,6 @@ def test_lightning_leaves_an_update_that_failed(layer, lightning):
     callback = lightning.MonitorCallback(regard.Monitor(layer))
     trainer = Trainer(callback, layer, accumulate=1)
     trainer.event("train_batch_start", "batch", 0)
-    assert len(_get_current_function_mode_stack()) == 1
+    assert is_observed()
     trainer.event("exception", KeyError())
-    assert _get_current_function_mode_stack() == []
+    assert not is_observed()

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from support.interception import B, Block, D, H, L, Stack, check_nothing_left_behind, close, encoder
 from torch import nn
-from torch.overrides import _get_current_function_mode_stack
 
 import regard
+from regard.intercept import is_observed
 from regard.record import read_while_running
 
 
@@ -116,8 +116,7 @@ def test_nested_recordings_each_see_their_own_time():
         with regard.record() as inner:
             model(x + 1)
         model(x + 2)
-        check = _get_current_function_mode_stack()
-        assert len(check) == 1
+        assert is_observed()
     with regard.record() as later:
         model(x + 3)
     assert [len(recording) for recording in (outer, inner, later)] == [3, 1, 1]

@@ -4,6 +4,7 @@ import functools
 import inspect
 import sys
 import threading
+from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -13,7 +14,6 @@ from support.gpu_libraries import flash_attn_func as under_another_name
 from support.interception import B, Block, L
 
 import regard
-from regard.record import RecordError
 
 x = torch.randn(B, L, 3, 4)
 
@@ -63,24 +63,34 @@ def test_a_function_with_cells(monkeypatch):
     assert torch.equal(flash_attn_func(x, x, x), plain)
 
 
-def test_a_library_that_is_imported_inside_the_block(monkeypatch):
-    library = sys.modules["flash_attn"]
+def test_a_library_that_is_imported_inside_the_block(monkeypatch, tmp_path):
+    """And called at once, by whoever holds its function, but not after the block."""
+    (tmp_path / "flash_attn.py").write_text(
+        "from support.gpu_libraries import flash_attn_func\n"
+        "SOURCE = __loader__.get_source(__name__)\n"
+    )
     monkeypatch.delitem(sys.modules, "flash_attn")
+    monkeypatch.syspath_prepend(tmp_path)
     code = under_another_name.__code__
     with regard.record() as recording:
-        monkeypatch.setitem(sys.modules, "flash_attn", library)
-        q = x + 1
-        under_another_name(q, x, x)
+        from flash_attn import SOURCE
+
+        under_another_name(x, x, x)
     assert len(recording) == 1
+    assert "SOURCE" in SOURCE, "its loader is its own"
     assert under_another_name.__code__ is code
 
+
+def test_a_library_whose_import_fails_inside_the_block(monkeypatch, tmp_path):
+    (tmp_path / "flash_attn.py").write_text("raise ImportError('no GPU')")
     monkeypatch.delitem(sys.modules, "flash_attn")
-    message = "flash_attn_func was imported inside the block"
-    with pytest.raises(RecordError, match=message):  # noqa: PT012, SIM117
-        with regard.record():
-            monkeypatch.setitem(sys.modules, "flash_attn", library)
-            under_another_name(x, x, x)
-    assert under_another_name.__code__ is code
+    monkeypatch.syspath_prepend(tmp_path)
+    block = Block()
+    with regard.record(block) as recording:
+        with pytest.raises(ImportError, match="no GPU"):
+            import_module("flash_attn")
+        block(torch.randn(B, L, 12))
+    assert len(recording) == 1
 
 
 def test_a_partial_function_is_named_and_left_alone(monkeypatch):

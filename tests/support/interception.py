@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import regard
+from regard.intercept._operators import is_intercepting
 
 B, H, L, S, D = 2, 3, 7, 5, 4
 
@@ -35,6 +36,8 @@ def check_nothing_left_behind():
     assert not torch_modules._global_forward_pre_hooks
     assert not torch_modules._global_forward_hooks_always_called
     assert not torch_modules._global_forward_hooks_with_kwargs
+    assert not is_intercepting()
+    assert not any(type(finder).__module__.startswith("regard") for finder in sys.meta_path)
     assert _get_current_function_mode_stack() == []
     assert _get_current_dispatch_mode_stack() == []
     assert torch._C._is_torch_function_enabled()
