@@ -298,6 +298,7 @@ class _ThreadInterceptor:
         modules = self._modules
         if not modules:
             self._runs += 1
+            self._operators.keep()
         self._eager.announce(args[0])
         depth = len(modules)
         modules.append(args[0])

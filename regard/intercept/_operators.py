@@ -16,7 +16,9 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch._C import DispatchKey, _parse_dispatch_key
+from torch._C import _dispatch_tls_is_dispatch_key_excluded as _is_excluded
 from torch._C import _dispatch_tls_is_dispatch_key_included as _is_included
+from torch._C import _dispatch_tls_set_dispatch_key_excluded as _set_excluded
 from torch._C import _dispatch_tls_set_dispatch_key_included as _set_included
 from torch._ops import _HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS as _FALLTHROUGH_KEYS
 from torch._ops import _higher_order_ops
@@ -55,6 +57,11 @@ class OperatorCalls:
         """Intercept them from now on."""
         _register()
         _this_thread.handlers = self._handlers
+        self.keep()
+
+    @staticmethod
+    def keep() -> None:
+        """Have the key again if `torch.inference_mode` ended, which restores the thread's keys."""
         _set_included(_KEY, True)  # noqa: FBT003 - torch's
 
     def stop(self) -> None:
@@ -75,17 +82,17 @@ class OperatorCalls:
 
 def is_intercepting() -> bool:
     """Return whether calls on this thread are intercepted, and not part of one that was."""
-    return bool(_is_included(_KEY))
+    return _is_included(_KEY) and not _is_excluded(_KEY)
 
 
 @contextmanager
 def not_intercepting() -> Iterator[None]:
     """Context manager for the parts of an intercepted call."""
-    _set_included(_KEY, False)  # noqa: FBT003 - torch's
+    _set_excluded(_KEY, True)  # noqa: FBT003 - torch's
     try:
         yield
     finally:
-        _set_included(_KEY, True)  # noqa: FBT003 - torch's
+        _set_excluded(_KEY, False)  # noqa: FBT003 - torch's
 
 
 @cache
@@ -108,10 +115,10 @@ def _register() -> tuple[Library, Library]:
 
 def _kernel(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     handlers: Mapping[str, Handler] | None = getattr(_this_thread, "handlers", None)
-    _set_included(_KEY, False)  # noqa: FBT003 - torch's
+    _set_excluded(_KEY, True)  # noqa: FBT003 - torch's
     try:
         if handlers is None:  # the block was ended by another thread
             return function(*args, **kwargs)
         return handlers[name](name, function, args, kwargs)
     finally:
-        _set_included(_KEY, True)  # noqa: FBT003 - torch's
+        _set_excluded(_KEY, False)  # noqa: FBT003 - torch's

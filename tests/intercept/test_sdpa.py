@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from support.interception import B, D, H, L, S, Stack, close, encoder, recorded, written_out
+from support.interception import B, Block, D, H, L, S, Stack, close, encoder, recorded, written_out
 
 import regard
 from regard.record import RecordError
@@ -229,3 +229,14 @@ def test_autocast_leaves_float64_alone():
     query, key = torch.randn(2, B, H, L, D, dtype=torch.float64)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         close(both(query, key, key), written_out(query, key), atol=1e-12)
+
+
+def test_an_inference_mode_that_ends_inside_the_block():
+    """Torch then restores the thread's dispatch keys of the time before the block."""
+    model, x = Block().eval(), torch.randn(B, L, 12)
+    with contextlib.ExitStack() as stack:
+        with torch.inference_mode():
+            recording = stack.enter_context(regard.record(model))
+            model(x)
+        model(x)
+    assert len(recording) == 2
