@@ -102,7 +102,7 @@ def broadcast(
     tensors = (query, key, value)
     for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
         refuse_nested(tensor, name)
-    kept = 3 if grouped and min(t.ndim for t in tensors) > 2 else 2
+    kept = 3 if grouped and min(query.ndim, key.ndim, value.ndim) > 2 else 2
     if not query.shape[:-kept] == key.shape[:-kept] == value.shape[:-kept]:
         try:
             leading = broadcast_shapes(*(t.shape[:-kept] for t in tensors))

@@ -134,7 +134,10 @@ class _Scoped(Generic[T]):
         return iter([one for block, one in self._all if block.holds()])
 
     def __bool__(self) -> bool:
-        return bool(self._all) and any([block.holds() for block, _ in self._all])  # noqa: C419 - quicker
+        for block, _ in self._all:  # noqa: SIM110 - quicker than any() of a generator
+            if block.holds():
+                return True
+        return False
 
 
 class _ThreadInterceptor:

@@ -78,10 +78,10 @@ class AffineBounds:
         """The largest `stop`, computed without the table; 0 if there are no queries."""
         if self.queries == 0:
             return 0
-        ends = (self.first_start or 0, self.keys if self.first_stop is None else self.first_stop)
-        moving = (self.first_start is not None, self.first_stop is not None)
-        last = (end + (self.queries - 1) * moves for end, moves in zip(ends, moving, strict=True))
-        return max(min(max(end, 0), self.keys) for end in last)
+        last = self.queries - 1
+        start = 0 if self.first_start is None else self.first_start + last
+        stop = self.keys if self.first_stop is None else self.first_stop + last
+        return min(max(start, stop, 0), self.keys)
 
     @property
     def is_empty(self) -> bool:

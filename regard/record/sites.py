@@ -137,7 +137,7 @@ class Sites:
 
     def has(self, call: Call) -> bool:
         """Return whether the model made a call."""
-        return self._within is None or any(id(m) in self._within for m in call.modules)
+        return self._within is None or not self._within.isdisjoint(map(id, call.modules))
 
     def of(self, call: Call) -> Site:
         """Look up the site and increment its call count; not to be used for repeated calls."""
