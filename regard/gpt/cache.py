@@ -15,7 +15,6 @@ from regard._shapes import Int
 from regard.gpt.config import GPTConfig
 from regard.masks import Mask
 from regard.nn import KVCache
-from regard.nn.cache import stacked
 
 
 class GPTCache:
@@ -58,12 +57,10 @@ class GPTCache:
             raise ValueError(
                 f"capacity is {capacity}; expected 1 to {config.context}, the model's context"
             )
-        windows = [config.layer_window(layer) for layer in range(config.layers)]
-        of_window = {
-            window: iter(stacked(windows.count(window), capacity, window=window, padding=padding))
-            for window in set(windows)
-        }
-        self.layers: tuple[KVCache, ...] = tuple(next(of_window[window]) for window in windows)
+        self.layers = tuple(
+            KVCache(capacity, window=config.layer_window(layer), padding=padding)
+            for layer in range(config.layers)
+        )
 
     @property
     def length(self) -> int:

@@ -9,7 +9,7 @@ Axis letters: B batch, T tokens, V vocabulary.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ from regard._modules import has_own_hooks, unwrapped_name
 from regard._shapes import Float, Int
 from regard.backends import native
 from regard.errors import Error
+from regard.gpt._step_readings import StepReadings
 from regard.gpt.blocks import BlockMatrix, blocks_of, to_blocks
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
@@ -31,10 +32,8 @@ from regard.gpt.layers import Embedding, Linear
 from regard.gpt.model import GPT, Block, rotations_of
 from regard.gpt.unwrap import as_gpt
 from regard.intercept import is_observed
-from regard.masks import intervals
 from regard.nn import KVCache
 from regard.nn.cache import rollback_on_error
-from regard.pattern import Pattern
 from regard.pattern.readout import Readout, check_readout
 from regard.record import record
 
@@ -161,7 +160,7 @@ class Engine:
         step = self._step_of(ids, cache)
         logits = step.logits(ids, cache)
         if self._readouts:
-            self.readings = step.read(self._readouts, cache)
+            self.readings = step.read(cache)
         return logits
 
     def _read_many(self, ids: Tensor, cache: GPTCache) -> Tensor:
@@ -177,7 +176,7 @@ class Engine:
     def _step_of(self, ids: Tensor, cache: GPTCache) -> _Step:
         step = self._steps.get(cache)
         if step is None or not step.is_current(cache):
-            step = _Step(self._model, ids, cache, reads=bool(self._readouts))
+            step = _Step(self._model, ids, cache, self._readouts)
             self._steps[cache] = step
         return step
 
@@ -266,16 +265,15 @@ class _Step:
     It references the cache's memory, not the cache, so it is freed with the cache.
     """
 
-    def __init__(self, model: GPT, ids: Tensor, cache: GPTCache, *, reads: bool) -> None:
+    def __init__(
+        self, model: GPT, ids: Tensor, cache: GPTCache, readouts: Sequence[Readout[Any, Any]]
+    ) -> None:
         _check_cache(model, ids, cache)
         config = self._config = model.config
         self._memory = [layer.memory for layer in cache.layers]
-        shape = (config.layers, *ids.shape[:-1], config.heads, config.head_dim)
-        self._queries = torch.empty(shape, dtype=model.dtype, device="cpu") if reads else None
-        queries = [None] * config.layers if self._queries is None else [*self._queries]
-        self._groups = list(_together(cache))
+        self._readings = StepReadings(config, cache, ids.shape[:-1], model.dtype, readouts)
         self._stored: list[tuple[int, int]] = []
-        self._kernel = native.GPTStep(_weights(model, cache, queries))
+        self._kernel = native.GPTStep(_weights(model, cache, self._readings))
 
     def is_current(self, cache: GPTCache) -> bool:
         """Return True if the cache still has the same memory."""
@@ -316,68 +314,9 @@ class _Step:
             )
             return logits.view(*ids.shape[:-1], config.vocab_size)
 
-    def read(
-        self, readouts: Sequence[Readout[Any, Any]], cache: GPTCache
-    ) -> tuple[tuple[Any, ...], ...]:
-        """Take readouts of the last token's pattern in each layer."""
-        # The result of a readout that somebody wrote may be anything, and not be divided by layer.
-        known = all(readout.has_kernel for readout in readouts)
-        results: dict[int, tuple[Any, ...]] = {}
-        for group in self._groups if known else [[layer] for layer in range(len(cache.layers))]:
-            taken = self._pattern(group, cache).read(*readouts)
-            parts = [taken] if len(group) == 1 else self._by_layer(taken, len(group))
-            results.update(zip(group, parts, strict=True))
-        return tuple(results[layer] for layer in range(len(cache.layers)))
-
-    def _pattern(self, group: Sequence[int], cache: GPTCache) -> Pattern:
-        """The pattern of the last token in a layer, or in N of one stack: ``(N·B, H, 1, S)``."""
-        first = cache.layers[group[0]]
-        assert first.memory is not None, "the cache has keys"
-        assert self._queries is not None, "the step was made for readouts"
-        count, evicted = self._stored[group[0]]
-        start = 0 if first.window is None else max(0, count - first.window)
-        keys, query = first.memory[0], self._queries[group[0]]  # (B, G, room, D), (B, H, D)
-        if first.stack is not None and len(group) > 1:
-            keys, query = first.stack[0], self._queries_of(group)  # (N, B, …)
-            if query.ndim == 4:
-                query, keys = query.flatten(0, 1), keys.flatten(0, 1)
-        query, keys = query[..., None, :], keys[..., start:count, :]
-        mask = None
-        if first.padding is not None:
-            hidden = (first.padding - evicted - start).clamp_min(0)[:, None].repeat(len(group), 1)
-            mask = intervals(hidden, torch.full_like(hidden, count - start))
-        config = self._config
-        return Pattern(
-            query, keys, mask=mask, scale=config.score_scale, softcap=config.score_softcap
-        )
-
-    def _queries_of(self, group: Sequence[int]) -> Tensor:
-        assert self._queries is not None, "the step was made for readouts"
-        if len(group) == len(self._queries):
-            return self._queries  # without a copy
-        return self._queries[list(group)]
-
-    def _by_layer(self, result: Any, layers: int) -> Iterable[Any]:
-        """Divide results of several layers: a tensor, or a tuple, maybe with names, of them."""
-        if isinstance(result, tuple):
-            make = getattr(type(result), "_make", tuple)
-            return map(make, zip(*(self._by_layer(one, layers) for one in result), strict=True))
-        assert self._queries is not None, "the step was made for readouts"
-        own = result.unflatten(0, (layers, -1))
-        return (own if self._queries.ndim == 4 else own[:, 0]).unbind()
-
-
-def _together(cache: GPTCache) -> Iterator[list[int]]:
-    """Yield the layers that one pass can read, since their keys lie in one tensor."""
-    groups: dict[int, list[int]] = {}
-    for layer, one in enumerate(cache.layers):
-        groups.setdefault(layer if one.stack is None else one.stack[0].data_ptr(), []).append(layer)
-    for group in groups.values():
-        stack = cache.layers[group[0]].stack
-        if stack is not None and len(stack[0]) == len(group):
-            yield group
-        else:  # some were read again, into memory of another batch
-            yield from ([layer] for layer in group)
+    def read(self, cache: GPTCache) -> tuple[tuple[Any, ...], ...]:
+        """Take the readouts of the last token's pattern in each layer."""
+        return self._readings.read(cache, self._stored)
 
 
 def _rotation(positions: list[int], config: GPTConfig) -> tuple[Tensor, Tensor]:
@@ -407,7 +346,7 @@ def _other_cache(ids: Tensor) -> ValueError:
     )
 
 
-def _weights(model: GPT, cache: GPTCache, queries: Sequence[Tensor | None]) -> native.GPTWeights:
+def _weights(model: GPT, cache: GPTCache, kept: StepReadings) -> native.GPTWeights:
     config = model.config
     return native.GPTWeights(
         heads=config.heads,
@@ -427,15 +366,21 @@ def _weights(model: GPT, cache: GPTCache, queries: Sequence[Tensor | None]) -> n
         learned=None if model.wpe is None else model.wpe.weight,
         norm=_norm(model.ln_f),
         layers=[
-            _layer(cast("Block", block), layer, query, rotation=int(config.rotates_apart(number)))
-            for number, (block, layer, query) in enumerate(
-                zip(model.h, cache.layers, queries, strict=True)
+            _layer(
+                cast("Block", block),
+                layer,
+                rotation=int(config.rotates_apart(number)),
+                query=kept.queries[number],
+                scores=kept.scores[number],
             )
+            for number, (block, layer) in enumerate(zip(model.h, cache.layers, strict=True))
         ],
     )
 
 
-def _layer(block: Block, cache: KVCache, query: Tensor | None, *, rotation: int) -> native.GPTLayer:
+def _layer(
+    block: Block, cache: KVCache, *, rotation: int, query: Tensor | None, scores: Tensor | None
+) -> native.GPTLayer:
     attention, mlp = block.attn, block.mlp
     maps: tuple[Any, ...] = (attention.c_attn, attention.c_proj, mlp.c_fc, mlp.c_proj)
     assert cache.memory is not None
@@ -451,6 +396,7 @@ def _layer(block: Block, cache: KVCache, query: Tensor | None, *, rotation: int)
         window=cache.window,
         rotation=rotation,
         query=query,
+        scores=scores,
     )
 
 

@@ -18,7 +18,7 @@ from regard._contexts import are_plain, is_transformed
 from regard._shapes import Float, Int
 from regard.masks import Mask, intervals
 
-__all__ = ["KVCache", "rollback_on_error", "stacked"]
+__all__ = ["KVCache", "rollback_on_error"]
 
 # The cache uses huge pages, where the system has them, if a head's first keys have this many bytes,
 # since every token reads all of it. Each head may waste part of a page; deciding by the capacity
@@ -72,26 +72,11 @@ class KVCache:
         self._room = capacity if window is None else min(capacity, 2 * window)
         self._stored = 0
         self._memory: tuple[Tensor, Tensor] | None = None
-        self._stacks: tuple[_Stack, _Stack] | None = None
-        self._number = 0
 
     @property
     def memory(self) -> tuple[Tensor, Tensor] | None:
         """Buffers of keys ``(B, G, N, D)`` and values for N positions; None before the first."""
         return self._memory
-
-    @property
-    def stack(self) -> tuple[Tensor, int] | None:
-        """The keys of several layers ``(N, B, G, room, D)``, and which of them are this one's.
-
-        None where its memory is its own.
-        """
-        if self._memory is None or self._stacks is None:
-            return None
-        keys = self._stacks[0].tensor
-        if keys is None or self._memory[0].data_ptr() != keys[self._number].data_ptr():
-            return None
-        return keys, self._number
 
     def extend(self) -> int:
         """Reserve room for one more position after `append`; the caller writes its key and value.
@@ -128,7 +113,7 @@ class KVCache:
         new = key.shape[-2]
         self._require_room(new)
         if self._memory is None:
-            self._memory = (self._empty(key, 0), self._empty(value, 1))
+            self._memory = (self._empty(key), self._empty(value))
         memory = self._memory
         self._check(memory, (key, value))
         if self._stored + new > self._room:  # only with a window: the capacity was checked above
@@ -236,10 +221,7 @@ class KVCache:
             )
         branch.length, branch._stored = self.length, self._stored
         kept = [tensor.narrow(-2, 0, self._stored) for tensor in self._memory]
-        key, value = (
-            branch._empty(tensor.expand(copies, *tensor.shape[1:]), which)
-            for which, tensor in enumerate(kept)
-        )
+        key, value = (branch._empty(tensor.expand(copies, *tensor.shape[1:])) for tensor in kept)
         for tensor, before in zip((key, value), kept, strict=True):
             tensor.narrow(-2, 0, self._stored).copy_(before)
         branch._memory = key, value
@@ -257,14 +239,14 @@ class KVCache:
                 "more do not fit; make it with a larger capacity"
             )
 
-    def _empty(self, like: Tensor, which: int) -> Tensor:
-        """Allocate the buffer for keys (0) or values (1) like these."""
+    def _empty(self, like: Tensor) -> Tensor:
+        """Allocate the buffer for keys or values like these."""
         shape = (*like.shape[:-2], self._room, like.shape[-1])
-        if is_transformed() or not are_plain(like):
-            return like.new_empty(shape)
-        if self._stacks is None:
-            return _allocate(shape, like)
-        return self._stacks[which].part(self._number, shape, like)
+        if not is_transformed() and are_plain(like):
+            of_a_head = like.shape[-2] * like.shape[-1] * like.itemsize
+            if of_a_head >= _MIN_FIRST_BYTES:
+                return _huge_pages.allocate((shape, like.dtype))[0]
+        return like.new_empty(shape)
 
     def _evict(self) -> int:
         """Move the positions that a new query may see to the front; return their number."""
@@ -310,63 +292,6 @@ class KVCache:
                 f"key has {added[0].shape[-2]} positions and value {added[1].shape[-2]}; "
                 "they must be the same"
             )
-
-
-class _Stack:
-    """The keys, or the values, of several layers in one tensor, which one pass can read."""
-
-    def __init__(self, layers: int) -> None:
-        self.tensor: Tensor | None = None
-        self._layers = layers
-        self._taken: set[int] = set()
-
-    def part(self, number: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Return a layer's part; each is given once, a second request begins a new tensor."""
-        tensor = self.tensor
-        if tensor is None or number in self._taken or not _fits(tensor, shape, like):
-            tensor = self.tensor = _allocate((self._layers, *shape), like)
-            self._taken.clear()
-        self._taken.add(number)
-        return tensor[number]
-
-
-def _fits(tensor: Tensor, shape: tuple[int, ...], like: Tensor) -> bool:
-    same = (tensor.shape[1:], tensor.dtype, tensor.device) == (shape, like.dtype, like.device)
-    return same and tensor.is_inference() == torch.is_inference_mode_enabled()
-
-
-def _allocate(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    of_a_head = like.shape[-2] * like.shape[-1] * like.itemsize
-    if of_a_head >= _MIN_FIRST_BYTES:
-        return _huge_pages.allocate((shape, like.dtype))[0]
-    return like.new_empty(shape)
-
-
-def stacked(
-    layers: int, capacity: int, *, window: int | None, padding: Int[Tensor, "B"] | None
-) -> tuple[KVCache, ...]:
-    """Make the caches of several layers, whose memory is one tensor for keys and one for values.
-
-    Args:
-        layers: their number.
-        capacity: as for `KVCache`.
-        window: likewise.
-        padding: likewise.
-
-    Example:
-        >>> import torch
-        >>> from regard.nn.cache import stacked
-        >>> one, other = stacked(2, 5, window=None, padding=None)
-        >>> for cache in (one, other):
-        ...     _ = cache.append(*torch.ones(2, 3, 1, 4))
-        >>> other.stack[0].shape, other.stack[1]
-        (torch.Size([2, 3, 5, 4]), 1)
-    """
-    caches = [KVCache(capacity, window=window, padding=padding) for _ in range(layers)]
-    stacks = _Stack(layers), _Stack(layers)
-    for number, cache in enumerate(caches):
-        cache._stacks, cache._number = stacks, number  # noqa: SLF001 - of this module
-    return tuple(caches)
 
 
 @runtime_checkable

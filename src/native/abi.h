@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct, a signature or the list of readouts below changes.
-#define REGARD_ABI 20
+#define REGARD_ABI 21
 
 enum { REGARD_FLOAT32 = 0, REGARD_BFLOAT16 = 1, REGARD_FLOAT16 = 2 };
 
@@ -236,6 +236,8 @@ typedef struct {
   // For recordings and interventions; each may be NULL, or have count 0.
   void *stream;        // (B, E): output, the residual stream before this layer
   void *query;         // (B, E): output, the queries after norm and rotation
+  float *scores;       // (B, H, columns): output, those of the S keys, −∞ where hidden
+  int64_t columns;     // of a row of them, at least S
   regard_spans spans;  // (N, B, H): keys whose scores are changed
   const float *kept;   // (H·D): factor of each channel of the contexts
 } regard_layer;

@@ -14,7 +14,7 @@ static_assert(FORWARD_BLOCK <= MAX_STEPS * PairProducts::STEP);
 template <class Arithmetic>
 int attend(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
   if (!has_few_rows(p)) return forward<Arithmetic>(p, context, logsumexp);
-  const int result = decode<typename Arithmetic::Element>(p, context, logsumexp);
+  const int result = decode<typename Arithmetic::Element>(p, {context, logsumexp});
   return result == REGARD_DONE && logsumexp ? recompute_imprecise<Arithmetic>(p, logsumexp)
                                             : result;
 }

@@ -36,6 +36,14 @@ REGARD_INLINE bool has_few_rows(const regard_problem &p) {
          rows <= (p.keys < MANY ? LANES / 2 : MAX_ROWS);
 }
 
+// What is written.
+struct Decoded {
+  regard_tensor context;
+  float *logsumexp;         // (B, H, L), or NULL
+  float *scores = nullptr;  // (B, H, L, columns), those of visible keys, in natural units; or NULL
+  int64_t columns = 0;
+};
+
 // A row's partial result in a split: its context has weights 2^(factor · (score − peak)).
 struct Partial {
   float peak, total;
@@ -244,8 +252,8 @@ static bool any_nonfinite(const float *numbers, int64_t count) {
 
 template <class Arithmetic>
 static void decode_split(const regard_problem &p, const Scoring &scoring, const QueryBlock &queries,
-                         int64_t split, const DecodeScratch &scratch, Partial *partial,
-                         float *context) {
+                         int64_t split, const DecodeScratch &scratch, const Decoded &result,
+                         Partial *partial, float *context) {
   const int32_t key = max(queries.first_key, int32_t(split * SPLIT));
   const int32_t keys = min(queries.stop_key, int32_t(min((split + 1) * SPLIT, p.keys))) - key;
   if (hidden_by_span(queries, key, key + keys)) {
@@ -275,6 +283,11 @@ static void decode_split(const regard_problem &p, const Scoring &scoring, const 
     const auto adjust = scoring.adjusted ? adjust_row_scores<true> : adjust_row_scores<false>;
     const float peak =
         adjust(p, queries, segment, touched ? scratch.added : nullptr, scores, partial[r].sees);
+    if (result.scores) {
+      float *to = result.scores + row_number(p, queries, r) * result.columns + key;
+      for (int32_t k = 0; k < keys; k += LANES)
+        narrow_part(Float32(), to + k, load(scores + k) * float(scoring.unit), keys - k);
+    }
     partial[r].peak = peak;
     partial[r].total =
         exponentials<Arithmetic>(scores, keys, scoring.factor, peak, weights, prefetch);
@@ -300,8 +313,7 @@ REGARD_INLINE Splits splits_of(const QueryBlock &queries) {
 // Merges a row's splits, adds the sink, divides by the denominator and writes the row.
 template <class Element>
 static void merge_row(const regard_problem &p, const Scoring &scoring, const QueryBlock &queries,
-                      int row, const Partials &partials, float *sums, const regard_tensor &context,
-                      float *logsumexp) {
+                      int row, const Partials &partials, float *sums, const Decoded &result) {
   const int64_t pair = queries.batch * p.groups + queries.group;
   const Splits splits = splits_of(queries);
   float peak = HIDDEN, total = 0;
@@ -326,10 +338,10 @@ static void merge_row(const regard_problem &p, const Scoring &scoring, const Que
   factor /= sum.total;
   // The context of a row without visible keys is 0, even if hidden values are NaN.
   for (int64_t d = 0; d < p.dim_value; d += LANES)
-    narrow_part(Element(), row_of<Element>(context, queries, row) + d,
+    narrow_part(Element(), row_of<Element>(result.context, queries, row) + d,
                 sees ? load(sums + d) * factor : floats{}, p.dim_value - d);
-  if (!logsumexp) return;
-  logsumexp[row_number(p, queries, row)] = sees ? sum.logsumexp() : -INFINITY;
+  if (!result.logsumexp) return;
+  result.logsumexp[row_number(p, queries, row)] = sees ? sum.logsumexp() : -INFINITY;
 }
 
 // Tasks of a pair, each of consecutive splits; several per thread.
@@ -343,7 +355,7 @@ REGARD_INLINE int64_t decode_tasks_per_pair(const regard_problem &p) {
 template <class Arithmetic>
 static void decode_splits(const regard_problem &p, const Scoring &scoring, const Partials &partials,
                           int64_t tasks_per_pair, int64_t number, void *memory,
-                          const regard_tensor &context, float *logsumexp) {
+                          const Decoded &result) {
   using Element = typename Arithmetic::Element;
   const int64_t per_task = parts(parts(p.keys, SPLIT), tasks_per_pair);
   const int64_t pair = number / tasks_per_pair, first = number % tasks_per_pair * per_task;
@@ -358,28 +370,27 @@ static void decode_splits(const regard_problem &p, const Scoring &scoring, const
   for (int64_t split = max(first, splits.first); split < min(first + per_task, splits.last);
        split++) {
     const int64_t at = partials.at(pair, split);
-    decode_split<Arithmetic>(p, scoring, queries, split, scratch, partials.numbers + at,
+    decode_split<Arithmetic>(p, scoring, queries, split, scratch, result, partials.numbers + at,
                              partials.context + at * partials.width);
   }
   if (__atomic_sub_fetch(&partials.left[pair], 1, __ATOMIC_ACQ_REL) > 0) return;
   for (int r = 0; r < queries.count; r++)
-    merge_row<Element>(p, scoring, queries, r, partials, scratch.block_rows, context, logsumexp);
+    merge_row<Element>(p, scoring, queries, r, partials, scratch.block_rows, result);
 }
 
 template <class Element>
 static void decode_task(const regard_problem &p, const Scoring &scoring, const Partials &partials,
                         int64_t tasks_per_pair, int64_t number, void *memory,
-                        const regard_tensor &context, float *logsumexp) {
+                        const Decoded &result) {
   if constexpr (std::is_same_v<Element, BFloat16>)
     if (p.dim % BFloat16Rows::ROW_ELEMENTS == 0 && p.dim_value % BFloat16Rows::ROW_ELEMENTS == 0)
       return decode_splits<BFloat16Rows>(p, scoring, partials, tasks_per_pair, number, memory,
-                                         context, logsumexp);
-  decode_splits<WidenedRows<Element>>(p, scoring, partials, tasks_per_pair, number, memory, context,
-                                      logsumexp);
+                                         result);
+  decode_splits<WidenedRows<Element>>(p, scoring, partials, tasks_per_pair, number, memory, result);
 }
 
 template <class Element>
-static int decode(const regard_problem &p, const regard_tensor &context, float *logsumexp) {
+static int decode(const regard_problem &p, const Decoded &result) {
   const Scoring scoring = scoring_of(p);
   const Partials partials(p);
   if (!partials.memory) return REGARD_OUT_OF_MEMORY;
@@ -389,7 +400,7 @@ static int decode(const regard_problem &p, const regard_tensor &context, float *
   return for_each_task(int(p.threads), p.batch * p.groups * tasks_per_pair, DecodeScratch::size(p),
                        [&](int64_t number, void *memory) {
                          decode_task<Element>(p, scoring, partials, tasks_per_pair, number, memory,
-                                              context, logsumexp);
+                                              result);
                        });
 }
 

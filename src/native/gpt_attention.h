@@ -80,6 +80,11 @@ static void prepare_attention(const regard_gpt &gpt, const regard_layer &layer,
   if (layer.query)
     memcpy((Number *)layer.query + (b * gpt.heads + group * heads) * dim, query,
            size_t(heads * dim) * sizeof *query);
+  if (layer.scores) {  // hidden, until they are computed
+    float *scores = layer.scores + (b * gpt.heads + group * heads) * layer.columns;
+    for (int64_t h = 0; h < heads; h++, scores += layer.columns)
+      for (int64_t k = 0; k < layer.keys; k++) scores[k] = HIDDEN;
+  }
   place(key, layer.key_norm);
   const auto put = [&](const regard_tensor &to, const Number *from) {
     memcpy((Number *)to.data + b * to.batch + group * to.head + bounds.position[b] * to.row, from,
@@ -102,9 +107,10 @@ static void attend(const regard_gpt &gpt, const regard_layer &layer, const Bound
     prepare_attention<Element>(gpt, layer, bounds, pair, qkv, width, (float *)memory);
     partials.left[pair] = int32_t(tasks_per_pair);
   });
-  const regard_tensor result = {context, gpt.heads * gpt.dim, gpt.dim, gpt.dim};
+  const Decoded result = {
+      {context, gpt.heads * gpt.dim, gpt.dim, gpt.dim}, nullptr, layer.scores, layer.columns};
   team.run(pairs * tasks_per_pair, [&](int64_t number) {
-    decode_task<Element>(p, scoring, partials, tasks_per_pair, number, memory, result, nullptr);
+    decode_task<Element>(p, scoring, partials, tasks_per_pair, number, memory, result);
   });
 }
 

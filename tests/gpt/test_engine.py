@@ -11,6 +11,7 @@ from torch import nn
 
 import regard
 from regard.backends import native
+from regard.backends.native import _readouts
 from regard.gpt import GPT, Engine, GPTCache, GPTConfig, Sampling, generate, load, stream
 from regard.gpt.layers import Linear, SwiGLU
 
@@ -260,16 +261,47 @@ class Both(regard.readouts.Readout):
         return float(state.sum())
 
 
+EVERY = (
+    *(regard.readouts.Received(kind) for kind in ("sum", "mean", "max")),
+    *(regard.readouts.Received("mean", grouped=True), regard.readouts.Entropy()),
+    *(regard.readouts.TopK(3), regard.readouts.Distance(), regard.readouts.Max()),
+    *(regard.readouts.Lag(1), regard.readouts.Offsets(4)),
+)
+
+
+@CONFIGS
+@pytest.mark.parametrize("padding", [None, PADDING])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_readings_of_kept_scores_are_those_of_patterns(config, padding, dtype):
+    """A largest score is read of queries and keys, as are then all others."""
+    model = model_of(config, dtype)
+    of_scores = Engine(model, read=EVERY)
+    of_patterns = Engine(model, read=[*EVERY, regard.readouts.MaxScore()])
+    ids = torch.randint(config.vocab_size, (3, LENGTH), generator=torch.Generator().manual_seed(3))
+    ids = ids[0] if padding is None else ids
+    hidden = None if padding is None else torch.tensor(padding)
+    caches = [GPTCache(config, padding=hidden) for _ in range(3)]
+    for part in (ids[..., :READ], *ids[..., READ:].split(1, dim=-1)):
+        with torch.no_grad(), regard.record(model, rows=-1) as recording:
+            model.next_logits(part, caches[2])
+        for engine, cache in zip((of_scores, of_patterns), caches, strict=False):
+            engine.next_logits(part, cache)
+        rounding = 1e-4 if dtype == torch.float32 else 0.05
+        for one, (*other, score), own in zip(
+            of_scores.readings, of_patterns.readings, recording, strict=True
+        ):
+            torch.testing.assert_close(list(one), other, rtol=1e-4, atol=1e-5)
+            expected = own.read(regard.readouts.MaxScore())[0]
+            torch.testing.assert_close(score, expected, rtol=rounding, atol=rounding)
+
+
 @pytest.mark.parametrize(("own", "passes"), [(False, 2), (True, 3)])
 def test_layers_of_one_window_are_read_in_one_pass(own, passes, monkeypatch):
     model = model_of(LATER)  # two layers with a window, one without
     engine = Engine(model, read=[Both()] if own else READ_OUT)
-    cache, calls = GPTCache(LATER), []
+    cache, calls, call = GPTCache(LATER), [], _readouts.call
     engine.next_logits(torch.arange(READ), cache)
-    read_pattern = regard.Pattern.read
-    monkeypatch.setattr(
-        regard.Pattern, "read", lambda *given: calls.append(given) or read_pattern(*given)
-    )
+    monkeypatch.setattr(_readouts, "call", lambda *given: calls.append(given) or call(*given))
     engine.next_logits(torch.tensor([3]), cache)
     assert len(calls) == passes
     assert len(engine.readings) == 3

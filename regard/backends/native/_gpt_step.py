@@ -89,6 +89,8 @@ class GPTLayer:
     """The number of its table of cosines and sines."""
     query: Tensor | None = None
     """A buffer for the queries of each step, ``(B, H, D)``; None if nobody reads them."""
+    scores: Tensor | None = None
+    """Likewise for their scores, ``(B, H, room)`` float32, −∞ where a key is hidden."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +199,8 @@ def _packed(layer: GPTLayer) -> bytes:
         *(pointer for linear in layer.maps for pointer in _places_of(linear)),
         *(number for memory in layer.memory for number in _places(memory)),
         *(0, 0, _UNLIMITED if layer.window is None else layer.window, layer.rotation),
-        *(0, *pointers(layer.query)),  # nobody reads the residual stream
+        *(0, *pointers(layer.query, layer.scores)),  # nobody reads the residual stream
+        0 if layer.scores is None else layer.scores.shape[-1],
         *[0] * 8,  # nothing is changed
     )
 

@@ -65,7 +65,7 @@ LAYER = Struct(
     "layer",
     "attention_norm:norm query_norm:norm key_norm:norm mlp_norm:norm attention_output_norm:norm "
     "mlp_output_norm:norm qkv:linear projection:linear expand:linear contract:linear key:tensor "
-    "value:tensor keys evicted window rotation stream query spans:spans kept",
+    "value:tensor keys evicted window rotation stream query scores columns spans:spans kept",
 )
 GPT = Struct(
     "gpt",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 _ENDING = {"darwin": "dylib", "win32": "dll"}.get(sys.platform, "so")
 _NAME = f"libregard.{_ENDING}"
-_ABI = 20  # the expected value of `regard_abi()`
+_ABI = 21  # the expected value of `regard_abi()`
 _VARIABLE = "REGARD_INSTRUCTIONS"
 
 

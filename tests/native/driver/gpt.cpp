@@ -126,7 +126,8 @@ struct GPT {
     return {numbers(width), below(2) ? numbers(width) : nullptr, below(2), 1e-5};
   }
 
-  // The logits of sequences [first, first + count), whose caches are the same at every call.
+  // Of sequences [first, first + count), whose caches are the same at every call, each one's logits
+  // and the scores of its layers.
   Bytes step(int64_t threads, int64_t first, int64_t count) const {
     const int64_t bytes = bytes_of(gpt.dtype), row = gpt.dim, head = room * row;
     const int64_t batch = gpt.groups * head, size = gpt.batch * batch;
@@ -141,6 +142,11 @@ struct GPT {
         caches.push_back(std::move(cache));
         *to = {caches.back().data() + first * batch * bytes, batch, head, row};
       }
+    std::vector<std::vector<float>> scores;
+    for (regard_layer &layer : list) {
+      scores.emplace_back(size_t(count * gpt.heads * room));
+      layer.scores = scores.back().data(), layer.columns = room;
+    }
     Bytes logits(size_t(count * gpt.vocabulary * bytes));
     regard_gpt part = gpt;
     part.threads = threads, part.batch = count, part.layer = list.data();
@@ -151,9 +157,20 @@ struct GPT {
       part.sines = sines.data() + first * (gpt.dim / 2);
     }
     part.result = logits.data();
-    if (regard_gpt_step(&part) != REGARD_DONE) logits.clear();
-    return logits;
+    if (regard_gpt_step(&part) != REGARD_DONE) return {};
+    Bytes results;
+    const auto append = [&](const void *data, int64_t size) {
+      results.insert(results.end(), (const char *)data, (const char *)data + size);
+    };
+    for (int64_t b = 0; b < count; b++) {
+      append(logits.data() + b * size_of_logits(), size_of_logits());
+      for (const regard_layer &layer : list)
+        append(layer.scores + b * gpt.heads * room, size_of_scores());
+    }
+    return results;
   }
+  int64_t size_of_logits() const { return gpt.vocabulary * bytes_of(gpt.dtype); }
+  int64_t size_of_scores() const { return gpt.heads * room * int64_t(sizeof(float)); }
 };
 
 }  // namespace
@@ -162,14 +179,16 @@ std::string wrong_in_gpt_step(uint64_t seed) {
   const GPT model(seed);
   const regard_gpt &gpt = model.gpt;
   const std::string name = "step of GPT " + std::to_string(seed) + ": ";
-  const Bytes logits = model.step(1, 0, gpt.batch);
-  const int64_t bytes = bytes_of(gpt.dtype);
-  for (int64_t i = 0; i < gpt.batch * gpt.vocabulary; i++)
-    if (!std::isfinite(decode(gpt.dtype, logits.data() + i * bytes))) return name + "no number";
-  if (model.step(3, 0, gpt.batch) != logits) return name + "not the same bits with three threads";
+  const Bytes all = model.step(1, 0, gpt.batch);
+  const int64_t bytes = bytes_of(gpt.dtype), logits = model.size_of_logits();
+  const int64_t size = logits + gpt.layers * model.size_of_scores();
+  for (int64_t b = 0; b < gpt.batch; b++)
+    for (int64_t i = 0; i < logits; i += bytes)
+      if (!std::isfinite(decode(gpt.dtype, all.data() + b * size + i))) return name + "no number";
+  if (model.step(3, 0, gpt.batch) != all) return name + "not the same bits with three threads";
   for (int64_t b = 0; b < gpt.batch; b++) {
     const Bytes alone = model.step(2, b, 1);
-    if (!std::equal(alone.begin(), alone.end(), logits.begin() + b * gpt.vocabulary * bytes))
+    if (!std::equal(alone.begin(), alone.end(), all.begin() + b * size))
       return name + "not the same bits alone";
   }
   return "";

@@ -8,7 +8,7 @@ import { Cache } from "./cache.js";
 
 const ROWS = 32; // tokens that are read before the caller has its turn
 const NORM = " PPqd";
-const LAYER = `${NORM.repeat(6)} ${"PPPP".repeat(4)} Pqqq Pqqq qqqqPP PPPqqqq P`;
+const LAYER = `${NORM.repeat(6)} ${"PPPP".repeat(4)} Pqqq Pqqq qqqqPPPq PPPqqqq P`;
 const GPT_STEP = `${"q".repeat(13)}dddd${"P".repeat(12)}${NORM}PPPPP`;
 const MLPS = ["gelu", "swiglu", "geglu"]; // by their numbers
 const NONE = 0; // an address where nothing is
@@ -128,7 +128,7 @@ export class GPT {
       ...[...linear("mlp.c_fc"), ...linear("mlp.c_proj")],
       ...[key, 0, cache.capacity * D, D, value, 0, cache.capacity * D, D],
       ...[cache.length + rows, 0, config.windows[layer] ?? FAR, 0],
-      ...[keep, query + 4 * cache.length * config.heads * D],
+      ...[keep, query + 4 * cache.length * config.heads * D, NONE, 0],
       ...this.spans(here, rows, cache.length),
       here.some(({ kind }) => kind !== "knock_out") ? kernels.lend(this.kept(here)) : NONE,
     ];
