@@ -2,7 +2,7 @@
 //
 // x is rounded to whole numbers of 16 bits, 32 at a time with a scale of their own: by at most
 // 1/65534 of the largest of the 32. Sums of 32 products, or of 16, are exact; they are added up in
-// float32. Numbers without blocks are multiplied in float32.
+// float32. Numbers without blocks are multiplied in float32, as in other matrices.
 //
 // LANES rows are unpacked side by side, for as many vectors as there are, so that scales are
 // applied and sums are added up for all rows at once. The order of summation does not depend on the
@@ -63,11 +63,12 @@ REGARD_INLINE auto of_lanes(Vector x, Combine combine) {
   return list[0];
 }
 
-constexpr int BLOCK_VECTORS = VECTORS_OF_REGISTERS;
+constexpr int BLOCK_VECTORS = VECTORS_OF_REGISTERS;  // as of numbers without blocks
 
-// The floats of each vector; then, of each BLOCK_VECTORS together, the pairs of whole numbers in
-// the order of a panel's, (width / 2, together); then likewise the scale and the sum of each run,
-// (width / RUN, together, 2), where the sum is that of the numbers as they were rounded.
+// The floats as those of numbers without blocks; then, of each BLOCK_VECTORS together, the pairs of
+// whole numbers in the order of a panel's, (width / 2, together); then likewise the scale and the
+// sum of each run, (width / RUN, together, 2), where the sum is that of the numbers as they were
+// rounded.
 template <>
 struct Inputs<BlockProducts> {
   float *data;
@@ -78,34 +79,42 @@ struct Inputs<BlockProducts> {
     const int64_t numbers = whole(padded_inputs(inputs));
     return count * (numbers * 3 / 2 + numbers / RUN * 2);
   }
-  float *row(int64_t v) const { return data + v * whole(width); }
+  // For rows of numbers without blocks.
+  template <class Kind>
+  Inputs<RowProducts<Float32, Kind>> floats_for() const {
+    return {data, count, whole(width)};
+  }
   // Of the vectors together from `first` on.
-  int32_t *pairs(int64_t first) const { return (int32_t *)row(count) + first * (whole(width) / 2); }
+  int32_t *pairs(int64_t first) const {
+    return (int32_t *)(data + count * whole(width)) + first * (whole(width) / 2);
+  }
   float *factors(int64_t first) const {
-    return row(count) + count * (whole(width) / 2) + first * (whole(width) / RUN * 2);
+    return data + count * whole(width) * 3 / 2 + first * (whole(width) / RUN * 2);
   }
 
   __attribute__((always_inline)) void set(int64_t v, int64_t i, floats x) const {
-    store(row(v) + i, x);
+    floats_for<Float32>().set(v, i, x);
   }
   void complete(int64_t v) const {
-    memset(row(v) + width, 0, size_t(whole(width) - width) * sizeof(float));
+    for (int64_t i = width; i < whole(width); i += LANES) set(v, i, floats{});
     const int64_t first = v / BLOCK_VECTORS * BLOCK_VECTORS;
     const int64_t together = min(count - first, int64_t(BLOCK_VECTORS));
+    const float *from = data + first * whole(width) + (v - first) * LANES;
     int32_t *to = pairs(first) + v - first;
     float *of_run = factors(first) + 2 * (v - first);
     for (int64_t i = 0; i < whole(width); i += RUN) {
       int32_t list[PAIRS_OF_RUN];
-      round(row(v) + i, list, of_run + i / RUN * 2 * together);
+      round(from + i * together, together, list, of_run + i / RUN * 2 * together);
       REGARD_UNROLLED_FOR (int k = 0; k < PAIRS_OF_RUN; k++) to[(i / 2 + k) * together] = list[k];
     }
   }
-  static void round(const float *from, int32_t *to, float *factors) {
+  // The vectors of lanes of a run are `together` apart.
+  static void round(const float *from, int64_t together, int32_t *to, float *factors) {
     floats most = {};
     ints nonfinite = {};
     REGARD_UNROLLED_FOR (int i = 0; i < RUN; i += LANES) {
-      most = max(most, abs(load(from + i)));
-      nonfinite |= is_nonfinite(load(from + i));
+      most = max(most, abs(load(from + i * together)));
+      nonfinite |= is_nonfinite(load(from + i * together));
     }
     const float largest = of_lanes(most, max<float>);
     const float limit = 32767, least = 0x1p-100f;  // below which the factor could overflow
@@ -114,7 +123,7 @@ struct Inputs<BlockProducts> {
     ints total = {};
     using narrow_shorts = int16_t __attribute__((vector_size(2 * LANES)));
     REGARD_UNROLLED_FOR (int i = 0; i < RUN; i += LANES) {
-      const floats x = is_finite ? load(from + i) : floats{};
+      const floats x = is_finite ? load(from + i * together) : floats{};
       const ints whole = __builtin_convertvector(round_down(x * factor + 0.5f), ints);
       total += whole;
       const narrow_shorts narrowed =
@@ -253,28 +262,6 @@ __attribute__((noinline)) void multiply_panels(const uint8_t *from, int64_t byte
     }
 }
 
-// Results (vectors, count) of rows of numbers without blocks.
-template <class Kind, int vectors>
-__attribute__((noinline)) void multiply_numbers(const typename Kind::type *from, int64_t count,
-                                                const Inputs<BlockProducts> &x, int64_t vector,
-                                                int64_t inputs, const float *bias, float *result,
-                                                int64_t stride) {
-  const float *of_vector[vectors];
-  REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++) of_vector[v] = x.row(vector + v);
-  for (int64_t row = 0; row < count; row++, from += inputs) {
-    floats totals[vectors] = {};
-    for (int64_t i = 0; i < inputs; i += LANES) {
-      const floats weights = widen_part(Kind(), from + i, inputs - i);
-      REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
-        totals[v] += weights * load(of_vector[v] + i);
-    }
-    REGARD_UNROLLED_FOR (int v = 0; v < vectors; v++)
-      result[v * stride + row] = sum(totals[v]) + (bias ? bias[row] : 0);
-  }
-}
-
-constexpr int64_t NUMBER_ROWS_OF_GROUP = 16;  // stay in the L1 cache for more vectors
-
 template <class Products>
 concept MultipliesBlocks = requires { Products::IN_BLOCKS; };
 
@@ -282,28 +269,26 @@ template <class Products>
   requires MultipliesBlocks<Products>
 static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t last,
                           const Inputs<Products> &x, float *result, int64_t stride) {
-  map.each_part(first, last,
-                [&](auto kind, const uint8_t *from, int64_t bytes, int64_t begin,
-                    int64_t end) REGARD_INLINE_LAMBDA {
-                  using Kind = decltype(kind);
-                  constexpr int64_t group = IsBlock<Kind> ? PANELS * LANES : NUMBER_ROWS_OF_GROUP;
-                  constexpr int64_t most = IsBlock<Kind> ? VECTORS_OF_PANEL : BLOCK_VECTORS;
-                  for (int64_t row = begin; row < end; row += group)
-                    for (int64_t v = 0; v < x.count; v += most) {
-                      const int64_t vectors = min(most, x.count - v), rows = min(group, end - row);
-                      const uint8_t *here = from + (row - begin) * bytes;
-                      const float *bias = map.bias ? map.bias + row : nullptr;
-                      float *to = result + v * stride + row;
-                      if constexpr (IsBlock<Kind>)
-                        multiply_panels<Kind>(here, bytes, rows, x, v, vectors, map.inputs, bias,
-                                              to, stride);
-                      else
-                        with_count<BLOCK_VECTORS + 1>(vectors, [&](auto some) {
-                          multiply_numbers<Kind, some>((const typename Kind::type *)here, rows, x,
-                                                       v, map.inputs, bias, to, stride);
-                        });
-                    }
-                });
+  map.each_part(
+      first, last,
+      [&](auto kind, const uint8_t *from, int64_t bytes, int64_t begin,
+          int64_t end) REGARD_INLINE_LAMBDA {
+        using Kind = decltype(kind);
+        const float *bias = map.bias ? map.bias + begin : nullptr;
+        if constexpr (IsBlock<Kind>) {
+          constexpr int64_t group = PANELS * LANES, most = VECTORS_OF_PANEL;
+          for (int64_t row = 0; row < end - begin; row += group)
+            for (int64_t v = 0; v < x.count; v += most)
+              multiply_panels<Kind>(from + row * bytes, bytes, min(group, end - begin - row), x, v,
+                                    min(most, x.count - v), map.inputs, bias ? bias + row : nullptr,
+                                    result + v * stride + begin + row, stride);
+        } else {
+          using Numbers = RowProducts<Float32, Kind>;
+          const LinearMap<Numbers> part({from, bias, nullptr, nullptr}, map.inputs, end - begin);
+          multiply_rows<Numbers>(part, 0, end - begin, x.template floats_for<Kind>(),
+                                 result + begin, stride);
+        }
+      });
 }
 
 // The numbers of a row in float32.

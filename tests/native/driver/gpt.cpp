@@ -77,10 +77,11 @@ struct GPT {
   int64_t below(int64_t limit) { return int64_t(random() % uint64_t(limit)); }
   double uniform() { return double(below(2001)) / 1000 - 1; }
 
-  void *numbers(int64_t count) {
-    const int64_t bytes = bytes_of(gpt.dtype);
+  void *numbers(int64_t count) { return numbers(count, gpt.dtype); }
+  void *numbers(int64_t count, int64_t dtype) {
+    const int64_t bytes = bytes_of(dtype);
     Bytes made(size_t(count * bytes));
-    for (int64_t i = 0; i < count; i++) encode(gpt.dtype, made.data() + i * bytes, uniform() / 4);
+    for (int64_t i = 0; i < count; i++) encode(dtype, made.data() + i * bytes, uniform() / 4);
     memory.push_back(std::move(made));
     return memory.back().data();
   }
@@ -103,13 +104,17 @@ struct GPT {
     for (int64_t left = outputs; left > 0; left -= list.back().rows) {
       const int64_t rows = list.size() == 2 ? left : 1 + below(left);
       const uint64_t kind = uint64_t(below(6));
-      list.push_back(kind < 5 ? in_blocks(KINDS[kind], rows, inputs)
-                              : regard_blocks{numbers(rows * inputs), REGARD_GGUF_F32, rows});
+      list.push_back(kind < 5 ? in_blocks(KINDS[kind], rows, inputs) : in_numbers(rows, inputs));
     }
     Bytes table(list.size() * sizeof list[0]);
     std::memcpy(table.data(), list.data(), table.size());
     memory.push_back(std::move(table));
     return (const regard_blocks *)memory.back().data();
+  }
+  regard_blocks in_numbers(int64_t rows, int64_t inputs) {
+    constexpr int64_t kinds[] = {REGARD_GGUF_F32, REGARD_GGUF_BF16, REGARD_GGUF_F16};
+    const int64_t dtype = below(3);  // REGARD_FLOAT32 and so on
+    return {numbers(rows * inputs, dtype), kinds[dtype], rows};
   }
   regard_blocks in_blocks(const Kind &kind, int64_t rows, int64_t inputs) {
     Bytes data(size_t(rows * (inputs / kind.numbers) * kind.bytes));
