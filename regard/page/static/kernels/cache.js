@@ -12,13 +12,13 @@ export class Cache {
     this.config = config;
     this.length = 0;
     this.capacity = capacity;
+    this.address = kernels.allocate(this.bytes); // at once, since memory takes long to grow
     const [query, key] = this.sizes();
     /** @type {LayerCache[]} */
-    this.layers = Array.from({ length: config.layers }, () => ({
-      query: kernels.allocate(4 * query),
-      key: kernels.allocate(4 * key),
-      value: kernels.allocate(4 * key),
-    }));
+    this.layers = Array.from({ length: config.layers }, (_, layer) => {
+      const at = this.address + 4 * layer * (query + 2 * key);
+      return { query: at, key: at + 4 * query, value: at + 4 * (query + key) };
+    });
   }
 
   /** Numbers of a layer's queries, and of its keys or values. */
@@ -56,8 +56,7 @@ export class Cache {
 
   /** Gives the memory back; nothing can be read from it any more. */
   release() {
-    for (const { query, key, value } of this.layers)
-      for (const address of [query, key, value]) this.kernels.release(address);
+    if (this.layers.length) this.kernels.release(this.address);
     this.layers = [];
   }
 }

@@ -30,6 +30,7 @@ export class GPT {
     this.config = config;
     this.weights = weights;
     this.rotation = config.positions === "rotary" ? this.rotationTables() : [NONE, NONE];
+    this.layers = Array.from({ length: config.layers }, (_, layer) => this.weightsOf(layer));
   }
 
   /** Room for so many tokens. */
@@ -109,29 +110,39 @@ export class GPT {
   }
 
   /**
-   * A layer's weights, its part of the cache, and what is changed in it.
+   * A layer's addresses, its part of the cache, and what is changed in it.
    * @param {number} layer @param {number} rows @param {Cache} cache @param {Intervention[]} changes
    * @param {number} keep
    */
   layer(layer, rows, cache, changes, keep) {
     const { config, kernels } = this;
-    const [name, D] = [`h.${layer}`, config.head_dim];
+    const D = config.head_dim;
     const { query, key, value } = cache.layers[layer];
     const here = changes.filter((change) => (change.layer ?? layer) === layer);
-    const linear = (/** @type {string} */ map) => this.linear(`${name}.${map}`);
-    const output = linear("attn.c_proj");
+    const { norms, input, mlp } = this.layers[layer];
+    const output = [...this.layers[layer].output];
     const put = here.find((change) => change.kind === "replace");
     if (put) output[1] = kernels.lend(this.biasWith(put, output[1], cache.length));
     return [
-      ...[...this.norm(`${name}.ln_1`), ...this.norm(`${name}.attn.q_norm`), ...this.norm(`${name}.attn.k_norm`)],
-      ...[...this.norm(`${name}.ln_2`), ...new Array(8).fill(NONE), ...linear("attn.c_attn"), ...output],
-      ...[...linear("mlp.c_fc"), ...linear("mlp.c_proj")],
+      ...[...norms, ...new Array(8).fill(NONE), ...input, ...output, ...mlp],
       ...[key, 0, cache.capacity * D, D, value, 0, cache.capacity * D, D],
       ...[cache.length + rows, 0, config.windows[layer] ?? FAR, 0],
       ...[keep, query + 4 * cache.length * config.heads * D, NONE, 0],
       ...this.spans(here, rows, cache.length),
       here.some(({ kind }) => kind !== "knock_out") ? kernels.lend(this.kept(here)) : NONE,
     ];
+  }
+
+  /** The addresses of a layer's norms, and of the maps of its attention and its MLP. */
+  weightsOf(/** @type {number} */ layer) {
+    const norm = (/** @type {string} */ name) => this.norm(`h.${layer}.${name}`);
+    const linear = (/** @type {string} */ name) => this.linear(`h.${layer}.${name}`);
+    return {
+      norms: ["ln_1", "attn.q_norm", "attn.k_norm", "ln_2"].flatMap(norm),
+      input: linear("attn.c_attn"),
+      output: linear("attn.c_proj"),
+      mlp: [...linear("mlp.c_fc"), ...linear("mlp.c_proj")],
+    };
   }
 
   /** The keys that are knocked out, as tables of those that each query loses in each head. */

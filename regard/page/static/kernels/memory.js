@@ -105,9 +105,9 @@ export class Kernels {
 
   /** The same, to stay there. @param {string} format @param {number[]} fields */
   keepStruct(format, fields) {
-    const places = placesOf(format);
+    const { places, bytes } = layoutOf(format);
     if (places.length !== fields.length) throw new Error(`${fields.length} fields for ${places.length} of ${format}`);
-    const address = this.allocate(Math.max(8, ...places.map(({ at }) => at + 8)));
+    const address = this.allocate(bytes);
     const view = new DataView(this.exports.memory.buffer, address);
     places.forEach(({ kind, at }, k) => {
       if (kind === "P") view.setUint32(at, fields[k], true);
@@ -123,13 +123,23 @@ export class Kernels {
   }
 }
 
-/** Where the fields of a struct lie. @type {(format: string) => {kind: string, at: number}[]} */
-const placesOf = (format) => {
+/** @typedef {{places: {kind: string, at: number}[], bytes: number}} Layout */
+
+/** By format, since a model's step has thousands of fields. @type {Map<string, Layout>} */
+const layouts = new Map();
+
+/** Where the fields of a struct lie. @type {(format: string) => Layout} */
+const layoutOf = (format) => {
+  const known = layouts.get(format);
+  if (known) return known;
   let end = 0;
-  return [...format].flatMap((kind) => {
+  const places = [...format].flatMap((kind) => {
     const size = kind === " " ? 8 : SIZES[/** @type {"P"|"q"|"d"} */ (kind)];
     const at = Math.ceil(end / size) * size;
     end = at + (kind === " " ? 0 : size);
     return kind === " " ? [] : [{ kind, at }];
   });
+  const layout = { places, bytes: Math.ceil(end / 8) * 8 };
+  layouts.set(format, layout);
+  return layout;
 };

@@ -21,15 +21,16 @@ export function draw(logits, sampling, step, text) {
 }
 
 /** Probabilities of logits, in float64. @param {ArrayLike<number>} logits */
-export function softmax(logits) {
-  let most = -Infinity;
-  for (let k = 0; k < logits.length; k++) if (logits[k] > most) most = logits[k];
+export const softmax = (logits) => normalized(new Float64Array(logits));
+
+/** Turns logits into probabilities in their place. @param {Float64Array} logits */
+function normalized(logits) {
   // Loops, since `from` with a function takes ten times as long, and vocabularies are large.
-  const shares = new Float64Array(logits.length);
-  let sum = 0;
-  for (let k = 0; k < logits.length; k++) sum += shares[k] = Math.exp(logits[k] - most);
-  for (let k = 0; k < logits.length; k++) shares[k] /= sum;
-  return shares;
+  let [most, sum] = [-Infinity, 0];
+  for (let k = 0; k < logits.length; k++) if (logits[k] > most) most = logits[k];
+  for (let k = 0; k < logits.length; k++) sum += logits[k] = Math.exp(logits[k] - most);
+  for (let k = 0; k < logits.length; k++) logits[k] /= sum;
+  return logits;
 }
 
 /** The places of the largest numbers, the largest first; among equals the first ones. @param {ArrayLike<number>} values @param {number} count */
@@ -72,10 +73,10 @@ export function probabilities(/** @type {Float32Array} */ logits, /** @type {Sam
     drop(scaled, order, k ?? scaled.length);
     if (p < 1) drop(scaled, order, reaching(softmax(scaled), order, p));
   }
+  if (!least) return normalized(scaled);
   const shares = softmax(scaled);
-  if (!least) return shares;
   const bound = least * shares.reduce((a, b) => Math.max(a, b));
-  return softmax(scaled.map((score, token) => (shares[token] < bound ? -Infinity : score)));
+  return normalized(scaled.map((score, token) => (shares[token] < bound ? -Infinity : score)));
 }
 
 /** Leaves only so many of the likeliest. */
@@ -92,10 +93,10 @@ function reaching(/** @type {Float64Array} */ shares, /** @type {number[]} */ or
 
 /** The token at which the running sum of the probabilities passes a number in [0, 1). */
 function pick(/** @type {Float64Array} */ shares, /** @type {number} */ number) {
-  const running = shares.slice();
-  for (let token = 1; token < running.length; token++) running[token] += running[token - 1];
-  const drawn = number * running[running.length - 1];
-  return running.findIndex((sum) => sum > drawn);
+  let [whole, sum] = [0, 0];
+  for (let token = 0; token < shares.length; token++) whole += shares[token];
+  const drawn = number * whole;
+  return shares.findIndex((share) => (sum += share) > drawn);
 }
 
 /** A random number in [0, 1) that is a function of three others. */
