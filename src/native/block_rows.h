@@ -71,6 +71,7 @@ constexpr int BLOCK_VECTORS = VECTORS_OF_REGISTERS;  // as of numbers without bl
 // rounded.
 template <>
 struct Inputs<BlockProducts> {
+  static constexpr int VECTORS_AT_ONCE = BLOCK_VECTORS;
   float *data;
   int64_t count, width;
 

@@ -4,7 +4,7 @@
 // linear maps is rounded to the dtype, as the modules do.
 //
 // Inputs that all rows of a map need, such as a norm, are computed by every thread redundantly,
-// which is faster than waiting for another thread.
+// which is faster than waiting for another thread; those of many tokens by one thread each.
 #pragma once
 
 #include "gpt_attention.h"
@@ -19,17 +19,18 @@ struct StepMemory {
   int64_t width, context_width, qkv_width, hidden_width;  // E, H·D, …
   void *memory;
   Number *stream, *qkv, *context, *hidden, *added;
-  int64_t *bounds;
+  int64_t *bounds;  // behind the inputs of a map
 
-  explicit StepMemory(const regard_gpt &gpt)
+  // `inputs` in bytes.
+  StepMemory(const regard_gpt &gpt, size_t inputs)
       : width(gpt.width), context_width(gpt.heads * gpt.dim),
         qkv_width(context_width + 2 * gpt.groups * gpt.dim),
         hidden_width(gpt.mlp == REGARD_GELU ? gpt.hidden : 2 * gpt.hidden) {
     const int64_t rows = width + qkv_width + context_width + hidden_width + width;
     const size_t numbers = size_t(gpt.batch * rows) * sizeof(Number);
     const size_t count = size_t(3 * gpt.batch * gpt.layers);
-    memory = system::allocate(64, (numbers + count * sizeof(int64_t) + 64) / 64 * 64);
-    bounds = (int64_t *)memory;
+    memory = system::allocate(64, aligned(inputs) + aligned(numbers + count * sizeof(int64_t)));
+    bounds = (int64_t *)((char *)memory + aligned(inputs));
     stream = (Number *)(bounds + count);
     qkv = stream + gpt.batch * width;
     context = qkv + gpt.batch * qkv_width;
@@ -49,17 +50,20 @@ class GPTStep {
   using Input = typename Products::Input;
   using Map = LinearMap<Products>;
 
-  explicit GPTStep(const regard_gpt &gpt) : gpt_(gpt), shared_(gpt), partials_(largest(gpt)) {}
+  explicit GPTStep(const regard_gpt &gpt)
+      : gpt_(gpt), shared_(gpt, inputs_size(gpt, gpt.batch)), partials_(largest(gpt)) {}
 
   int run() {
     if (!shared_.memory || !partials_.memory) return REGARD_OUT_OF_MEMORY;
     embed();
-    constexpr int64_t phases_of_layer = 9;
-    return on_team(int(gpt_.threads), gpt_.layers * phases_of_layer + 1, memory_per_thread(),
-                   [&](Team &team, void *memory) { compute(team, memory); });
+    constexpr int64_t phases_of_layer = 13, phases_of_logits = 2;
+    return on_team(int(gpt_.threads), gpt_.layers * phases_of_layer + phases_of_logits,
+                   memory_per_thread(), [&](Team &team, void *memory) { compute(team, memory); });
   }
 
  private:
+  static constexpr int64_t MANY_VECTORS = Inputs<Products>::VECTORS_AT_ONCE + 1;
+
   // The attention problem whose partial results take the most memory.
   static regard_problem largest(const regard_gpt &gpt) {
     regard_problem p = {};
@@ -70,14 +74,15 @@ class GPTStep {
     return p;
   }
 
-  int64_t inputs_size() const {
-    return Inputs<Products>::size(gpt_.batch,
-                                  max(max(shared_.width, shared_.context_width), gpt_.hidden));
+  // Bytes of the inputs of any map for a number of tokens.
+  static size_t inputs_size(const regard_gpt &gpt, int64_t count) {
+    const int64_t widest = max(max(gpt.width, gpt.heads * gpt.dim), gpt.hidden);
+    return aligned(size_t(Inputs<Products>::size(count, widest)) * sizeof(Input));
   }
+  size_t own_inputs_size() const { return inputs_size(gpt_, min(gpt_.batch, MANY_VECTORS - 1)); }
   size_t memory_per_thread() const {
-    const regard_problem p = largest(gpt_);
-    const size_t inputs = size_t(inputs_size()) * sizeof(Input);
-    return inputs + max(DecodeScratch::size(p), size_t(padded(shared_.width)) * sizeof(float));
+    return own_inputs_size() +
+           max(DecodeScratch::size(largest(gpt_)), size_t(padded(shared_.width)) * sizeof(float));
   }
 
   void embed() {
@@ -107,40 +112,54 @@ class GPTStep {
     return {start, start + gpt_.batch, start + 2 * gpt_.batch};
   }
 
+  // Returns what makes the inputs of a map, with fill(x, v) for each vector v: in a thread's own
+  // memory or, in a phase before, in the memory that all share.
+  template <class Fill>
+  auto inputs(Team &team, int64_t count, int64_t width, Input *own, Fill fill) const {
+    const bool are_many = count >= MANY_VECTORS;
+    const Inputs<Products> x = {are_many ? (Input *)shared_.memory : own, count,
+                                padded_inputs(width)};
+    const auto fill_some = [=](int64_t first) {  // which lie side by side
+      const int64_t last = min(count, first + Inputs<Products>::VECTORS_AT_ONCE);
+      for (int64_t v = first; v < last; v++) fill(x, v);
+    };
+    constexpr int64_t together = Inputs<Products>::VECTORS_AT_ONCE;
+    if (are_many)
+      team.run((count + together - 1) / together, [&](int64_t n) { fill_some(n * together); });
+    return [=] {
+      if (!are_many) fill_some(0);
+      return x;
+    };
+  }
+
   // The normalized residual stream, from token `first` on.
-  Inputs<Products> normed(const regard_norm &norm, Input *memory, float *floats_of_norm,
-                          int64_t first = 0) const {
+  auto normed(const regard_norm &norm, Team &team, Input *own, float *memory,
+              int64_t first = 0) const {
     const int64_t width = shared_.width;
-    const Inputs<Products> x = {memory, gpt_.batch - first, padded_inputs(width)};
-    for (int64_t b = 0; b < x.count; b++) {
+    const Number *stream = shared_.stream + first * width;
+    return inputs(team, gpt_.batch - first, width, own, [=](const Inputs<Products> &x, int64_t v) {
       normalize(
-          Element(), norm, shared_.stream + (first + b) * width, width, floats_of_norm,
-          [&](int64_t i, int64_t count, floats lanes) { x.set(b, i, first_lanes(lanes, count)); });
-      for (int64_t i = padded(width); i < x.width; i += LANES) x.set(b, i, floats{});
-      x.complete(b);
-    }
-    return x;
+          Element(), norm, stream + v * width, width, memory,
+          [&](int64_t i, int64_t count, floats lanes) { x.set(v, i, first_lanes(lanes, count)); });
+      for (int64_t i = padded(width); i < x.width; i += LANES) x.set(v, i, floats{});
+      x.complete(v);
+    });
   }
 
-  // The contexts, times the factors of their channels if there are any.
-  Inputs<Products> contexts(const regard_layer &layer, Input *memory) const {
-    const int64_t width = shared_.context_width;
-    const Inputs<Products> x =
-        load_inputs<Products>(shared_.context, gpt_.batch, width, width, memory);
-    if (!layer.kept) return x;
-    for (int64_t b = 0; b < gpt_.batch; b++) {
-      for (int64_t i = 0; i < width; i += LANES) {
-        const floats context = widen_part(Element(), shared_.context + b * width + i, width - i);
-        const floats kept = widen_part(Float32(), layer.kept + i, width - i);
-        x.set(b, i, first_lanes(rounded(Element(), context * kept), width - i));
-      }
-      for (int64_t i = padded(width); i < x.width; i += LANES) x.set(b, i, floats{});
-      x.complete(b);
-    }
-    return x;
+  // Vectors that a phase has computed, `stride` apart, times the factors of their channels if there
+  // are any.
+  auto computed(const Number *from, int64_t width, int64_t stride, const float *factors, Team &team,
+                Input *own) const {
+    return inputs(team, gpt_.batch, width, own, [=](const Inputs<Products> &x, int64_t v) {
+      x.set_all(v, width, [=](int64_t i, int64_t left) {
+        const floats number = widen_part(Element(), from + v * stride + i, left);
+        if (!factors) return number;
+        return rounded(Element(), number * widen_part(Float32(), factors + i, left));
+      });
+    });
   }
 
-  // A phase: the rows of a map times inputs that each thread makes, then finish(first, last).
+  // A phase: the rows of a map times inputs that are made, then finish(first, last).
   template <class Make, class Finish>
   static void multiply(Team &team, const RowTasks &tasks, const Map &map, Number *result, Make make,
                        Finish finish) {
@@ -210,11 +229,11 @@ class GPTStep {
   }
 
   // The phase of the hidden channels: one thread computes gate and up of the same channels.
-  void expand(const regard_layer &layer, Team &team, Input *inputs, float *norm) const {
+  void expand(const regard_layer &layer, Team &team, Input *own, float *norm) const {
     const int64_t hidden = gpt_.hidden, width = shared_.hidden_width;
     Number *to = shared_.hidden;
     const Map all(layer.expand, shared_.width, width);
-    const auto make = [&] { return normed(layer.mlp_norm, inputs, norm); };
+    const auto make = normed(layer.mlp_norm, team, own, norm);
     Inputs<Products> x = {nullptr, 0, 0};
     const RowTasks tasks(hidden, gpt_.threads);
     team.run(tasks.count, [&](int64_t number) {
@@ -231,31 +250,28 @@ class GPTStep {
   }
 
   void compute(Team &team, void *memory) {
-    const int64_t width = shared_.width, threads = gpt_.threads, batch = gpt_.batch;
-    Input *inputs = (Input *)memory;
-    float *rest = (float *)(inputs + inputs_size());
+    const int64_t width = shared_.width, threads = gpt_.threads;
+    Input *own = (Input *)memory;
+    float *rest = (float *)((char *)memory + own_inputs_size());
     for (int64_t i = 0; i < gpt_.layers; i++) {
       const regard_layer &layer = gpt_.layer[i];
       if (layer.stream) keep_stream(layer, team);
-      multiply(
-          team, RowTasks(shared_.qkv_width, threads), Map(layer.qkv, width, shared_.qkv_width),
-          shared_.qkv, [&] { return normed(layer.attention_norm, inputs, rest); },
-          [](int64_t, int64_t) {});
+      multiply(team, RowTasks(shared_.qkv_width, threads), Map(layer.qkv, width, shared_.qkv_width),
+               shared_.qkv, normed(layer.attention_norm, team, own, rest), [](int64_t, int64_t) {});
       attend<Element>(gpt_, layer, bounds_of(i), partials_, shared_.qkv, shared_.qkv_width,
                       shared_.context, team, rest);
-      add_product(team, Map(layer.projection, shared_.context_width, width),
-                  layer.attention_output_norm, rest, [&] { return contexts(layer, inputs); });
-      expand(layer, team, inputs, rest);
-      add_product(team, Map(layer.contract, gpt_.hidden, width), layer.mlp_output_norm, rest, [&] {
-        return load_inputs<Products>(shared_.hidden, batch, gpt_.hidden, shared_.hidden_width,
-                                     inputs);
-      });
+      const int64_t context = shared_.context_width;
+      add_product(team, Map(layer.projection, context, width), layer.attention_output_norm, rest,
+                  computed(shared_.context, context, context, layer.kept, team, own));
+      expand(layer, team, own, rest);
+      add_product(team, Map(layer.contract, gpt_.hidden, width), layer.mlp_output_norm, rest,
+                  computed(shared_.hidden, gpt_.hidden, shared_.hidden_width, nullptr, team, own));
     }
-    if (gpt_.skipped == batch) return;
-    multiply(
-        team, RowTasks(gpt_.vocabulary, threads), Map(gpt_.unembedding, width, gpt_.vocabulary),
-        (Number *)gpt_.result, [&] { return normed(gpt_.norm, inputs, rest, gpt_.skipped); },
-        [&](int64_t first, int64_t last) { cap(first, last); });
+    if (gpt_.skipped == gpt_.batch) return;
+    multiply(team, RowTasks(gpt_.vocabulary, threads),
+             Map(gpt_.unembedding, width, gpt_.vocabulary), (Number *)gpt_.result,
+             normed(gpt_.norm, team, own, rest, gpt_.skipped),
+             [&](int64_t first, int64_t last) { cap(first, last); });
   }
 
   const regard_gpt &gpt_;

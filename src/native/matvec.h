@@ -8,20 +8,21 @@
 
 namespace regard::REGARD_SET {
 
-constexpr int TASKS_OF_THREAD = 4;    // few, so that each reads a long contiguous part of memory
-constexpr int64_t ROWS_OF_TASK = 16;  // tasks have a multiple of it, so that tiles are complete
+constexpr int TASKS_OF_THREAD = 4;  // few, so that each reads a long contiguous part of memory
+constexpr int64_t ROWS_OF_PART = LANES == 16 ? 16 : ROWS_OF_GROUP;  // complete tiles, of AMX too
 
-// The division of rows into tasks of complete tiles.
+// The division of rows into tasks: parts are shared out evenly, and the first tasks have one more,
+// so that threads that take them in turn end together.
 struct RowTasks {
-  int64_t rows, size, count;
+  int64_t rows, parts, count;
 
-  RowTasks(int64_t rows, int64_t threads) : rows(rows) {
-    const int64_t tasks = threads * TASKS_OF_THREAD;
-    size = ((rows + tasks - 1) / tasks + ROWS_OF_TASK - 1) / ROWS_OF_TASK * ROWS_OF_TASK;
-    count = (rows + size - 1) / size;
+  RowTasks(int64_t rows, int64_t threads)
+      : rows(rows), parts((rows + ROWS_OF_PART - 1) / ROWS_OF_PART),
+        count(min(parts, threads * TASKS_OF_THREAD)) {}
+  int64_t first(int64_t task) const {
+    return (task * (parts / count) + min(task, parts % count)) * ROWS_OF_PART;
   }
-  int64_t first(int64_t task) const { return task * size; }
-  int64_t last(int64_t task) const { return min(rows, (task + 1) * size); }
+  int64_t last(int64_t task) const { return min(rows, first(task + 1)); }
 };
 
 template <class Products>

@@ -139,7 +139,7 @@ REGARD_INLINE void read_row(const LinearMap<Products> &map, int64_t row, Take ta
 
 // Vectors x, interleaved VECTORS_AT_ONCE at a time and then the rest: (width / STEP, together,
 // STEP), where width is padded_inputs; the padding is 0. Behind them, where x is rounded to whole
-// numbers: the scale of each, and the one that is being set as floats.
+// numbers: the scale of each, and all of them as floats.
 template <class Products>
 struct Inputs {
   using Input = typename Products::Input;
@@ -150,16 +150,15 @@ struct Inputs {
 
   static int64_t size(int64_t count, int64_t inputs) {
     const int64_t width = padded_inputs(inputs);
-    return count * width + (ROUNDED ? 2 * (width + padded(count)) : 0);
+    return count * width + (ROUNDED ? 2 * (count * width + padded(count)) : 0);
   }
   float *scales() const { return (float *)(data + count * width); }
-  float *row() const { return scales() + padded(count); }
+  float *row(int64_t v) const { return scales() + padded(count) + v * width; }
 
-  // Stores elements i … i + LANES − 1 of vector v, which are exact in the dtype. A vector is
-  // complete before another one is begun.
+  // Stores elements i … i + LANES − 1 of vector v, which are exact in the dtype.
   __attribute__((always_inline)) void set(int64_t v, int64_t i, floats x) const {
     if constexpr (ROUNDED)
-      store(row() + i, x);
+      store(row(v) + i, x);
     else
       place(v, i, x);
   }
@@ -167,12 +166,12 @@ struct Inputs {
   void complete(int64_t v) const {
     if constexpr (ROUNDED) {
       floats most = {};
-      for (int64_t i = 0; i < width; i += LANES) most = max(most, abs(load(row() + i)));
+      for (int64_t i = 0; i < width; i += LANES) most = max(most, abs(load(row(v) + i)));
       const float largest = max(max(most[0], most[1]), max(most[2], most[3])), limit = 32767;
       scales()[v] = largest / limit;
       const floats factor = broadcast(largest > 0 ? limit / largest : 0);
       for (int64_t i = 0; i < width; i += LANES)
-        place(v, i, round_down(load(row() + i) * factor + 0.5f));
+        place(v, i, round_down(load(row(v) + i) * factor + 0.5f));
     }
   }
   // Stores elements i … i + LANES − 1 of vector v as they are multiplied.

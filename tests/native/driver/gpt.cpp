@@ -37,7 +37,7 @@ struct GPT {
   bool rotates = false, padded = false, int8 = false, blocks = false;
 
   explicit GPT(uint64_t number) : seed(number), random(number) {
-    gpt.dtype = below(3), gpt.batch = 1 + below(9), gpt.layers = 1 + below(2);
+    gpt.dtype = below(3), gpt.batch = 1 + below(number % 8 ? 9 : 20), gpt.layers = 1 + below(2);
     gpt.groups = 1 + below(3), gpt.heads = gpt.groups * (1 + below(4)), gpt.dim = 2 + 2 * below(20);
     gpt.hidden = 1 + below(150), gpt.vocabulary = 1 + below(200), gpt.mlp = below(3);
     gpt.factor = 1 + below(2), gpt.scale = 1 / std::sqrt(double(gpt.dim));
