@@ -54,13 +54,13 @@ REGARD_INLINE ints exchange_middles(ints x, std::index_sequence<i...>) {
 }
 
 // Reduces the lanes in pairs, by halves.
-template <class Vector, class Combine>
-REGARD_INLINE auto of_lanes(Vector x, Combine combine) {
-  std::remove_cvref_t<decltype(x[0])> list[LANES];
-  memcpy(list, &x, sizeof list);
-  REGARD_UNROLLED_FOR (int count = LANES / 2; count > 0; count /= 2)
-    REGARD_UNROLLED_FOR (int i = 0; i < count; i++) list[i] = combine(list[i], list[i + count]);
-  return list[0];
+template <int distance = LANES / 2, class Vector, class Combine, size_t... i>
+REGARD_INLINE auto of_lanes(Vector x, Combine combine, std::index_sequence<i...> lanes) {
+  x = combine(x, __builtin_shufflevector(x, x, int((i + distance) % LANES)...));
+  if constexpr (distance > 1)
+    return of_lanes<distance / 2>(x, combine, lanes);
+  else
+    return x[0];
 }
 
 constexpr int BLOCK_VECTORS = VECTORS_OF_REGISTERS;  // as of numbers without blocks
@@ -117,7 +117,8 @@ struct Inputs<BlockProducts> {
       most = max(most, abs(load(from + i * together)));
       nonfinite |= is_nonfinite(load(from + i * together));
     }
-    const float largest = of_lanes(most, max<float>);
+    const float largest = of_lanes(
+        most, [](floats a, floats b) REGARD_INLINE_LAMBDA { return max(a, b); }, all_lanes());
     const float limit = 32767, least = 0x1p-100f;  // below which the factor could overflow
     const bool is_finite = !any(nonfinite);
     const floats factor = broadcast(is_finite && largest >= least ? limit / largest : 0);
@@ -132,7 +133,7 @@ struct Inputs<BlockProducts> {
       memcpy(to + i / 2, &narrowed, sizeof narrowed);
     }
     factors[0] = is_finite ? largest / limit : NAN;  // so that no result is finite
-    factors[1] = factors[0] * float(of_lanes(total, std::plus<int32_t>()));
+    factors[1] = factors[0] * float(of_lanes(total, std::plus<ints>(), all_lanes()));
   }
   template <class Get>
   __attribute__((always_inline)) void set_all(int64_t v, int64_t inputs, Get element) const {
@@ -208,43 +209,119 @@ __attribute__((noinline)) void add_panels(const Panel *panel, int runs,
       store(to + (v * PANELS + p) * LANES, totals[v][p]);
 }
 
+// Multiplies runs by one vector as they are unpacked: to store their numbers first, and to load
+// them, takes longer than to multiply them.
+template <bool halves>
+struct VectorProducts {
+  const int32_t *inputs;
+  const float *factors;
+  floats total;
+
+  struct Run {
+    VectorProducts &all;
+    int j;
+    // Of each half: two sums, those of numbers times 2^4, and those of numbers times 2^8, which are
+    // 16 numbers of 4 bits: at most 16 · 15 · 2^8 · 32767 < 2^31.
+    ints sums[halves ? 2 : 1][4];
+
+    template <int shift = 0>
+    __attribute__((always_inline)) void take(int i, uints pair) {
+      ints &sum = sums[halves ? i / (PAIRS_OF_RUN / 2) : 0][shift ? shift / 4 + 1 : i % 2];
+      sum = add_products((shorts)pair, (shorts)broadcast(all.inputs[j * PAIRS_OF_RUN + i]), sum);
+    }
+    __attribute__((always_inline)) void scale(int half, floats x) {
+      const ints *own = sums[half];
+      const ints sum = own[0] + own[1] + (own[2] >> 4) + (own[3] >> 8);
+      all.total += __builtin_convertvector(sum, floats) * (x * all.factors[2 * j]);
+    }
+    __attribute__((always_inline)) void offset(floats x) {
+      all.total += x * all.factors[2 * j + 1];
+    }
+  };
+  __attribute__((always_inline)) Run run(int j) { return {*this, j, {}}; }
+};
+
 constexpr int VECTORS_OF_PANEL = 128;  // for which rows are unpacked once; in the L2 cache
 
-// Unpacks runs of up to LANES rows.
+// Fetches next rows a run at a time, as many bytes as the runs have that are unpacked: many lines
+// at once would wait for each other.
+template <class Kind, class To>
+struct Fetching {
+  using Run = typename To::Run;
+  To &to;
+  const uint8_t *next;
+
+  __attribute__((always_inline)) Run run(int j) {
+    constexpr int bytes = LANES * Kind::BYTES / Kind::RUNS;
+    constexpr bool into_second_cache = true;
+    REGARD_UNROLLED_FOR (int i = 0; i < bytes; i += 64)
+      fetch_line(next + j * bytes + i, into_second_cache);
+    return to.run(j);
+  }
+};
+
+// Up to LANES rows.
 template <class Kind>
-REGARD_INLINE void unpack_rows(const uint8_t *from, int64_t bytes, int64_t count, int runs,
-                               Panel &panel) {
-  constexpr int64_t size = RUNS_OF_PANEL / Kind::RUNS * Kind::BYTES;
-  if (count >= LANES) return Kind::unpack(Rows{from, bytes}, runs, panel);
-  uint8_t copy[LANES][size] = {};
-  for (int64_t r = 0; r < count; r++)
-    memcpy(copy[r], from + r * bytes, size_t(runs / Kind::RUNS) * Kind::BYTES);
-  Kind::unpack(Rows{copy[0], size}, runs, panel);
+struct RowsOfBlocks {
+  const uint8_t *data;
+  int64_t bytes, count, ahead;  // of a row; rows; rows from here to those that are fetched
+  bool is_last;                 // no row behind them may be read
+
+  // Unpacks runs from a block on.
+  template <class To>
+  __attribute__((always_inline)) void unpack(int64_t block, int runs, To &to) const {
+    constexpr int64_t size = RUNS_OF_PANEL / Kind::RUNS * Kind::BYTES;
+    const uint8_t *from = data + block * Kind::BYTES;
+    Fetching<Kind, To> fetching = {to, data + ahead * bytes + LANES * block * Kind::BYTES};
+    const bool reads_on = is_last && runs < RUNS_OF_PANEL;
+    if (count >= LANES && !reads_on) return Kind::unpack(Rows{from, bytes}, runs, fetching);
+    uint8_t copy[LANES][size] = {};
+    for (int64_t r = 0; r < min(count, int64_t(LANES)); r++)
+      memcpy(copy[r], from + r * bytes, size_t(runs / Kind::RUNS) * Kind::BYTES);
+    Kind::unpack(Rows{copy[0], size}, runs, fetching);
+  }
+};
+
+// Results of up to LANES rows for one vector.
+template <class Kind>
+__attribute__((noinline)) void multiply_by_one(const uint8_t *from, int64_t bytes, int64_t count,
+                                               bool is_last, const Inputs<BlockProducts> &x,
+                                               int64_t inputs, const float *bias, float *result) {
+  constexpr int64_t blocks_of_panel = RUNS_OF_PANEL / Kind::RUNS;
+  // Measured on a Zen 4: with rows fetched only LANES ahead a token took 1.1 to 1.2 times as long.
+  constexpr int64_t ahead = 2 * LANES;
+  const RowsOfBlocks<Kind> rows = {from, bytes, count, ahead, is_last};
+  const int64_t blocks = inputs / (RUN * Kind::RUNS);
+  VectorProducts<Kind::HALVES> products = {x.pairs(0), x.factors(0), {}};
+  for (int64_t block = 0; block < blocks; block += blocks_of_panel) {
+    const int runs = int(min(blocks - block, blocks_of_panel)) * Kind::RUNS;
+    rows.unpack(block, runs, products);
+    products.inputs += runs * PAIRS_OF_RUN;
+    products.factors += runs * 2;
+  }
+  if (bias) products.total += widen_part(Float32(), bias, count);
+  narrow_part(Float32(), result, products.total, count);
 }
 
 // Results (vectors, count) of the rows of up to PANELS, those of each vector `stride` apart.
 template <class Kind>
 __attribute__((noinline)) void multiply_panels(const uint8_t *from, int64_t bytes, int64_t count,
-                                               const Inputs<BlockProducts> &x, int64_t vector,
-                                               int64_t vectors, int64_t inputs, const float *bias,
-                                               float *result, int64_t stride) {
+                                               bool is_last, const Inputs<BlockProducts> &x,
+                                               int64_t vector, int64_t vectors, int64_t inputs,
+                                               const float *bias, float *result, int64_t stride) {
   constexpr int64_t blocks_of_panel = RUNS_OF_PANEL / Kind::RUNS;
   alignas(64) float totals[VECTORS_OF_PANEL * PANELS * LANES];
   alignas(64) Panel panels[PANELS];
   memset(totals, 0, size_t(vectors * PANELS * LANES) * sizeof *totals);
   const int64_t blocks = inputs / (RUN * Kind::RUNS), used = (count + LANES - 1) / LANES;
   for (int64_t block = 0; block < blocks; block += blocks_of_panel) {
-    const int64_t together = min(blocks - block, blocks_of_panel), place = block * Kind::BYTES;
-    const int runs = int(together) * Kind::RUNS;
-    // As much of the next rows, which lie behind these.
-    const uint8_t *next = from + used * LANES * (bytes + place);
-    for (int64_t i = 0; i < used * LANES * together * Kind::BYTES; i += 64) {
-      constexpr bool into_second_cache = true;
-      fetch_line(next + i, into_second_cache);
+    const int runs = int(min(blocks - block, blocks_of_panel)) * Kind::RUNS;
+    for (int64_t p = 0; p < used; p++) {
+      const int64_t row = p * LANES;
+      RowsOfBlocks<Kind>{from + row * bytes, bytes, count - row, used * LANES,
+                         is_last && p + 1 == used}
+          .unpack(block, runs, panels[p]);
     }
-    for (int64_t p = 0; p < used; p++)
-      unpack_rows<Kind>(from + p * LANES * bytes + place, bytes, count - p * LANES, runs,
-                        panels[p]);
     const auto add = [&](auto own) REGARD_INLINE_LAMBDA {
       for (int64_t v = 0; v < vectors; v += BLOCK_VECTORS)
         with_count<BLOCK_VECTORS + 1>(
@@ -277,12 +354,21 @@ static void multiply_rows(const LinearMap<Products> &map, int64_t first, int64_t
         using Kind = decltype(kind);
         const float *bias = map.bias ? map.bias + begin : nullptr;
         if constexpr (IsBlock<Kind>) {
-          constexpr int64_t group = PANELS * LANES, most = VECTORS_OF_PANEL;
-          for (int64_t row = 0; row < end - begin; row += group)
-            for (int64_t v = 0; v < x.count; v += most)
-              multiply_panels<Kind>(from + row * bytes, bytes, min(group, end - begin - row), x, v,
-                                    min(most, x.count - v), map.inputs, bias ? bias + row : nullptr,
-                                    result + v * stride + begin + row, stride);
+          constexpr int64_t most = VECTORS_OF_PANEL;
+          const int64_t rows = end - begin, group = x.count == 1 ? LANES : PANELS * LANES;
+          for (int64_t row = 0; row < rows; row += group) {
+            const int64_t count = min(group, rows - row);
+            const bool is_last = row + group >= rows;
+            const uint8_t *own = from + row * bytes;
+            const float *own_bias = bias ? bias + row : nullptr;
+            float *to = result + begin + row;
+            if (x.count == 1)
+              multiply_by_one<Kind>(own, bytes, count, is_last, x, map.inputs, own_bias, to);
+            else
+              for (int64_t v = 0; v < x.count; v += most)
+                multiply_panels<Kind>(own, bytes, count, is_last, x, v, min(most, x.count - v),
+                                      map.inputs, own_bias, to + v * stride, stride);
+          }
         } else {
           using Numbers = RowProducts<Float32, Kind>;
           const LinearMap<Numbers> part({from, bias, nullptr, nullptr}, map.inputs, end - begin);
@@ -304,7 +390,9 @@ REGARD_INLINE void read_row(const LinearMap<Products> &map, int64_t row, Take ta
     } else {
       Panel panel;  // all of whose rows are this one
       for (int64_t i = 0; i < map.inputs; i += RUN * Kind::RUNS, from += Kind::BYTES) {
-        Kind::unpack(Rows{from, 0}, Kind::RUNS, panel);
+        uint8_t block[RUNS_OF_PANEL / Kind::RUNS * Kind::BYTES];
+        memcpy(block, from, Kind::BYTES);
+        Kind::unpack(Rows{block, 0}, Kind::RUNS, panel);
         for (int j = 0; j < Kind::RUNS; j++) {
           float numbers[RUN];
           for (int k = 0; k < RUN; k++) {

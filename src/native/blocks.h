@@ -21,6 +21,20 @@ struct Panel {
   ints numbers[RUNS_OF_PANEL][PAIRS_OF_RUN];
   floats scales[RUNS_OF_PANEL][2];  // both are set only if halves of runs differ
   floats offsets[RUNS_OF_PANEL];    // if there are any
+
+  struct Run {
+    Panel &panel;
+    int j;
+
+    // Pair i, whose numbers are given times 2^shift.
+    template <int shift = 0>
+    __attribute__((always_inline)) void take(int i, uints pair) {
+      panel.numbers[j][i] = (ints)((shorts)pair >> shift);
+    }
+    __attribute__((always_inline)) void scale(int half, floats x) { panel.scales[j][half] = x; }
+    __attribute__((always_inline)) void offset(floats x) { panel.offsets[j] = x; }
+  };
+  __attribute__((always_inline)) Run run(int j) { return {*this, j}; }
 };
 
 // Where LANES rows are in memory.
@@ -91,65 +105,85 @@ REGARD_INLINE floats widen_lower(uints words) {
 #endif
 }
 
-// The two pairs of four bytes that are numbers, without a sign or with one.
-REGARD_INLINE void split(uints bytes, ints *pairs) {
-  pairs[0] = (ints)(bytes & 0x00ff00ff);
-  pairs[1] = (ints)((unsigned_shorts)bytes >> 8);
+// Numbers of 4 bits in the lower or the upper halves of bytes, as two pairs.
+template <class Run>
+REGARD_INLINE void take_lower(Run &run, int i, uints bytes) {
+  run.template take<0>(i, bytes & 0x000f000f);
+  run.template take<8>(i + 1, bytes & 0x0f000f00);
 }
-REGARD_INLINE void split_signed(uints bytes, ints *pairs) {
-  pairs[0] = (ints)((shorts)(bytes << 8) >> 8);
-  pairs[1] = (ints)((shorts)bytes >> 8);
+template <class Run>
+REGARD_INLINE void take_upper(Run &run, int i, uints bytes) {
+  run.template take<4>(i, bytes & 0x00f000f0);
+  run.template take<0>(i + 1, (uints)((unsigned_shorts)bytes >> 12));
 }
 
 // Each kind has the BYTES of a block and its RUNS, and whether it HAS_OFFSETs, or scales of HALVES
-// of runs. unpack(rows, runs, panel) sets runs of a panel, a multiple of RUNS.
+// of runs. unpack(rows, runs, to) gives a number of runs, a multiple of RUNS, to a panel or to what
+// multiplies them at once; it reads up to the next multiple of 16 bytes.
 
 // Blocks of a run: a scale, maybe an offset, and then the numbers.
-template <int START, int SIZE, bool OFFSET>
+template <int START, int SIZE>
 struct SmallBlock {
-  static constexpr bool HAS_OFFSET = OFFSET, HALVES = false;
+  static constexpr bool HALVES = false;
   static constexpr int RUNS = 1, BYTES = START + SIZE;
 
-  template <class Set>
-  REGARD_INLINE void unpack_each(Rows rows, int runs, Panel &panel, Set set_numbers) {
-    for (int j = 0; j < runs; j++) {
-      uints words[SIZE / 4];
-      REGARD_UNROLLED_FOR (int i = 0; i < SIZE; i += 16)
-        load_words(rows.from(j * BYTES + START + i), words + i / 4);
+  // Calls take(run, i, word) with each four bytes of the numbers, and head(run, word) with those
+  // before them.
+  template <class To, class Take, class Head>
+  REGARD_INLINE void unpack_each(Rows rows, int runs, To &to, Take take, Head head) {
+    constexpr int all = RUNS_OF_PANEL * BYTES;
+    uints words[all / 4];
+    REGARD_UNROLLED_FOR (int j = 0; j < RUNS_OF_PANEL; j++) {
+      if (j == runs) return;
+      REGARD_UNROLLED_FOR (int i = 0; i < all; i += 16)
+        if (i >= j * BYTES && i < (j + 1) * BYTES) load_words(rows.from(i), words + i / 4);
+      const auto word = [&](int byte) REGARD_INLINE_LAMBDA {
+        const uints first = words[byte / 4];
+        return byte % 4 ? first >> 16 | words[byte / 4 + 1] << 16 : first;
+      };
+      auto run = to.run(j);
       REGARD_UNROLLED_FOR (int i = 0; i < SIZE / 4; i++)
-        set_numbers(words[i], panel.numbers[j] + 2 * i);
-    }
-    for (int j = 0; j < runs; j++) {
-      const uints word = load_word(rows.from(j * BYTES));
-      panel.scales[j][0] = widen_lower(word);
-      if constexpr (OFFSET) panel.offsets[j] = widen_lower(word >> 16);
+        take(run, i, word(j * BYTES + START + 4 * i));
+      head(run, word(j * BYTES));
     }
   }
 };
 
 // Numbers of 4 bits in the halves of bytes: the lower ones are the first 16.
-template <int START, int16_t LESS>
-struct HalfByteBlock : SmallBlock<START, RUN / 2, LESS == 0> {
-  REGARD_INLINE void unpack(Rows rows, int runs, Panel &panel) {
-    SmallBlock<START, RUN / 2, LESS == 0>::unpack_each(
-        rows, runs, panel, [](uints word, ints *pairs) REGARD_INLINE_LAMBDA {
-          split(word & 0x0f0f0f0f, pairs);
-          split(word >> 4 & 0x0f0f0f0f, pairs + RUN / 4);
-          if constexpr (LESS != 0)
-            REGARD_UNROLLED_FOR (int i = 0; i < 2; i++) {
-              pairs[i] = (ints)((shorts)pairs[i] - LESS);
-              pairs[i + RUN / 4] = (ints)((shorts)pairs[i + RUN / 4] - LESS);
-            }
+template <int START, bool WITH_OFFSET>
+struct HalfByteBlock : SmallBlock<START, RUN / 2> {
+  static constexpr bool HAS_OFFSET = true;
+
+  template <class To>
+  REGARD_INLINE void unpack(Rows rows, int runs, To &to) {
+    SmallBlock<START, RUN / 2>::unpack_each(
+        rows, runs, to,
+        [](auto &run, int i, uints word) REGARD_INLINE_LAMBDA {
+          take_lower(run, 2 * i, word);
+          take_upper(run, RUN / 4 + 2 * i, word);
+        },
+        [](auto &run, uints word) REGARD_INLINE_LAMBDA {
+          const floats scale = widen_lower(word);
+          run.scale(0, scale);
+          run.offset(WITH_OFFSET ? widen_lower(word >> 16) : scale * -8.0f);
         });
   }
 };
-using BlockQ4_0 = HalfByteBlock<2, 8>;
-using BlockQ4_1 = HalfByteBlock<4, 0>;
+using BlockQ4_0 = HalfByteBlock<2, false>;
+using BlockQ4_1 = HalfByteBlock<4, true>;
 
-struct BlockQ8_0 : SmallBlock<2, RUN, false> {
-  REGARD_INLINE void unpack(Rows rows, int runs, Panel &panel) {
-    unpack_each(rows, runs, panel,
-                [](uints word, ints *pairs) REGARD_INLINE_LAMBDA { split_signed(word, pairs); });
+struct BlockQ8_0 : SmallBlock<2, RUN> {
+  static constexpr bool HAS_OFFSET = false;
+
+  template <class To>
+  REGARD_INLINE void unpack(Rows rows, int runs, To &to) {
+    unpack_each(
+        rows, runs, to,
+        [](auto &run, int i, uints word) REGARD_INLINE_LAMBDA {
+          run.take(2 * i, (uints)((shorts)(word << 8) >> 8));
+          run.take(2 * i + 1, (uints)((shorts)word >> 8));
+        },
+        [](auto &run, uints word) REGARD_INLINE_LAMBDA { run.scale(0, widen_lower(word)); });
   }
 };
 
@@ -159,16 +193,8 @@ struct BlockQ4_K {
   static constexpr bool HAS_OFFSET = true, HALVES = false;
   static constexpr int RUNS = 8, BYTES = 4 + 12 + 128;
 
-  REGARD_INLINE void unpack(Rows rows, int, Panel &panel) {
-    for (int i = 0; i < RUNS; i += 2) {
-      uints words[RUN / 4];
-      load_words(rows.from(16 + i / 2 * RUN), words);
-      load_words(rows.from(16 + i / 2 * RUN + 16), words + 4);
-      REGARD_UNROLLED_FOR (int w = 0; w < RUN / 4; w++) {
-        split(words[w] & 0x0f0f0f0f, panel.numbers[i] + 2 * w);
-        split(words[w] >> 4 & 0x0f0f0f0f, panel.numbers[i + 1] + 2 * w);
-      }
-    }
+  template <class To>
+  REGARD_INLINE void unpack(Rows rows, int, To &to) {
     uints words[4];  // d and e; s[0 … 3], m[0 … 3] and the lower halves of the others, whose upper
     load_words(rows, words);  // bits are in the upper two of words 1 and 2
     const auto others = [](uints lower, uints upper) REGARD_INLINE_LAMBDA {
@@ -177,12 +203,25 @@ struct BlockQ4_K {
     const uints scales[2] = {words[1] & 0x3f3f3f3f, others(words[3], words[1])};
     const uints offsets[2] = {words[2] & 0x3f3f3f3f, others(words[3] >> 4, words[2])};
     const floats d = widen_lower(words[0]), e = -widen_lower(words[0] >> 16);
-    REGARD_UNROLLED_FOR (int j = 0; j < RUNS; j++) {
-      const auto byte = [&](uints word) REGARD_INLINE_LAMBDA {
-        return __builtin_convertvector((ints)(word >> 8 * (j % 4) & 0xff), floats);
+    REGARD_UNROLLED_FOR (int j = 0; j < RUNS; j += 2) {
+      auto lower = to.run(j), upper = to.run(j + 1);
+      REGARD_UNROLLED_FOR (int i = 0; i < RUN / 4; i += 4) {
+        uints four[4];
+        load_words(rows.from(16 + j / 2 * RUN + 4 * i), four);
+        REGARD_UNROLLED_FOR (int w = 0; w < 4; w++) {
+          take_lower(lower, 2 * (i + w), four[w]);
+          take_upper(upper, 2 * (i + w), four[w]);
+        }
+      }
+      const auto end = [&](auto &run, int own) REGARD_INLINE_LAMBDA {
+        const auto byte = [&](uints word) REGARD_INLINE_LAMBDA {
+          return __builtin_convertvector((ints)(word >> 8 * (own % 4) & 0xff), floats);
+        };
+        run.scale(0, d * byte(scales[own / 4]));
+        run.offset(e * byte(offsets[own / 4]));
       };
-      panel.scales[j][0] = d * byte(scales[j / 4]);
-      panel.offsets[j] = e * byte(offsets[j / 4]);
+      end(lower, j);
+      end(upper, j + 1);
     }
   }
 };
@@ -193,9 +232,15 @@ struct BlockQ6_K {
   static constexpr bool HAS_OFFSET = false, HALVES = true;
   static constexpr int RUNS = 8, BYTES = 128 + 64 + 16 + 2;
 
-  REGARD_INLINE void unpack(Rows rows, int, Panel &panel) {
-    for (int half = 0; half < 2; half++)
-      for (int i = 0; i < RUN / 4; i += 4) {  // four words of each of four runs
+  template <class To>
+  REGARD_INLINE void unpack(Rows rows, int, To &to) {
+    uints words[4];
+    load_words(rows.from(128 + 64), words);
+    const floats d = widen_lower(load_word(rows.from(BYTES - 4)) >> 16);
+    for (int half = 0; half < 2; half++) {
+      typename To::Run runs[] = {to.run(4 * half), to.run(4 * half + 1), to.run(4 * half + 2),
+                                 to.run(4 * half + 3)};
+      REGARD_UNROLLED_FOR (int i = 0; i < RUN / 4; i += 4) {  // four words of each of four runs
         uints lower[2][4], upper[4];
         load_words(rows.from(64 * half + 4 * i), lower[0]);
         load_words(rows.from(64 * half + RUN + 4 * i), lower[1]);
@@ -203,17 +248,17 @@ struct BlockQ6_K {
         REGARD_UNROLLED_FOR (int quarter = 0; quarter < 4; quarter++)
           REGARD_UNROLLED_FOR (int w = 0; w < 4; w++) {
             const uints low = lower[quarter % 2][w] >> quarter / 2 * 4 & 0x0f0f0f0f;
-            ints *pairs = panel.numbers[4 * half + quarter] + 2 * (i + w);
-            split(low | (upper[w] >> 2 * quarter & 0x03030303) << 4, pairs);
-            REGARD_UNROLLED_FOR (int k = 0; k < 2; k++) pairs[k] = (ints)((shorts)pairs[k] - 32);
+            const uints bytes = low | (upper[w] >> 2 * quarter & 0x03030303) << 4;
+            const uints pairs[2] = {bytes & 0x00ff00ff, (uints)((unsigned_shorts)bytes >> 8)};
+            REGARD_UNROLLED_FOR (int k = 0; k < 2; k++)
+              runs[quarter].take(2 * (i + w) + k, (uints)((shorts)pairs[k] - 32));
           }
       }
-    uints words[4];
-    load_words(rows.from(128 + 64), words);
-    const floats d = widen_lower(load_word(rows.from(BYTES - 4)) >> 16);
-    REGARD_UNROLLED_FOR (int i = 0; i < 2 * RUNS; i++) {
-      const ints byte = (ints)(words[i / 4] << (24 - i % 4 * 8)) >> 24;
-      panel.scales[i / 2][i % 2] = d * __builtin_convertvector(byte, floats);
+      REGARD_UNROLLED_FOR (int i = 0; i < 8; i++) {
+        const uints word = half ? words[2 + i / 4] : words[i / 4];
+        const ints byte = (ints)(word << (24 - i % 4 * 8)) >> 24;
+        runs[i / 2].scale(i % 2, d * __builtin_convertvector(byte, floats));
+      }
     }
   }
 };

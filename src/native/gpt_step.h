@@ -161,8 +161,8 @@ class GPTStep {
 
   // A phase: the rows of a map times inputs that are made, then finish(first, last).
   template <class Make, class Finish>
-  static void multiply(Team &team, const RowTasks &tasks, const Map &map, Number *result, Make make,
-                       Finish finish) {
+  static void multiply(Team &team, const RowTasks<Products> &tasks, const Map &map, Number *result,
+                       Make make, Finish finish) {
     Inputs<Products> x = {nullptr, 0, 0};
     team.run(tasks.count, [&](int64_t number) {
       if (!x.data) x = make();
@@ -191,7 +191,7 @@ class GPTStep {
                    Make make) const {
     const Element element;
     const int64_t width = shared_.width;
-    multiply(team, RowTasks(width, gpt_.threads), map, shared_.added, make,
+    multiply(team, RowTasks<Products>(width, gpt_.threads), map, shared_.added, make,
              [&](int64_t first, int64_t last) {
                if (norm.weight) return;
                combine(shared_.stream, width, shared_.added, width, first, last,
@@ -235,7 +235,7 @@ class GPTStep {
     const Map all(layer.expand, shared_.width, width);
     const auto make = normed(layer.mlp_norm, team, own, norm);
     Inputs<Products> x = {nullptr, 0, 0};
-    const RowTasks tasks(hidden, gpt_.threads);
+    const RowTasks<Products> tasks(hidden, gpt_.threads);
     team.run(tasks.count, [&](int64_t number) {
       if (!x.data) x = make();
       const int64_t first = tasks.first(number), last = tasks.last(number);
@@ -256,8 +256,9 @@ class GPTStep {
     for (int64_t i = 0; i < gpt_.layers; i++) {
       const regard_layer &layer = gpt_.layer[i];
       if (layer.stream) keep_stream(layer, team);
-      multiply(team, RowTasks(shared_.qkv_width, threads), Map(layer.qkv, width, shared_.qkv_width),
-               shared_.qkv, normed(layer.attention_norm, team, own, rest), [](int64_t, int64_t) {});
+      multiply(team, RowTasks<Products>(shared_.qkv_width, threads),
+               Map(layer.qkv, width, shared_.qkv_width), shared_.qkv,
+               normed(layer.attention_norm, team, own, rest), [](int64_t, int64_t) {});
       attend<Element>(gpt_, layer, bounds_of(i), partials_, shared_.qkv, shared_.qkv_width,
                       shared_.context, team, rest);
       const int64_t context = shared_.context_width;
@@ -268,7 +269,7 @@ class GPTStep {
                   computed(shared_.hidden, gpt_.hidden, shared_.hidden_width, nullptr, team, own));
     }
     if (gpt_.skipped == gpt_.batch) return;
-    multiply(team, RowTasks(gpt_.vocabulary, threads),
+    multiply(team, RowTasks<Products>(gpt_.vocabulary, threads),
              Map(gpt_.unembedding, width, gpt_.vocabulary), (Number *)gpt_.result,
              normed(gpt_.norm, team, own, rest, gpt_.skipped),
              [&](int64_t first, int64_t last) { cap(first, last); });

@@ -203,17 +203,13 @@ struct Inputs {
   }
 };
 
-// Converts vectors (count, inputs) in the dtype, `stride` apart, to inputs in `memory`.
+// Sets vector v from numbers in the dtype.
 template <class Products>
-static Inputs<Products> load_inputs(const typename Products::Number *from, int64_t count,
-                                    int64_t inputs, int64_t stride,
-                                    typename Products::Input *memory) {
-  const Inputs<Products> x = {memory, count, padded_inputs(inputs)};
-  for (int64_t v = 0; v < count; v++)
-    x.set_all(v, inputs, [&](int64_t i, int64_t left) {
-      return widen_part(typename Products::Element(), from + v * stride + i, left);
-    });
-  return x;
+static void load_input(const Inputs<Products> &x, int64_t v, const typename Products::Number *from,
+                       int64_t inputs) {
+  x.set_all(v, inputs, [&](int64_t i, int64_t left) {
+    return widen_part(typename Products::Element(), from + i, left);
+  });
 }
 
 }  // namespace regard::REGARD_SET
