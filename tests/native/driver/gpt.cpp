@@ -44,8 +44,8 @@ struct GPT {
     gpt.softcap = below(2), gpt.logit_softcap = below(2);
     room = 1 + below(number % 5 ? 40 : 1200), gpt.width = 1 + below(120);
     rotates = below(2), padded = below(2), blocks = below(3) == 0;
-    if (blocks) {  // their rows have multiples of 256 numbers
-      gpt.dtype = REGARD_FLOAT32, gpt.width = gpt.hidden = 256;
+    if (blocks) {  // their rows have multiples of 32 or of 256 numbers
+      gpt.dtype = REGARD_FLOAT32, gpt.width = 256, gpt.hidden = 32 * (1 + below(20));
       gpt.groups = int64_t(1) << below(4), gpt.heads = 8, gpt.dim = 32;
     }
     const int64_t width = gpt.width, context_width = gpt.heads * gpt.dim;
@@ -103,7 +103,8 @@ struct GPT {
     std::vector<regard_blocks> list;
     for (int64_t left = outputs; left > 0; left -= list.back().rows) {
       const int64_t rows = list.size() == 2 ? left : 1 + below(left);
-      const uint64_t kind = uint64_t(below(6));
+      uint64_t kind = uint64_t(below(6));
+      if (kind < 5 && inputs % KINDS[kind].numbers) kind -= 3;  // of smaller blocks
       list.push_back(kind < 5 ? in_blocks(KINDS[kind], rows, inputs) : in_numbers(rows, inputs));
     }
     Bytes table(list.size() * sizeof list[0]);
