@@ -49,14 +49,17 @@ def place_blocks(
     for one in stored:
         path, _, kind = names.get(one.name, "").rpartition(".")
         place: Any = modules.get(path)
-        if kind != "weight" or type(place) not in {nn.Linear, nn.Embedding}:
+        factor = getattr(
+            place, "scalar_embed_scale", None
+        )  # of Gemma's embeddings, a class a model
+        if kind != "weight" or (type(place) not in {nn.Linear, nn.Embedding} and factor is None):
             others.append(one)
             continue
         blocks = _blocks_of(one, process, file)
         if blocks.shape != place.weight.shape:
             raise other_shape(file, f"{path}.weight", one.shape, place.weight.shape)
         if isinstance(place, nn.Embedding):
-            _replace(module, path, BlockEmbedding(blocks))
+            _replace(module, path, BlockEmbedding(blocks, 1.0 if factor is None else float(factor)))
         else:
             _replace(module, path, BlockLinear(blocks, place.bias))
         for other in outside if place is embedding else ():

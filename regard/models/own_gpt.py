@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from regard.errors import Error
 from regard.gpt import GPT, GPTConfig
-from regard.gpt.blocks import Blocks, blocks_of, to_blocks
+from regard.gpt.blocks import BlockEmbedding, Blocks, blocks_of, to_blocks
 from regard.models.places import text_config
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def own_gpt(model: LanguageModel) -> GPT:
     embedding = weights.get("wte.weight", blocks.get("wte"))
     centres = "h.0.ln_1.bias" in weights
     epsilon = "layer_norm_eps" if centres else "rms_norm_eps"
-    why = _objection(config, epsilon, unknown, embedding, is_in_blocks=bool(blocks))
+    why = _objection(config, epsilon, unknown, embedding)
     if why is not None:
         raise Error(f"{model.name} is not of the shape of a GPT of regard: {why}")
     assert embedding is not None, "there is no objection"
@@ -260,7 +260,10 @@ def _activation(config: Any) -> str:
 
 
 def _embedding_factor(module: Any) -> float:
-    return float(getattr(module.get_input_embeddings(), "scalar_embed_scale", 1.0))
+    embedding = module.get_input_embeddings()
+    if isinstance(embedding, BlockEmbedding):
+        return embedding.factor
+    return float(getattr(embedding, "scalar_embed_scale", 1.0))
 
 
 def _channels(config: Any) -> int:
@@ -306,6 +309,8 @@ def _take_rotation(
         norms = [norm for norm in norms if norm in weights]
         for norm in norms:
             weights[norm] = weights[norm][order] * factors
+        if norms and turning == half:
+            continue  # which stand where they stood, and the norms have the factor
         if f"{name}.c_attn.weight" not in weights:
             raise Error(
                 f"{model.name} is not of the shape of a GPT of regard: its rotation changes "
@@ -337,14 +342,10 @@ def _kind(rotary: dict[str, Any]) -> str:
     return str(rotary.get("rope_type", rotary.get("type", "default")))
 
 
-def _objection(
-    config: Any, epsilon: str, unknown: list[str], embedding: object, *, is_in_blocks: bool
-) -> str | None:
+def _objection(config: Any, epsilon: str, unknown: list[str], embedding: object) -> str | None:
     """Say what the model has that a `GPT` lacks, as far as names and configuration tell."""
     if unknown or embedding is None:
         return f"it has {unknown[0] if unknown else 'no model.embed_tokens.weight'}"
-    if is_in_blocks and isinstance(embedding, Tensor):  # as of Gemma, whose own kind it is
-        return "its matrices are in blocks but for the embedding; open it without weights"
     if not hasattr(config, epsilon):
         return f"its configuration has no {epsilon}, so its norms are others"
     rotary, local = _rotary(config)

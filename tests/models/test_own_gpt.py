@@ -1,5 +1,9 @@
 """A model of Llama's shape as our own GPT: the same logits, or a refusal that says why."""
 
+import copy
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 from support.blocks import drawn_blocks
@@ -23,8 +27,8 @@ from transformers import (
 import regard
 from regard.errors import Error
 from regard.gpt import Engine, GPTCache, Sampling
-from regard.gpt.blocks import BlockLinear
 from regard.models import LanguageModel
+from regard.models.gguf_blocks import place_blocks
 from regard.models.own_gpt import own_gpt
 
 SIZE = {
@@ -214,12 +218,50 @@ def test_another_shape_is_refused_by_what_differs(config, why):
         own_gpt(opened(config))
 
 
-def test_a_model_in_blocks_but_for_its_embedding_is_refused():
-    """As a Gemma that is opened in blocks: what is loaded replaces no embedding that scales."""
-    model = opened(GemmaConfig(**SIZE | {"intermediate_size": 64}, head_dim=10))
+@pytest.mark.parametrize(
+    "config",
+    [
+        GemmaConfig(**SIZE),
+        GEMMA_2,
+        GEMMA_3,
+        Qwen3Config(**SIZE, rope_parameters=YARN),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_a_model_in_blocks_generates_by_an_engine(config):
+    """Gemma's embeddings are multiplied, and its head is the embedding; YaRN's factor is norms'."""
+    config = copy.deepcopy(config)  # of matrices of whole blocks
+    config.hidden_size, config.intermediate_size, config.head_dim = 64, 96, 16
+    model = opened(config)
     draw = torch.Generator().manual_seed(3)
-    for layer in model.module.model.layers:
-        rows = layer.mlp.down_proj.out_features
-        layer.mlp.down_proj = BlockLinear(drawn_blocks(8, rows, 64, draw), None)
-    with pytest.raises(Error, match="in blocks but for the embedding"):
-        own_gpt(model)
+    stored = [
+        Stored(name, drawn_blocks(8, *weight.shape, draw))
+        for name, weight in model.module.state_dict().items()
+        if weight.ndim == 2 and name != "lm_head.weight"
+    ]
+    names = {one.name: one.name for one in stored}
+    same = lambda weights, name: SimpleNamespace(weights=weights)  # noqa: E731 - three words
+    assert place_blocks(model.module, stored, names, same, Path("any.gguf")) == []
+    gpt = own_gpt(model)
+    assert gpt.weights == "blocks"
+    ids = torch.randint(53, (1, 37), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        expected = model.module(ids).logits[0]
+        torch.testing.assert_close(gpt(ids)[0], expected, rtol=0, atol=float(1e-4 * expected.std()))
+        engine, cache = Engine(gpt), GPTCache(gpt.config)
+        steps = torch.cat([engine.next_logits(ids[:, t : t + 1], cache) for t in range(37)])
+    # Inputs of 13 maps are rounded to 16 bits, which makes some 11·2⁻¹⁷ of the spread, and norms of
+    # outputs that are small enlarge it: 2⁻¹². Another formula makes 0.1.
+    assert (steps - expected).square().mean().sqrt() < 2**-12 * expected.std()
+
+
+class Stored:
+    """A tensor of a GGUF."""
+
+    def __init__(self, name, blocks):
+        ((self.type, self._rows),) = blocks.parts
+        self.name, self.shape = name, blocks.shape
+
+    def read_bytes(self, file):
+        assert file == Path("any.gguf")
+        return self._rows.numpy()
