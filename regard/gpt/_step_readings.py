@@ -16,6 +16,7 @@ from torch import Tensor
 from regard._shapes import Float
 from regard.gpt.cache import GPTCache
 from regard.gpt.config import GPTConfig
+from regard.inputs import Scoring, check
 from regard.masks import intervals
 from regard.pattern import Pattern
 from regard.pattern.reading import take
@@ -95,10 +96,10 @@ class StepReadings:
         config, keys = self._config, scores.shape[-1]
         rows = scores.flatten(0, -2)[:, None]
         zero = scores.new_zeros(1, 1, 1)
-        pattern = Pattern(zero.expand(len(rows), 1, 1), zero.expand(1, keys, 1), bias=rows)
+        query, key = zero.expand(len(rows), 1, 1), zero.expand(1, keys, 1)
         group = config.heads // config.group_count
         sizes = Sizes(tuple(scores.shape[:-1]), 1, keys, scores.dtype, scores.device, group)
-        return take(self._readouts, pattern.problem, sizes)
+        return take(self._readouts, check(query, key, scoring=Scoring(bias=rows)), sizes)
 
     def _pattern(self, layer: int, cache: GPTCache, count: int, evicted: int) -> Pattern:
         """The pattern of the last token in a layer, ``(B, H, 1, S)``."""
