@@ -93,7 +93,7 @@ def with_temperature(problem: Problem, changes: Sequence[Operation]) -> Problem:
     for change in changes:
         if isinstance(change, Temper):
             factor = torch.where(heads_of(change, problem), factor * change.by, factor)
-    distinct = factor.unique().tolist()
+    distinct = [float(one) for one in factor.unique()]  # of which torch.func of 2.9 makes no list
     if distinct == [1.0]:
         return problem
     rows = problem.rows
