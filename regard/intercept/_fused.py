@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard._contexts import is_batch
+from regard.errors import RecordError
 from regard.inputs import Scoring
 from regard.intercept._call import Call
 from regard.intercept._functions import Handler
@@ -94,15 +95,22 @@ class FusedLayers:
         result = own(*args, **kwargs)
         if self._interceptor.is_needed:
             call = _of_layer(*args, **kwargs)
-            inside = [layer.self_attn for layer in self._layers[-1:]]
-            self._notify(call.with_(modules=tuple(inside)))
+            # A compiled layer has no forward in Python: the innermost one is another's.
+            layers = (
+                one for one in self._layers[-1:] if isinstance(one, nn.TransformerEncoderLayer)
+            )
+            self._notify(call.with_(modules=tuple(layer.self_attn for layer in layers)))
         return result
 
     def _notify(self, call: Call) -> None:
         if self._interceptor.needs_output:
             call, edits = self._interceptor.changed(call)
-            assert call.changed is None, "a layer that may change is not fused"
-            assert not edits, "likewise"
+            if call.changed is not None or edits:
+                raise RecordError(
+                    "attention is changed, or its context observed, inside an operator of torch "
+                    "that computes the whole layer, which was called by TorchScript or by the "
+                    "model itself: trace or script the model later, or leave this layer out"
+                )
         self._interceptor.notify(call)
 
 

@@ -46,10 +46,9 @@ def _stop_waiting(name: str) -> list[Callable[[], object]]:
 
 
 def _loaded(name: str) -> None:
-    with _lock:
-        functions = _stop_waiting(name)
-    for function in functions:
-        function()
+    with _lock:  # another thread's block, whose function is called here, goes on when it has been
+        for function in _stop_waiting(name):
+            function()
 
 
 class _Finder(MetaPathFinder):

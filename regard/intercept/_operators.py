@@ -41,6 +41,7 @@ _KEY_NAME = "TESTING_ONLY_GenericMode"
 _KEY = cast("DispatchKey", _parse_dispatch_key(_KEY_NAME))
 
 _this_thread = threading.local()
+_registration = threading.Lock()
 
 
 class OperatorCalls:
@@ -55,7 +56,8 @@ class OperatorCalls:
 
     def start(self) -> None:
         """Intercept them from now on."""
-        _register()
+        with _registration:  # two threads may begin the first blocks at once
+            _register()
         _this_thread.handlers = self._handlers
         self.keep()
 

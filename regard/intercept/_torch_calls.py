@@ -120,7 +120,11 @@ class TorchCalls:
         query = args[0] if args else kwargs["query"]
         shape = (*query.shape[:-1], context.shape[-1])
         # Grouped heads may be folded into the queries.
-        return context.reshape(shape) if context.numel() == math.prod(shape) else context
+        context = context.reshape(shape) if context.numel() == math.prod(shape) else context
+        if context.ndim != 4:
+            return context
+        # In memory heads follow queries, as in torch's result, of which a model may make a view.
+        return context.transpose(1, 2).contiguous().transpose(1, 2)
 
     def _computed_and_read(
         self, call: Call, own: Callable[[], Any], pending: PendingContext | None

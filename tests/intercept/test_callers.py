@@ -1,6 +1,8 @@
 """Whose calls a recording sees, and what it calls them."""
 
 import functools
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -184,3 +186,30 @@ def test_threads_record_at_once(make):
     for weights, pattern in zip(actual[0][1], alone, strict=True):
         assert torch.equal(weights, pattern.dense())
     assert not torch.equal(actual[0][1][0], actual[1][1][0])
+
+
+def test_the_first_blocks_of_a_process_may_begin_on_two_threads_at_once():
+    source = """
+import sys, threading, torch, regard
+import torch.nn.functional as F
+
+sys.setswitchinterval(1e-6)
+start, seen = threading.Barrier(7), []
+
+def call():
+    start.wait()
+    with regard.record() as recording:
+        F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 5, 4))
+    seen.append(len(recording))
+
+threads = [threading.Thread(target=call) for _ in range(7)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert seen == 7 * [1], seen
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr

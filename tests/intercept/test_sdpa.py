@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from support.interception import B, Block, D, H, L, S, Stack, close, encoder, recorded, written_out
 
 import regard
-from regard.record import RecordError
+from regard.record import RecordError, read_while_running
 
 NESTED = "ignore:The PyTorch API of nested tensors:UserWarning"
 
@@ -240,3 +240,23 @@ def test_an_inference_mode_that_ends_inside_the_block():
             model(x)
         model(x)
     assert len(recording) == 2
+
+
+class Viewed(torch.nn.Module):
+    """Takes a view of the context, which torch's layout allows."""
+
+    def forward(self, x):
+        heads = x.unflatten(-1, (H, -1)).transpose(1, 2)
+        context = F.scaled_dot_product_attention(heads, heads, heads)
+        return context.transpose(1, 2).view(x.shape)
+
+
+@torch.no_grad()
+def test_a_computed_context_lies_in_memory_as_torchs():
+    model, x = Viewed(), torch.randn(B, 67, 7 * H)
+    expected = model(x)
+    with read_while_running(model, regard.readouts.Entropy()):
+        torch.testing.assert_close(model(x), expected)
+    with regard.intervene(model) as changes:
+        changes.ablate(heads=0)
+        assert torch.equal(model(x)[..., 7:], expected[..., 7:])

@@ -223,3 +223,21 @@ def test_autocast_in_torchs_own_modules(module):
         weights = want_weights(model, lambda: model(*inputs))
     for pattern, exact in zip(recording, weights, strict=True):
         close(pattern, exact, atol=2e-2)  # the returned ones are rounded to bfloat16
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@torch.no_grad()
+def test_a_scripted_layer_is_recorded_and_not_changed():
+    model, x = encoder(nested=False).eval(), torch.randn(B, L, 12)
+    expected = model(x)
+    with regard.record(model) as recording:
+        model(x)
+    model.layers[0] = torch.jit.script(model.layers[0])
+    with regard.record(model) as scripted:
+        torch.testing.assert_close(model(x), expected)
+    assert len(scripted) == 2
+    close(scripted[0], recording[0].dense())
+    refusal = pytest.raises(Exception, match="inside an operator of torch that computes the whole")
+    with refusal, regard.intervene(model) as changes:
+        changes.ablate()
+        model(x)
