@@ -140,7 +140,9 @@ def _showing(pages, running, settled):
             page = stack.enter_context(pages(viewport=viewport, **options))
 
             def console(message):
-                if message.type == "error" and not offline:
+                # Status 409 answers a question that a newer one of the page has replaced.
+                is_replaced = "status of 409" in message.text
+                if message.type == "error" and not offline and not is_replaced:
                     complaints.append(f"{message.text} {message.location}")
 
             def on_request(request):
