@@ -2,7 +2,7 @@
 
 The step computes the scores of every head anyway: they are kept, so that a readout reads no keys.
 
-Axes: B batch, N layers, H heads, G key/value heads, S keys, D head dimension.
+Axes: B batch, N layers, H heads, S keys, D head dimension.
 """
 
 from __future__ import annotations

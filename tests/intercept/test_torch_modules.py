@@ -237,6 +237,7 @@ def test_a_scripted_layer_is_recorded_and_not_changed():
         torch.testing.assert_close(model(x), expected)
     assert len(scripted) == 2
     close(scripted[0], recording[0].dense())
+    # TorchScript raises an error of its own, which quotes ours.
     refusal = pytest.raises(Exception, match="inside an operator of torch that computes the whole")
     with refusal, regard.intervene(model) as changes:
         changes.ablate()

@@ -140,9 +140,7 @@ def _showing(pages, running, settled):
             page = stack.enter_context(pages(viewport=viewport, **options))
 
             def console(message):
-                # Status 409 answers a question that a newer one of the page has replaced.
-                is_replaced = "status of 409" in message.text
-                if message.type == "error" and not offline and not is_replaced:
+                if message.type == "error" and not offline:
                     complaints.append(f"{message.text} {message.location}")
 
             def on_request(request):
