@@ -58,9 +58,10 @@ def _row(
     tasks = {name: task(case, dtype, way) for name, way in ways.items()}
     tasks["ours"] = task(case, dtype, case.ours)
     measured = interleaved(tasks, partial(peak_flops, dtype))
-    ours = measured.seconds.pop("ours")
-    fastest = min(measured.seconds, key=measured.seconds.__getitem__)
-    theirs = measured.seconds[fastest]
+    seconds = measured.seconds
+    ours = seconds.pop("ours")
+    fastest = min(seconds, key=seconds.__getitem__)
+    theirs = seconds[fastest]
     share = operations / ours / measured.limit
     report.row(
         str(case),

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks import training
 from benchmarks.cases import Case
 from benchmarks.report import Report
+from regard.cli.timing import Measured
 
 CASES = [
     Case(2, 3, 13, 5),
@@ -54,3 +56,17 @@ def test_a_report_marks_values_and_keeps_count(capsys):
     assert (marks["one"], marks["two"], marks["three"], marks["four"]) == ("✓", "✗", "✗", "50%")
     assert "1 of 3 targets met" in printed
     assert "missed: speed, two: 3.00, not ≤ 2.8" in printed
+
+
+@pytest.mark.parametrize("table", [training.forward, training.backward])
+def test_ours_is_beside_the_fastest_way_of_torch(table, monkeypatch, capsys):
+    def interleaved(tasks, limit):
+        times = {name: [4.0 + number] for number, name in enumerate(tasks)}
+        return Measured(times | {"ours": [2.0]}, limit=1.0)
+
+    monkeypatch.setattr(training, "interleaved", interleaved)
+    table(Report(), CASES[:1])
+    rows = [line for line in capsys.readouterr().out.splitlines() if str(CASES[0]) in line]
+    fastest = next(iter(CASES[0].by_torch(torch.float32)))
+    assert len(rows) == 2
+    assert all(row.endswith(fastest) and " 2.00 ≥ 1 " in row for row in rows)
